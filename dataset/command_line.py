@@ -1,0 +1,26 @@
+"""How every entry point starts and fails: flags parsed once, a user's mistake is one line and exit code 2."""
+
+import sys
+from collections.abc import Callable
+
+from absl import flags
+
+from object_detection.errors import InputError
+
+USER_ERROR_EXIT_CODE = 2  # absl's own is 1, which a launcher cannot tell from a crash
+
+
+def run(main: Callable[[], None], argv: list[str] | None = None) -> None:
+    """Parse the flags, call `main` and exit: 0, or 2 with one line for a wrong flag or an `InputError`.
+
+    Any other exception is a bug of ours and keeps its traceback.
+    """
+    arguments = sys.argv if argv is None else argv
+    try:
+        rest = flags.FLAGS(arguments)
+        if len(rest) > 1:
+            raise InputError(f"unexpected argument {rest[1]!r}: every option is a flag such as --name=value")
+        main()
+    except (flags.Error, InputError) as error:
+        print(f"{arguments[0].rsplit('/', 1)[-1]}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(USER_ERROR_EXIT_CODE)

@@ -1,0 +1,44 @@
+"""Converts a COCO data set to TFRecords.
+
+    python dataset/create_coco_tfrecord.py --image_dir=coco/train2017 \
+        --object_annotations_file=coco/annotations/instances_train2017.json \
+        --output_file_prefix=coco/records/train --num_shards=256
+"""
+
+import sys
+from pathlib import Path
+
+from absl import flags
+
+if __name__ == "__main__":  # run as a script: see the project, and do not take our coco.py for somebody's package
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from dataset import command_line
+from dataset.coco import read_coco
+from dataset.conversion_flags import conversion_config, convert_and_report, define_shared_flags
+
+
+def define_flags() -> None:
+    """Define the flags of this script."""
+    define_shared_flags()
+    flags.DEFINE_boolean("include_masks", False, "Whether to store the instance masks, as PNG.")
+    flags.DEFINE_string("image_info_file", "", "COCO json that lists the images, if not the object annotations; alone, "
+                        "for images without annotations such as test sets.")
+    flags.DEFINE_string("object_annotations_file", "", "COCO json with boxes: instances_*.json.")
+    flags.DEFINE_string("caption_annotations_file", "", "COCO json with captions, stored beside the boxes.")
+
+
+def main() -> None:
+    """Convert what the flags name."""
+    values = flags.FLAGS
+    config = conversion_config(image_folder=values.image_dir, include_masks=values.include_masks)
+    data = read_coco(
+        object_annotations_file=values.object_annotations_file, image_info_file=values.image_info_file,
+        caption_annotations_file=values.caption_annotations_file,
+        with_segmentation=values.include_masks and bool(values.object_annotations_file))
+    convert_and_report(data, config)
+
+
+if __name__ == "__main__":
+    define_flags()
+    command_line.run(main)

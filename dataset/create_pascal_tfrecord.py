@@ -1,0 +1,67 @@
+"""Converts Pascal VOC annotations to TFRecords, and writes the same annotations as a COCO json for evaluation.
+
+A plain folder of images and XML files:
+
+    python dataset/create_pascal_tfrecord.py --image_dir=photos --annotations_dir=xml --output_file_prefix=out/train
+
+The VOC layout (DATA_DIR/VOC2012/Annotations, JPEGImages, ImageSets/Main/train.txt):
+
+    python dataset/create_pascal_tfrecord.py --data_dir=VOCdevkit --year=VOC2012 --set=train --output_path=out/train
+"""
+
+import sys
+from pathlib import Path
+
+from absl import flags
+
+if __name__ == "__main__":  # run as a script: see the project, and do not take our coco.py for somebody's package
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from dataset import command_line
+from dataset.conversion_flags import conversion_config, convert_and_report, define_shared_flags
+from dataset.voc import read_voc
+from object_detection.errors import InputError
+
+
+def define_flags() -> None:
+    """Define the flags of this script."""
+    define_shared_flags()
+    flags.DEFINE_alias("output_path", "output_file_prefix")
+    flags.DEFINE_string("data_dir", "", "Root of VOC data (VOCdevkit); not needed with --image_dir.")
+    flags.DEFINE_enum("set", "train", ["train", "val", "trainval", "test"], "Image set, with --data_dir.")
+    flags.DEFINE_enum("year", "VOC2007", ["VOC2007", "VOC2012"], "Which VOC, with --data_dir.")
+    flags.DEFINE_string("annotations_dir", "", "Folder of the XML files, by default that of the images; with "
+                        "--data_dir relative to the year's folder, by default Annotations.")
+    flags.DEFINE_string("image_set_file", "", "Text file with the names, without suffix, of the images to convert.")
+    flags.DEFINE_string("label_map_json_path", "", 'Class ids: {"name": id, ...}, or the .classes.json of another '
+                        "conversion; by default VOC's twenty, or all names in the folder in alphabetical order.")
+    flags.DEFINE_alias("label_map_json", "label_map_json_path")
+    flags.DEFINE_boolean("ignore_difficult_instances", False, "Whether to leave out objects marked difficult.")
+    flags.DEFINE_alias("ignore_difficult", "ignore_difficult_instances")
+
+
+def main() -> None:
+    """Convert what the flags name."""
+    values = flags.FLAGS
+    image_folder, annotations_folder, image_set_file = _places(values)
+    config = conversion_config(image_folder=image_folder, keep_annotations=True)
+    data = read_voc(
+        annotations_folder=annotations_folder, image_folder=image_folder, image_set_file=image_set_file,
+        label_map_file=values.label_map_json_path, ignore_difficult=values.ignore_difficult_instances)
+    convert_and_report(data, config)
+
+
+def _places(values: flags.FlagValues) -> tuple[str, str, str]:
+    """Image folder, annotations folder and image set file ("" for all)."""
+    if bool(values.data_dir) == bool(values.image_dir):
+        raise InputError("give either --data_dir (the VOC layout) or --image_dir (a plain folder)")
+    if values.image_dir:
+        return values.image_dir, values.annotations_dir or values.image_dir, values.image_set_file
+    folder = Path(values.data_dir, values.year)
+    return (str(folder / "JPEGImages"), str(folder / (values.annotations_dir or "Annotations")),
+            values.image_set_file or str(folder / "ImageSets" / "Main" / f"{values.set}.txt"))
+
+
+if __name__ == "__main__":
+    define_flags()
+    command_line.run(main)

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# COCO 2017 from its site to TFRecords: downloads (and continues after an interruption), checks, unpacks, converts.
+# What stands is not done again.
+set -euo pipefail
+
+usage="usage: bash dataset/get_coco.sh FOLDER
+  FOLDER receives the archives (20 GB), the images (20 GB) and the records (20 GB): train-*.tfrecord, val-*.tfrecord
+  environment: COCO_URL (a mirror), PYTHON (the interpreter that has this project installed)"
+
+train_md5=${COCO_TRAIN_MD5:-cced6f7f71b7629ddf16f17bbcfab6b2}
+val_md5=${COCO_VAL_MD5:-442b8da7639aecaf257c1dceb8ba8c80}
+annotations_md5=${COCO_ANNOTATIONS_MD5:-f4bbac642086de4f52a3fdda2de5fa2c}
+site=${COCO_URL:-http://images.cocodataset.org}
+
+fail() {
+  echo "get_coco.sh: error: $*" >&2
+  exit 2
+}
+
+has_md5() { # file, md5
+  local found
+  found=$(md5sum "$1")
+  [[ ${found%% *} == "$2" ]]
+}
+
+download() { # url, file, md5
+  local url=$1 file=$2 md5=$3 part=$2.part
+  if [[ -f $file ]]; then
+    has_md5 "$file" "$md5" || fail "$file has another md5 than $md5: delete it and run this again"
+    echo "$file: here and whole"
+    return
+  fi
+  # a part that is whole already cannot be continued: the server would answer with an error
+  if ! [[ -f $part ]] || ! has_md5 "$part" "$md5"; then
+    echo "$file: downloading $url"
+    curl --fail --location --retry 5 --continue-at - --output "$part" "$url" ||
+      fail "$url: download failed; run this again and it continues"
+    if ! has_md5 "$part" "$md5"; then
+      rm -f "$part"
+      fail "$url: what came has another md5 than $md5; it is deleted, run this again"
+    fi
+  fi
+  mv "$part" "$file"
+}
+
+fetch() { # name of the archive, folder on the site, md5
+  local name=$1 place=$2 md5=$3 done_mark=$folder/.$1.unpacked
+  if [[ -f $done_mark ]]; then
+    echo "$name: unpacked already"
+    return
+  fi
+  download "$site/$place/$name.zip" "$folder/$name.zip" "$md5"
+  echo "$name: unpacking"
+  unzip -q -o "$folder/$name.zip" -d "$folder" || fail "$folder/$name.zip: could not be unpacked"
+  touch "$done_mark"
+}
+
+convert() { # prefix, images, annotations, number of shards
+  if [[ -f $folder/$1.report.json ]]; then # written last
+    echo "$folder/$1-*.tfrecord: converted already"
+    return
+  fi
+  "$python" "$root/dataset/create_coco_tfrecord.py" --image_dir="$folder/$2" \
+    --object_annotations_file="$folder/annotations/$3" --output_file_prefix="$folder/$1" --num_shards="$4"
+}
+
+if [[ $# -ne 1 || $1 == -* ]]; then
+  echo "$usage" >&2
+  exit 2
+fi
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+for tool in curl unzip md5sum; do
+  command -v "$tool" > /dev/null || fail "$tool is not installed"
+done
+python=${PYTHON:-$root/.venv/bin/python}
+if [[ -z ${PYTHON:-} && ! -x $python ]]; then
+  python=python3
+fi
+command -v "$python" > /dev/null || fail "no Python found: install the project or set PYTHON"
+mkdir -p "$1" || fail "$1: cannot be made"
+folder=$(cd "$1" && pwd)
+
+fetch annotations_trainval2017 annotations "$annotations_md5"
+fetch val2017 zips "$val_md5"
+fetch train2017 zips "$train_md5"
+# instances_*.json: captions_*.json hold no boxes
+convert val val2017 instances_val2017.json 32
+convert train train2017 instances_train2017.json 256
+echo "records: $folder/train-*.tfrecord, $folder/val-*.tfrecord; the archives and image folders may be deleted"

@@ -1,0 +1,158 @@
+"""Random access to TFRecord files: where every record stands, and reading a few of them at once.
+
+A TFRecord file is a chain of: length (8 bytes, little endian), masked CRC-32C of the length (4), payload, masked
+CRC-32C of the payload (4). The index reads the first twelve bytes of each record and no payload. It works on local (or
+mounted) files; the payload's own checksum is not verified, the image decoder is the judge of that.
+"""
+
+import os
+import struct
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from object_detection.errors import InputError
+
+_HEADER_BYTES = 12
+_FOOTER_BYTES = 4
+_CASTAGNOLI = 0x82F63B78  # CRC-32C, RFC 3720 appendix B.4, reflected
+_MASK_DELTA = 0xA282EAD8  # how TFRecord masks a checksum that is stored beside what it covers
+_READERS = 16  # files walked at once: hides the latency of a network file system
+_MOST_OPEN_FILES = 512  # a process may usually open 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordIndex:
+    """Where each of n records stands, in the order of the files and of the records in them."""
+
+    paths: tuple[str, ...]
+    file_numbers: np.ndarray  # [n] int32
+    offsets: np.ndarray  # [n] int64, bytes from the start of the file to the payload
+    lengths: np.ndarray  # [n] int64, bytes of the payload
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+def index_records(paths: Sequence[str]) -> RecordIndex:
+    """Walk the framing of TFRecord files.
+
+    Raises InputError, naming file and offset, where a file is cut short, compressed or no TFRecord, and where there is
+    no record at all.
+    """
+    with ThreadPoolExecutor(_READERS) as pool:
+        spans = list(pool.map(_record_spans, paths))
+    counts = [len(offsets) for offsets, _ in spans]
+    if not sum(counts):
+        raise InputError(f"{', '.join(map(str, paths)) or 'no file'}: no record in it")
+    return RecordIndex(
+        paths=tuple(map(str, paths)),
+        file_numbers=np.repeat(np.arange(len(counts), dtype=np.int32), counts),
+        offsets=np.concatenate([offsets for offsets, _ in spans]),
+        lengths=np.concatenate([lengths for _, lengths in spans]),
+    )
+
+
+def count_records(paths: Sequence[str]) -> int:
+    """How many records the files hold; errors as of `index_records`."""
+    return len(index_records(paths))
+
+
+def _record_spans(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Offset and length of each payload of one file, two [n] int64."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        return _walk(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _walk(path: str, descriptor: int) -> tuple[np.ndarray, np.ndarray]:
+    size = os.fstat(descriptor).st_size
+    headers, offsets, position, cut_short = [], [], 0, False
+    while position < size and not cut_short:
+        header = os.pread(descriptor, _HEADER_BYTES, position)
+        if len(header) < _HEADER_BYTES:
+            raise _cut_short(path, position, size)
+        headers.append(header)
+        offsets.append(position + _HEADER_BYTES)
+        position += _HEADER_BYTES + struct.unpack_from("<Q", header)[0] + _FOOTER_BYTES
+        cut_short = position > size
+    frames = np.frombuffer(b"".join(headers), dtype=np.uint8).reshape(-1, _HEADER_BYTES)
+    starts = np.array(offsets, dtype=np.int64)
+    wrong = np.flatnonzero(_masked_crc32c(frames[:, :8]) != frames[:, 8:].copy().view("<u4")[:, 0])
+    if wrong.size:
+        raise _not_a_record(path, headers[wrong[0]], int(starts[wrong[0]]) - _HEADER_BYTES)
+    if cut_short:  # told after the checksums: a length that is itself garbage also points past the end
+        raise _cut_short(path, offsets[-1] - _HEADER_BYTES, size)
+    return starts, frames[:, :8].copy().view("<i8")[:, 0].astype(np.int64)
+
+
+def _cut_short(path: str, offset: int, size: int) -> InputError:
+    return InputError(f"{path}: cut short: the record at byte {offset} goes on past the end of the file, which has "
+                      f"{size} bytes; wanted a whole TFRecord file (convert again)")
+
+
+def _not_a_record(path: str, header: bytes, offset: int) -> InputError:
+    if offset == 0 and header[:2] == b"\x1f\x8b":
+        return InputError(f"{path}: compressed with gzip; wanted an uncompressed TFRecord file")
+    kind = "not a TFRecord file" if offset == 0 else "damaged TFRecord file"
+    return InputError(f"{path}: {kind}: the checksum of the record length at byte {offset} does not fit")
+
+
+def _crc_table() -> np.ndarray:
+    entries = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        entries = np.where(entries & 1, (entries >> 1) ^ np.uint32(_CASTAGNOLI), entries >> 1)
+    return entries
+
+
+def _masked_crc32c(rows: np.ndarray) -> np.ndarray:
+    """TFRecord's masked CRC-32C of each row: [n, bytes] uint8 -> [n] uint32."""
+    table = _crc_table()
+    crc = np.full(len(rows), 0xFFFFFFFF, dtype=np.uint32)
+    for column in rows.T:
+        crc = table[(crc ^ column) & 0xFF] ^ (crc >> 8)
+    crc = ~crc
+    return ((crc >> 15) | (crc << 17)) + np.uint32(_MASK_DELTA)
+
+
+class RecordReader:
+    """Reads records of an index by number, from any number of threads; its files stay open until it is collected."""
+
+    def __init__(self, index: RecordIndex):
+        self._index = index
+        self._descriptors = [os.open(path, os.O_RDONLY) for path in index.paths[:_MOST_OPEN_FILES]]
+        self._finalizer = weakref.finalize(self, _close_all, self._descriptors)
+
+    def read(self, numbers: np.ndarray) -> list[bytes]:
+        """The payloads of the records with these numbers, in the order asked for.
+
+        Raises InputError where a file has become shorter since it was indexed.
+        """
+        return [self._read_one(int(number)) for number in numbers]
+
+    def _read_one(self, number: int) -> bytes:
+        file_number = int(self._index.file_numbers[number])
+        length, offset = int(self._index.lengths[number]), int(self._index.offsets[number])
+        if file_number < len(self._descriptors):
+            payload = os.pread(self._descriptors[file_number], length, offset)
+        else:
+            with open(self._index.paths[file_number], "rb") as file:
+                file.seek(offset)
+                payload = file.read(length)
+        if len(payload) != length:
+            raise InputError(f"{self._index.paths[file_number]}: the record at byte {offset} has {length} bytes, of "
+                             f"which {len(payload)} could be read; the file changed while in use")
+        return payload
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

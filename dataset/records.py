@@ -1,0 +1,120 @@
+"""The TFRecord schema, one for writing and reading: that of the public EfficientDet tools, so either reads the other's.
+
+Coordinates in a record are fractions of the image, labels are the data set's own category ids, `image/source_id` is the
+image id in decimal.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+
+from object_detection.structures import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordObject:
+    """One annotated object of an image, in pixels of that image."""
+
+    box_xywh: tuple[float, float, float, float]
+    category_id: int
+    category_name: str
+    area: float
+    is_crowd: bool = False
+    mask_png: bytes | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One image with its objects, as it is written."""
+
+    encoded: bytes
+    height: int
+    width: int
+    file_name: str
+    image_id: int
+    image_format: str = "jpeg"
+    objects: list[RecordObject] = field(default_factory=list)
+    captions: list[str] = field(default_factory=list)
+
+
+def _bytes(*values: bytes) -> tf.train.Feature:
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+
+
+def _ints(*values: int) -> tf.train.Feature:
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def _floats(*values: float) -> tf.train.Feature:
+    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+
+
+def encode_record(record: Record) -> bytes:
+    """The serialized `tf.train.Example` of an image and its objects."""
+    objects = record.objects
+    features = {
+        "image/height": _ints(record.height),
+        "image/width": _ints(record.width),
+        "image/filename": _bytes(record.file_name.encode()),
+        "image/source_id": _bytes(str(record.image_id).encode()),
+        "image/key/sha256": _bytes(hashlib.sha256(record.encoded).hexdigest().encode()),
+        "image/encoded": _bytes(record.encoded),
+        "image/format": _bytes(record.image_format.encode()),
+        "image/object/bbox/xmin": _floats(*(o.box_xywh[0] / record.width for o in objects)),
+        "image/object/bbox/xmax": _floats(*((o.box_xywh[0] + o.box_xywh[2]) / record.width for o in objects)),
+        "image/object/bbox/ymin": _floats(*(o.box_xywh[1] / record.height for o in objects)),
+        "image/object/bbox/ymax": _floats(*((o.box_xywh[1] + o.box_xywh[3]) / record.height for o in objects)),
+        "image/object/class/text": _bytes(*(o.category_name.encode() for o in objects)),
+        "image/object/class/label": _ints(*(o.category_id for o in objects)),
+        "image/object/is_crowd": _ints(*(int(o.is_crowd) for o in objects)),
+        "image/object/area": _floats(*(o.area for o in objects)),
+    }
+    if any(o.mask_png is not None for o in objects):
+        features["image/object/mask"] = _bytes(*(o.mask_png or b"" for o in objects))
+    if record.captions:
+        features["image/caption"] = _bytes(*(caption.encode() for caption in record.captions))
+    example = tf.train.Example(features=tf.train.Features(feature=features))
+    return example.SerializeToString(deterministic=True)  # or the order of the features changes with the process
+
+
+_FEATURES = {
+    "image/encoded": tf.io.FixedLenFeature((), tf.string),
+    "image/source_id": tf.io.FixedLenFeature((), tf.string, ""),
+    "image/filename": tf.io.FixedLenFeature((), tf.string, ""),
+    "image/object/bbox/xmin": tf.io.VarLenFeature(tf.float32),
+    "image/object/bbox/xmax": tf.io.VarLenFeature(tf.float32),
+    "image/object/bbox/ymin": tf.io.VarLenFeature(tf.float32),
+    "image/object/bbox/ymax": tf.io.VarLenFeature(tf.float32),
+    "image/object/class/label": tf.io.VarLenFeature(tf.int64),
+    "image/object/is_crowd": tf.io.VarLenFeature(tf.int64),
+    "image/object/area": tf.io.VarLenFeature(tf.float32),
+}
+
+
+def parse_record(serialized: Tensor) -> dict[str, Tensor]:
+    """Tensors of one serialized record.
+
+    Returns `encoded` (bytes), `image_id` (int64; the number in source_id, or a hash of whatever else stands there),
+    `file_name`, `boxes` [N, 4] float32 yxyx as fractions of the image, `category_ids` [N] int64, `crowd` [N] bool and
+    `areas` [N] float32 in pixels of the original image (empty where the record has none).
+    """
+    features = tf.io.parse_single_example(serialized, _FEATURES)
+    dense = {key: tf.sparse.to_dense(value) for key, value in features.items() if key.startswith("image/object/")}
+    boxes = tf.stack([dense[f"image/object/bbox/{side}"] for side in ("ymin", "xmin", "ymax", "xmax")], axis=-1)
+    crowd = dense["image/object/is_crowd"] > 0
+    source_id = features["image/source_id"]
+    return {
+        "encoded": features["image/encoded"],
+        "file_name": features["image/filename"],
+        "image_id": tf.cond(
+            tf.strings.regex_full_match(source_id, r"[0-9]{1,18}"),
+            lambda: tf.strings.to_number(source_id, tf.int64),
+            lambda: tf.strings.to_hash_bucket_fast(
+                tf.where(source_id == "", features["image/encoded"], source_id), 2**62),
+        ),
+        "boxes": boxes,
+        "category_ids": dense["image/object/class/label"],
+        "crowd": tf.cond(tf.size(crowd) > 0, lambda: crowd, lambda: tf.zeros(tf.shape(boxes)[:1], tf.bool)),
+        "areas": dense["image/object/area"],
+    }

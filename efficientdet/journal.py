@@ -1,0 +1,177 @@
+"""What a run leaves in writing: `time_log.txt` in dllogger's JSON stream format, TensorBoard's curves, lines on stdout.
+
+A line of the log is `DLLL ` and a JSON object with the strings timestamp (seconds since 1970), elapsedtime (seconds
+since the logger was made) and datetime, then type: LOG with step and data, or METADATA with metric and metadata
+(https://github.com/NVIDIA/dllogger). Parsers of that format read our files.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from efficientdet.event_file import EventFile
+
+DEFAULT_FILE_NAME = "time_log.txt"
+TRAINING_UNITS = {
+    "avg_fps_training": "images/s",
+    "avg_fps_training_per_GPU": "images/s",
+    "avg_latency_training": "s",
+    "training_loss": None,
+    "e2e_training_time": "s",
+    "validation_accuracy_mAP": "%",
+}
+_INTERVAL_STEP = "PARAMETER"  # the reference's step name for its lines of speed
+_WARMUP_FRACTION = 0.1  # of the intervals: compilation and cold caches
+
+Step = int | str | Sequence[int]
+
+
+class Interval(NamedTuple):
+    """Some consecutive training steps, timed together, waiting for input included."""
+
+    first_step: int
+    last_step: int  # the steps first_step + 1 .. last_step
+    images: int  # over all devices
+    seconds: float
+
+
+class Speed(NamedTuple):
+    """Averages of a run."""
+
+    images_per_second: float  # over all devices
+    seconds_per_step: float
+
+
+def average_speed(intervals: Sequence[Interval]) -> Speed | None:
+    """Images by seconds and seconds by steps of all but the first tenth of the intervals; None where there are none.
+
+    The reference averages the rates of the intervals, which counts a short one as much as a long one and so
+    overstates the speed of an uneven run.
+    """
+    kept = intervals[int(_WARMUP_FRACTION * len(intervals)):]
+    seconds = sum(interval.seconds for interval in kept)
+    if seconds <= 0:
+        return None
+    steps = sum(interval.last_step - interval.first_step for interval in kept)
+    return Speed(sum(interval.images for interval in kept) / seconds, seconds / steps)
+
+
+class Journal:
+    """The log, the curves and the console lines of one run; use it as a context, or call `close`.
+
+    With `folder` None nothing is written anywhere: for every rank but the first.
+    """
+
+    def __init__(self, folder: str | Path | None, *, file_name: str = DEFAULT_FILE_NAME, curves: bool = True,
+                 units: Mapping[str, str | None] = TRAINING_UNITS):
+        self._started = datetime.now()
+        self._units = dict(units)
+        self._intervals: list[Interval] = []
+        self._log = None if folder is None else _open_to_append(Path(folder) / file_name)
+        self._events = None if folder is None or not curves else EventFile(folder)
+        for metric, unit in self._units.items():
+            self._write("METADATA", {"metric": metric, "metadata": {"unit": unit}})
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close both files; a second call does nothing."""
+        if self._log:
+            self._log.close()
+        if self._events:
+            self._events.close()
+
+    def say(self, text: str) -> None:
+        """A line for whoever watches."""
+        if self._log:
+            print(text, flush=True)
+
+    def log(self, step: Step, data: Mapping) -> None:
+        """Log values after `step` (a number, (epoch, step), or () for the whole run), and say them."""
+        self._write("LOG", {"step": step, "data": data})
+        place = " ".join(map(str, step)) if isinstance(step, Sequence) and not isinstance(step, str) else str(step)
+        values = (f"{name} {_readable(value)}{_suffix(self._units.get(name))}" for name, value in data.items())
+        self.say(" ".join(filter(None, [place, *values])))
+
+    def curves(self, step: int, values: Mapping[str, float]) -> None:
+        """TensorBoard scalars by tag, after `step` steps."""
+        if self._events:
+            self._events.scalars(step, values)
+
+    def interval(self, interval: Interval) -> None:
+        """Log the speed of some steps; the averages of `finish` are made of these."""
+        steps = interval.last_step - interval.first_step
+        if steps < 1 or interval.seconds <= 0:
+            raise ValueError(f"{interval} has no steps or no duration")
+        self._intervals.append(interval)
+        images_per_second = interval.images / interval.seconds
+        self._write("LOG", {"step": _INTERVAL_STEP, "data": {
+            "Latency": f"{interval.seconds:.2f} seconds",
+            "fps": images_per_second,
+            "steps": (interval.first_step, interval.last_step),
+        }})
+        self.curves(interval.last_step, {"global_step/sec": steps / interval.seconds,
+                                         "examples/sec": images_per_second})
+
+    def validation(self, epoch: int, *, step: int, average_precision: float) -> None:
+        """Log the COCO AP (0 .. 1, or -1) of an epoch, as the reference does in per cent."""
+        self.log((), {"epoch": epoch, "validation_accuracy_mAP": round(100 * average_precision, 2)})
+        self.curves(step, {"validation/AP": average_precision})
+
+    def finish(self, *, training_loss: float, seconds: float, devices: int) -> dict[str, float]:
+        """Log the averages of the run, `seconds` being all of it, and return them; speed only where it was measured."""
+        averages = {"training_loss": training_loss, "e2e_training_time": seconds}
+        speed = average_speed(self._intervals)
+        if speed:
+            averages = {"avg_fps_training": speed.images_per_second,
+                        "avg_fps_training_per_GPU": speed.images_per_second / devices,
+                        "avg_latency_training": speed.seconds_per_step, **averages}
+        self.log((), averages)
+        return averages
+
+    def _write(self, kind: str, content: dict) -> None:
+        if not self._log:
+            return
+        now = datetime.now()
+        line = {"timestamp": str(now.timestamp()), "elapsedtime": str((now - self._started).total_seconds()),
+                "datetime": now.isoformat(sep=" ", timespec="microseconds"), "type": kind, **content}
+        self._log.write(f"DLLL {json.dumps(_plain(line))}\n")
+
+
+def _open_to_append(path: Path):
+    """Open by lines, so that a crash loses none; a line that an earlier crash cut short is ended first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stream = path.open("ab+")
+    if stream.tell() and (stream.seek(-1, os.SEEK_END), stream.read())[1] != b"\n":
+        stream.write(b"\n")
+    stream.close()
+    return path.open("a", encoding="utf-8", buffering=1)
+
+
+def _plain(value):
+    """As strict JSON: arrays and their scalars as lists and numbers, what is not finite as "nan", "inf" or "-inf"."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _readable(value) -> str:
+    return f"{value:.5g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def _suffix(unit: str | None) -> str:
+    return f" {unit}" if unit else ""

@@ -1,0 +1,35 @@
+"""The published models: what `--model_name` stands for (Tan et al. 2020, table 1; numbers of google/automl)."""
+
+from object_detection.errors import InputError
+
+
+def _preset(backbone: int, image_size: int, filters: int, cells: int, head_depth: int, **others) -> dict:
+    return {
+        "backbone_name": f"efficientnet-b{backbone}", "image_size": image_size, "fpn_num_filters": filters,
+        "fpn_cell_repeats": cells, "box_class_repeats": head_depth, **others,
+    }
+
+
+PRESETS = {
+    "efficientdet-d0": _preset(0, 512, 64, 3, 3),
+    "efficientdet-d1": _preset(1, 640, 88, 4, 3),
+    "efficientdet-d2": _preset(2, 768, 112, 5, 3),
+    "efficientdet-d3": _preset(3, 896, 160, 6, 4),
+    "efficientdet-d4": _preset(4, 1024, 224, 7, 4),
+    "efficientdet-d5": _preset(5, 1280, 288, 7, 4),
+    "efficientdet-d6": _preset(6, 1280, 384, 8, 5, fpn_weight_method="sum"),
+    "efficientdet-d7": _preset(6, 1536, 384, 8, 5, fpn_weight_method="sum", anchor_scale=5.0),
+    "efficientdet-d7x": _preset(7, 1536, 384, 8, 5, fpn_weight_method="sum", max_level=8),
+}
+
+# How NVIDIA's networks were trained, where that differs; an imported checkpoint of theirs must be read so.
+NVIDIA_CONVENTIONS = {
+    "aspect_ratios": ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), "normalisations": 2, "fusion_relu": False,
+}
+
+
+def preset(model_name: str) -> dict:
+    """Hyperparameters of a model; raises InputError with the valid names."""
+    if model_name not in PRESETS:
+        raise InputError(f"--model_name={model_name}: wanted one of {', '.join(PRESETS)}")
+    return PRESETS[model_name]

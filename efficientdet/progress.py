@@ -1,0 +1,134 @@
+"""How far a run is and when it ends: a bar on a terminal, a line every ten seconds in a log."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+from rich.progress import Progress as RichProgress
+
+LINE_PERIOD_SECONDS = 10.0
+_RATE_SECONDS = 60.0  # the rate is that of the last minute: compilation, a slow start and an evaluation wear off
+
+
+class Rate:
+    """Steps and images per second over the last minute."""
+
+    def __init__(self, now: float):
+        self._samples = deque([(now, 0, 0)])  # time, steps, images
+
+    def add(self, now: float, *, steps: int, images: int) -> None:
+        """Steps and images done since the start, at a time that does not go back."""
+        # One sample a second is enough, and bounds the memory of a fast loop.
+        if len(self._samples) > 1 and now - self._samples[-2][0] < 1.0:
+            self._samples.pop()
+        self._samples.append((now, steps, images))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= _RATE_SECONDS:
+            self._samples.popleft()
+
+    def per_second(self) -> tuple[float, float] | None:
+        """(steps, images) a second; None while nothing can be said."""
+        (start, first_steps, first_images), (end, steps, images) = self._samples[0], self._samples[-1]
+        if end <= start or steps == first_steps:
+            return None
+        return (steps - first_steps) / (end - start), (images - first_images) / (end - start)
+
+
+class Progress:
+    """Progress of `total` steps, told on stderr; use it as a context.
+
+    `steps_per_epoch` splits the count into epochs; `done` steps were done by an earlier run. On a terminal prints of
+    others appear above the bar.
+    """
+
+    def __init__(self, title: str, *, total: int, steps_per_epoch: int | None = None, done: int = 0,
+                 noun: str = "step", stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
+        self._title, self._total, self._steps_per_epoch, self._noun = title, total, steps_per_epoch, noun
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._first, self._done, self._images = done, done, 0
+        self._values: dict[str, str] = {}
+        self._rate = Rate(clock())
+        self._line_time, self._line_done = -LINE_PERIOD_SECONDS + clock(), -1
+        console = Console(file=self._stream)
+        self._bar = _rich_bar(console, stdout_too=sys.stdout.isatty()) if _is_lively(console) else None
+        if self._bar:
+            self._task = self._bar.add_task("", total=total, completed=done, state=title, remaining="")
+
+    def __enter__(self) -> "Progress":
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._bar:
+            self._draw()
+            self._bar.stop()
+        elif self._line_done != self._done:
+            self._write_line()
+
+    def advance(self, steps: int = 1, *, images: int = 0) -> None:
+        """So many more steps and images are done; cheap enough for every step."""
+        self._done += steps
+        self._images += images
+        self._rate.add(self._clock(), steps=self._done - self._first, images=self._images)
+        self._draw()
+
+    def show(self, **values: float | str) -> None:
+        """Values to name from now on, such as loss=1.23; plain numbers, as nothing here waits for a device."""
+        self._values |= {name: value if isinstance(value, str) else f"{value:.4g}" for name, value in values.items()}
+
+    def line(self) -> str:
+        """Such as `train: epoch 3/20 step 120/600 loss 1.23 12.3 images/s ETA 1:23`."""
+        return " ".join(filter(None, [self._state(), self._remaining()]))
+
+    def _state(self) -> str:
+        parts = [f"{self._title}:", *self._place(), *(f"{name} {value}" for name, value in self._values.items())]
+        rate = self._rate.per_second()
+        if rate and rate[1]:
+            parts.append(f"{rate[1]:.1f} images/s")
+        return " ".join(parts)
+
+    def _remaining(self) -> str:
+        rate = self._rate.per_second()
+        return f"ETA {duration(max(self._total - self._done, 0) / rate[0])}" if rate else ""
+
+    def _place(self) -> list[str]:
+        if not self._steps_per_epoch:
+            return [f"{self._noun} {self._done}/{self._total}"]
+        epochs = -(-self._total // self._steps_per_epoch)
+        epoch = max(-(-self._done // self._steps_per_epoch), 1)  # the last step of an epoch belongs to it
+        step = self._done - (epoch - 1) * self._steps_per_epoch
+        return [f"epoch {epoch}/{epochs}", f"{self._noun} {step}/{self._steps_per_epoch}"]
+
+    def _draw(self) -> None:
+        if self._bar:
+            self._bar.update(self._task, completed=self._done, state=self._state(), remaining=self._remaining())
+        elif self._clock() - self._line_time >= LINE_PERIOD_SECONDS:
+            self._write_line()
+
+    def _write_line(self) -> None:
+        print(self.line(), file=self._stream, flush=True)
+        self._line_time, self._line_done = self._clock(), self._done
+
+
+def duration(seconds: float) -> str:
+    """Minutes and seconds, with hours where there are any: 1:23, 2:00:05."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _is_lively(console: Console) -> bool:
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def _rich_bar(console: Console, *, stdout_too: bool) -> RichProgress:
+    # The end of a line too long for the screen is cut off, so the time left stands before the state. rich sends what is
+    # printed on stdout to its own console: right for a screen, wrong for a stdout kept in a file.
+    return RichProgress(BarColumn(bar_width=12), TaskProgressColumn(), TextColumn("{task.fields[remaining]}"),
+                        TextColumn("{task.fields[state]}", markup=False),
+                        console=console, redirect_stdout=stdout_too, refresh_per_second=4)

@@ -1,0 +1,74 @@
+"""What a run asks of the machine: precision, compilation, memory, threads, seeds. Called once, before any network."""
+
+import ctypes
+import os
+import sys
+from dataclasses import dataclass
+
+import keras
+
+from object_detection.errors import InputError
+
+PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """How networks are computed: the dtype policy, and whether XLA compiles each step."""
+
+    precision: str
+    use_xla: bool
+
+
+def start_runtime(
+    *, precision: str | None = None, amp: bool | None = None, use_xla: bool | None = None, seed: int | None = None
+) -> Runtime:
+    """Settle what was left open: mixed precision and XLA are on where an accelerator is present, off on a CPU.
+
+    `precision` wins over `amp` (True: mixed_float16). Seeds Python, NumPy and the backend.
+    """
+    if precision is not None and precision not in PRECISIONS:
+        raise InputError(f"--precision={precision}: wanted one of {', '.join(PRECISIONS)}")
+    keep_freed_memory()
+    accelerated = accelerator_count() > 0
+    if precision is None:
+        precision = "mixed_float16" if (accelerated if amp is None else amp) else "float32"
+    if seed is not None:
+        keras.utils.set_random_seed(seed)
+    return Runtime(precision=precision, use_xla=accelerated if use_xla is None else use_xla)
+
+
+def accelerator_count() -> int:
+    """GPUs (or TPU cores) that the backend sees; TensorFlow's GPU memory is set to grow as needed."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return sum(device.platform != "cpu" for device in jax.local_devices())
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    return len(gpus)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc reuse the large blocks that a step frees instead of returning them to the kernel.
+
+    Every step on a CPU allocates gigabytes of activations; mapped anew each time, their page faults cost up to half of it.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+    except OSError:
+        return  # another C library: nothing to tune
+    trim_threshold, top_pad, mmap_max = -1, -2, -4  # malloc.h: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX
+    libc.mallopt(ctypes.c_int(trim_threshold), ctypes.c_int(2**31 - 1))
+    libc.mallopt(ctypes.c_int(top_pad), ctypes.c_int(2**28))
+    libc.mallopt(ctypes.c_int(mmap_max), ctypes.c_int(0))
+
+
+def quiet_logs() -> None:
+    """Keep TensorFlow's start-up notices off the console; call before its import."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -1,0 +1,191 @@
+"""The bidirectional feature pyramid of EfficientDet (Tan et al. 2020, section 3).
+
+Layer names are those of the published TensorFlow checkpoints with dots for slashes.
+"""
+
+from dataclasses import dataclass
+
+import keras
+from keras import ops
+
+from model.batch_norm import BatchNormalization
+from object_detection.errors import InputError
+from object_detection.structures import Tensor
+
+WEIGHT_METHODS = ("fastattn", "sum")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BifpnConfig:
+    """Shape of the pyramid: `cells` repeats of top-down and bottom-up fusion over levels min_level .. max_level.
+
+    weight_method: "fastattn" (positive weights, normalised by their sum) or "sum"; fusion_relu: keep those weights from
+    turning negative, as the paper does and NVIDIA's code does not.
+    """
+
+    filters: int
+    cells: int
+    min_level: int = 3
+    max_level: int = 7
+    weight_method: str = "fastattn"
+    fusion_relu: bool = True
+    activation: str = "silu"
+    separable_conv: bool = True
+    apply_bn_for_resampling: bool = True
+    conv_after_downsample: bool = False
+    conv_bn_act_pattern: bool = False
+
+    def __post_init__(self):
+        if self.weight_method not in WEIGHT_METHODS:
+            raise InputError(f"fpn_weight_method {self.weight_method!r}; wanted one of {', '.join(WEIGHT_METHODS)}")
+        if self.filters < 1 or self.cells < 1:
+            raise InputError(f"BiFPN of {self.cells} cells with {self.filters} filters; wanted at least one of each")
+
+
+@keras.saving.register_keras_serializable("efficientdet")
+class WeightedFusion(keras.layers.Layer):
+    """Weighted mean of feature maps of one shape ("fast normalised fusion", Tan et al. 2020, eq. in section 3.3)."""
+
+    def __init__(self, *, fusion_relu: bool = True, **kwargs):
+        super().__init__(**kwargs)
+        self.fusion_relu = fusion_relu
+
+    def build(self, input_shape):
+        """One scalar weight an input, 1 at first; named as in the published checkpoints."""
+        self.fusion_weights = [
+            self.add_weight(name=f"WSM_{i}" if i else "WSM", shape=(), initializer="ones", autocast=False)
+            for i in range(len(input_shape))]
+
+    def call(self, inputs):
+        """n tensors [B, H, W, F] -> [B, H, W, F]."""
+        weights = [ops.convert_to_tensor(weight.value) for weight in self.fusion_weights]
+        if self.fusion_relu:
+            weights = [ops.relu(weight) for weight in weights]
+        total = sum(weights[1:], weights[0]) + 1e-4
+        terms = [ops.cast(weight / total, tensor.dtype) * tensor for weight, tensor in zip(weights, inputs, strict=True)]
+        return sum(terms[1:], terms[0])
+
+    def compute_output_shape(self, input_shape):
+        """The shape of each input."""
+        return input_shape[0]
+
+    def get_config(self):
+        """What `from_config` needs."""
+        return {**super().get_config(), "fusion_relu": self.fusion_relu}
+
+
+@keras.saving.register_keras_serializable("efficientdet")
+class NearestResize(keras.layers.Layer):
+    """[B, h, w, F] to [B, H, W, F]: source row of row i is floor(i h / H), also where H is no multiple of h."""
+
+    def __init__(self, size: tuple[int, int], **kwargs):
+        super().__init__(**kwargs)
+        self.size = tuple(size)
+
+    def call(self, inputs):
+        """[B, h, w, F] -> [B, H, W, F]."""
+        outputs = inputs
+        for axis, target in zip((1, 2), self.size, strict=True):
+            source = inputs.shape[axis]
+            if target % source == 0:
+                outputs = ops.repeat(outputs, target // source, axis=axis)
+            else:
+                outputs = ops.take(outputs, [i * source // target for i in range(target)], axis=axis)
+        return outputs
+
+    def compute_output_shape(self, input_shape):
+        """The given size."""
+        return (input_shape[0], *self.size, input_shape[3])
+
+    def get_config(self):
+        """What `from_config` needs."""
+        return {**super().get_config(), "size": self.size}
+
+
+def build_bifpn(features: list[Tensor], config: BifpnConfig) -> list[Tensor]:
+    """Fused features of levels min_level .. max_level.
+
+    features: those of the backbone from min_level up (its last level may be below max_level; coarser ones are made by
+    pooling). -> one tensor [B, h, w, filters] a level.
+    """
+    pyramid = list(features)
+    last = config.min_level + len(features) - 1
+    for level in range(last + 1, config.max_level + 1):
+        pyramid.append(_downsampled(pyramid[-1], config, name=f"resample_p{level}"))
+    for cell in range(config.cells):
+        pyramid = _bifpn_cell(pyramid, config, name=f"fpn_cells.cell_{cell}")
+    return pyramid
+
+
+def cell_nodes(min_level: int, max_level: int) -> list[tuple[int, list[int]]]:
+    """The nodes of a cell in order: (level, numbers of the feature maps it fuses).
+
+    Feature maps 0 .. n-1 are the cell's inputs from min_level up; node i makes map n + i. Top-down a node fuses the latest
+    map of its level with the latest of the level above; bottom-up all maps of its level with the latest of the level below.
+    """
+    maps = {level: [level - min_level] for level in range(min_level, max_level + 1)}
+    nodes = []
+
+    def add(level, inputs):
+        nodes.append((level, inputs))
+        maps[level].append(len(maps) + len(nodes) - 1)
+
+    for level in range(max_level - 1, min_level - 1, -1):
+        add(level, [maps[level][-1], maps[level + 1][-1]])
+    for level in range(min_level + 1, max_level + 1):
+        add(level, [*maps[level], maps[level - 1][-1]])
+    return nodes
+
+
+def _bifpn_cell(inputs: list[Tensor], config: BifpnConfig, *, name: str) -> list[Tensor]:
+    maps = list(inputs)
+    latest = {}
+    for node, (level, sources) in enumerate(cell_nodes(config.min_level, config.max_level)):
+        size = inputs[level - config.min_level].shape[1:3]
+        resampled = [
+            _resampled(maps[source], size, config, name=f"{name}.fnode{node}.resample_{i}_{source}_{len(maps)}")
+            for i, source in enumerate(sources)]
+        if config.weight_method == "fastattn":
+            fused = WeightedFusion(fusion_relu=config.fusion_relu, name=f"{name}.fnode{node}")(resampled)
+        else:
+            fused = keras.layers.Add(name=f"{name}.fnode{node}")(resampled)
+        latest[level] = _after_fusion(fused, config, name=f"{name}.fnode{node}.op_after_combine{len(maps)}")
+        maps.append(latest[level])
+    return [latest[level] for level in range(config.min_level, config.max_level + 1)]
+
+
+def _after_fusion(features: Tensor, config: BifpnConfig, *, name: str) -> Tensor:
+    activate = keras.layers.Activation(config.activation, name=f"{name}.act")
+    use_bias = not config.conv_bn_act_pattern
+    if config.separable_conv:
+        conv = keras.layers.SeparableConv2D(config.filters, 3, padding="same", use_bias=use_bias, name=f"{name}.conv")
+    else:
+        conv = keras.layers.Conv2D(config.filters, 3, padding="same", use_bias=use_bias, name=f"{name}.conv")
+    normalise = BatchNormalization(name=f"{name}.bn")
+    if config.conv_bn_act_pattern:
+        return activate(normalise(conv(features)))
+    return normalise(conv(activate(features)))
+
+
+def _resampled(features: Tensor, size: tuple[int, int], config: BifpnConfig, *, name: str) -> Tensor:
+    """The feature map at another level's size and with the pyramid's number of filters."""
+    if features.shape[1] > size[0] or features.shape[2] > size[1]:
+        return _downsampled(features, config, name=name)
+    features = _with_filters(features, config, name=name)
+    if tuple(features.shape[1:3]) != tuple(size):
+        features = NearestResize(size, name=f"{name}.upsample")(features)
+    return features
+
+
+def _downsampled(features: Tensor, config: BifpnConfig, *, name: str) -> Tensor:
+    pool = keras.layers.MaxPooling2D(3, strides=2, padding="same", name=f"{name}.pool")
+    if config.conv_after_downsample:
+        return _with_filters(pool(features), config, name=name)
+    return pool(_with_filters(features, config, name=name))
+
+
+def _with_filters(features: Tensor, config: BifpnConfig, *, name: str) -> Tensor:
+    if features.shape[-1] == config.filters:
+        return features
+    features = keras.layers.Conv2D(config.filters, 1, name=f"{name}.conv2d")(features)
+    return BatchNormalization(name=f"{name}.bn")(features) if config.apply_bn_for_resampling else features

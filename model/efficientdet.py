@@ -1,0 +1,60 @@
+"""EfficientDet (Tan, Pang, Le 2020): EfficientNet, BiFPN, class and box heads."""
+
+from dataclasses import dataclass
+
+import keras
+
+from model.bifpn import BifpnConfig, build_bifpn
+from model.efficientnet import build_backbone
+from model.heads import HeadConfig, build_box_head, build_class_head
+from object_detection.anchor_grid import AnchorConfig
+from object_detection.errors import InputError
+
+_BACKBONE_LEVELS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class EfficientDetConfig:
+    """The shape of the network; what it is trained and read with stands in `DenseDetectorConfig`."""
+
+    backbone: str
+    image_size: tuple[int, int]  # height, width
+    num_classes: int
+    bifpn: BifpnConfig
+    head: HeadConfig
+    anchors: AnchorConfig
+    survival_prob: float | None = None
+
+    def __post_init__(self):
+        if self.num_classes < 1:
+            raise InputError(f"num_classes {self.num_classes}; wanted at least 1")
+        smallest = 2**self.bifpn.min_level
+        if min(self.image_size) < max(smallest, 32):
+            raise InputError(f"image_size {self.image_size}; wanted at least {max(smallest, 32)} pixels a side")
+        if not 1 <= self.bifpn.min_level <= _BACKBONE_LEVELS:
+            raise InputError(f"min_level {self.bifpn.min_level}; the backbone has levels 1 to {_BACKBONE_LEVELS}")
+
+
+def build_efficientdet(
+    config: EfficientDetConfig, *, precision: str = "float32", backbone_weights: str | None = None
+) -> keras.Model:
+    """The network from normalised images to raw outputs.
+
+    -> a functional model: [B, H, W, 3] float -> class logits [B, A, K] and box deltas [B, A, 4], in the compute dtype of
+    `precision` ("float32", "mixed_float16" or "mixed_bfloat16"). Order of A: level, row, column, anchor.
+    backbone_weights: see `build_backbone`.
+    """
+    previous = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision)
+    try:
+        backbone = build_backbone(config.backbone, config.image_size, survival_prob=config.survival_prob,
+                                  weights=backbone_weights)
+        last = min(config.bifpn.max_level, _BACKBONE_LEVELS)
+        features = backbone.outputs[config.bifpn.min_level - 1 : last]
+        pyramid = build_bifpn(features, config.bifpn)
+        class_logits = build_class_head(pyramid, config.head, num_anchors=config.anchors.per_cell,
+                                        num_classes=config.num_classes)
+        box_deltas = build_box_head(pyramid, config.head, num_anchors=config.anchors.per_cell)
+        return keras.Model(backbone.input, [class_logits, box_deltas], name="efficientdet")
+    finally:
+        keras.config.set_dtype_policy(previous)

@@ -1,0 +1,100 @@
+"""EfficientNet B0 to B7 from keras.applications as a feature pyramid's backbone.
+
+Layer names are those of the published TensorFlow checkpoints with dots for slashes, for instance
+`efficientnet-b0.blocks_3.conv2d`.
+"""
+
+import re
+
+import keras
+import numpy as np
+
+from model.batch_norm import BatchNormalization
+from object_detection.errors import InputError
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of pixels in 0 .. 1, red green blue
+IMAGENET_STDDEV = (0.229, 0.224, 0.225)
+_APPLICATIONS_DROP_RATE = 0.2  # what keras.applications builds with
+_BLOCK_LAYER = re.compile(r"block(?P<stage>\d)(?P<repeat>[a-z])_(?P<role>\w+)")
+
+
+def build_backbone(
+    name: str, image_size: tuple[int, int], *, survival_prob: float | None = None, weights: str | None = None
+) -> keras.Model:
+    """Features of levels 1 to 5 of normalised images.
+
+    [B, H, W, 3] -> five tensors, strides 2 to 32; each the last one before the next change of stride. `name` is
+    "efficientnet-b0" .. "efficientnet-b7"; survival_prob: stochastic depth (None: none); weights: "imagenet" (what
+    keras.applications downloads), the path of such a file, or None (random).
+
+    Raises InputError where the weights belong to inputs normalised otherwise.
+    """
+    application = getattr(keras.applications, f"EfficientNetB{name[-1]}")
+    original = application(include_top=False, weights=weights, input_shape=(*image_size, 3))
+    names = _published_names(original, name)
+
+    def clone(layer):
+        config = layer.get_config()
+        config["name"] = names.get(layer.name, layer.name)
+        config["dtype"] = keras.config.dtype_policy()
+        if isinstance(layer, keras.layers.BatchNormalization):
+            return BatchNormalization.from_config(config)
+        if isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)):
+            return keras.layers.Identity(name=config["name"])  # the detector normalises: padding must stay zero
+        if isinstance(layer, keras.layers.Dropout):
+            share = layer.rate / _APPLICATIONS_DROP_RATE  # grows linearly from the first block to the last
+            config["rate"] = 0.0 if survival_prob is None else (1.0 - survival_prob) * share
+            return keras.layers.Dropout.from_config(config) if config["rate"] else keras.layers.Identity(name=config["name"])
+        return type(layer).from_config(config)
+
+    cloned = keras.models.clone_model(original, clone_function=clone)
+    outputs = [cloned.get_layer(names.get(tap, tap)).output for tap in _last_layer_of_each_level(original)]
+    backbone = keras.Model(cloned.input, outputs, name=name)
+    if weights is not None:
+        _copy_weights(original, backbone, names)
+    return backbone
+
+
+def _published_names(original: keras.Model, name: str) -> dict[str, str]:
+    """Layer name in keras.applications -> name in the published checkpoints, dots for slashes."""
+    blocks = sorted({match["stage"] + match["repeat"] for layer in original.layers
+                     if (match := _BLOCK_LAYER.fullmatch(layer.name))})
+    names = {"stem_conv": f"{name}.stem.conv2d", "stem_bn": f"{name}.stem.tpu_batch_normalization"}
+    existing = {layer.name for layer in original.layers}
+    for number, block in enumerate(blocks):
+        expands = f"block{block}_expand_conv" in existing
+        convs, norms = iter(("conv2d", "conv2d_1")), iter(("", "_1", "_2"))
+        roles = {}
+        if expands:
+            roles |= {"expand_conv": next(convs), "expand_bn": "tpu_batch_normalization" + next(norms)}
+        roles |= {"dwconv": "depthwise_conv2d", "bn": "tpu_batch_normalization" + next(norms)}
+        roles |= {"se_reduce": "se.conv2d", "se_expand": "se.conv2d_1"}
+        roles |= {"project_conv": next(convs), "project_bn": "tpu_batch_normalization" + next(norms)}
+        names |= {f"block{block}_{role}": f"{name}.blocks_{number}.{suffix}" for role, suffix in roles.items()}
+    return names
+
+
+def _last_layer_of_each_level(original: keras.Model) -> list[str]:
+    """Names of the layers whose outputs are levels 1 to 5: the ends of stages 1, 2, 3, 5 and 7."""
+    last = {}
+    for layer in original.layers:
+        match = _BLOCK_LAYER.fullmatch(layer.name)
+        if match and match["role"] in ("project_bn", "add"):
+            last[match["stage"]] = layer.name
+    return [last[stage] for stage in "12357"]
+
+
+def _copy_weights(original: keras.Model, backbone: keras.Model, names: dict[str, str]) -> None:
+    """ImageNet weights into our layers.
+
+    The published files hold mean 0.485.. and "variance" 0.229.., which is the standard deviation; keras.applications makes
+    up for it by one more division, so in sum they were trained on exactly the inputs that the detector gives.
+    """
+    for layer in original.layers:
+        if isinstance(layer, keras.layers.Normalization):
+            mean = keras.ops.convert_to_numpy(layer.mean).reshape(-1)
+            if not np.allclose(mean, IMAGENET_MEAN, atol=1e-3):
+                raise InputError(f"backbone weights were trained on inputs with mean {mean.tolist()} taken off; wanted "
+                                 f"ImageNet's {list(IMAGENET_MEAN)} as in the files of keras.applications")
+        elif layer.name in names and layer.weights:
+            backbone.get_layer(names[layer.name]).set_weights(layer.get_weights())

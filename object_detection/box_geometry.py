@@ -1,0 +1,76 @@
+"""Areas, overlaps and clipping of boxes (y_min, x_min, y_max, x_max) in continuous pixels."""
+
+from keras import ops
+
+from object_detection.structures import Tensor
+
+IOU_KINDS = ("iou", "giou", "diou", "ciou")
+_SMALLEST = 1e-8  # keeps a quotient finite where the quantity it divides by is zero
+
+
+def box_area(boxes: Tensor) -> Tensor:
+    """Area of each box. [..., 4] -> [...]; 0 where a box is empty or turned inside out."""
+    return ops.maximum(boxes[..., 2] - boxes[..., 0], 0.0) * ops.maximum(boxes[..., 3] - boxes[..., 1], 0.0)
+
+
+def clip_boxes(boxes: Tensor, sizes: Tensor) -> Tensor:
+    """Boxes cut to their images. boxes [..., N, 4], sizes [..., 2] (height, width) -> [..., N, 4]."""
+    limits = ops.cast(sizes, boxes.dtype)
+    limits = ops.expand_dims(ops.concatenate([limits, limits], axis=-1), -2)  # [..., 1, 4]
+    return ops.minimum(ops.maximum(boxes, 0.0), limits)
+
+
+def _overlap(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """Intersection and union areas of boxes that broadcast against each other."""
+    height = ops.minimum(boxes[..., 2], others[..., 2]) - ops.maximum(boxes[..., 0], others[..., 0])
+    width = ops.minimum(boxes[..., 3], others[..., 3]) - ops.maximum(boxes[..., 1], others[..., 1])
+    intersection = ops.maximum(height, 0.0) * ops.maximum(width, 0.0)
+    return intersection, box_area(boxes) + box_area(others) - intersection
+
+
+def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
+    """Intersection over union of every box with every other.
+
+    [..., M, 4], [..., N, 4] -> [..., M, N]; 0 where either box is empty.
+    """
+    return iou(ops.expand_dims(boxes, -2), ops.expand_dims(others, -3))
+
+
+def iou(boxes: Tensor, others: Tensor) -> Tensor:
+    """Intersection over union of boxes that broadcast against each other. [..., 4], [..., 4] -> [...]; 0 where either
+    box is empty."""
+    intersection, union = _overlap(boxes, others)
+    return ops.where(intersection > 0.0, intersection / ops.where(union > 0.0, union, 1.0), 0.0)
+
+
+def generalised_iou(boxes: Tensor, others: Tensor, *, kind: str) -> Tensor:
+    """IoU minus the penalty of `kind`, for use in a loss. [..., 4], [..., 4] -> [...].
+
+    kind: "iou", "giou" (Rezatofighi et al. 2019), "diou" or "ciou" (Zheng et al. 2020). Finite for empty boxes.
+    """
+    if kind not in IOU_KINDS:
+        raise ValueError(f"kind of IoU {kind!r}; wanted one of {', '.join(IOU_KINDS)}")
+    intersection, union = _overlap(boxes, others)
+    overlap = intersection / ops.maximum(union, _SMALLEST)
+    if kind == "iou":
+        return overlap
+    hull_height = ops.maximum(boxes[..., 2], others[..., 2]) - ops.minimum(boxes[..., 0], others[..., 0])
+    hull_width = ops.maximum(boxes[..., 3], others[..., 3]) - ops.minimum(boxes[..., 1], others[..., 1])
+    if kind == "giou":
+        hull = ops.maximum(hull_height * hull_width, _SMALLEST)
+        return overlap - (hull - union) / hull
+    distance_y = (boxes[..., 0] + boxes[..., 2] - others[..., 0] - others[..., 2]) / 2.0
+    distance_x = (boxes[..., 1] + boxes[..., 3] - others[..., 1] - others[..., 3]) / 2.0
+    diagonal = ops.maximum(ops.square(hull_height) + ops.square(hull_width), _SMALLEST)
+    distance_iou = overlap - (ops.square(distance_y) + ops.square(distance_x)) / diagonal
+    if kind == "diou":
+        return distance_iou
+    shape = 4.0 / 3.141592653589793**2 * ops.square(_slant(boxes) - _slant(others))
+    # The weight of the shape term is a constant to the gradient (Zheng et al., eq. 12 and after).
+    weight = ops.stop_gradient(shape / ops.maximum(1.0 - overlap + shape, _SMALLEST))
+    return distance_iou - weight * shape
+
+
+def _slant(boxes: Tensor) -> Tensor:
+    """The angle whose tangent is width over height."""
+    return ops.arctan2(boxes[..., 3] - boxes[..., 1], ops.maximum(boxes[..., 2] - boxes[..., 0], _SMALLEST))

@@ -1,0 +1,168 @@
+"""Detections drawn into an image, for people to look at."""
+
+import functools
+import math
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+PALETTE_SIZE = 96  # classes beyond share the colours of the first
+_LINE_FRACTION = 1 / 240  # of the shorter side of the image
+_RIM_FROM = 100  # pixels; smaller images have no room for it
+_FONT_FRACTION = 1 / 36
+_SMALLEST_FONT = 9  # pixels; below, digits run together
+_LEAST_LINES = 5  # of text the height of an image must hold for labels not to hide it
+
+Colour = tuple[int, int, int]
+
+
+class _Label(NamedTuple):
+    text: str
+    box: tuple[float, float, float, float]  # x_min, y_min, x_max, y_max of the box it belongs to
+    colour: Colour
+
+
+def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], scores=None) -> np.ndarray:
+    """A copy of an image with a box, a class name and a score in per cent for each detection.
+
+    image [h, w, 3] uint8; boxes [N, 4] yxyx pixels of it; classes [N], 0 .. K-1; names, K of them; scores [N], or None
+    where there are none (ground truth). Boxes are clipped to the image; what has nothing in it, or is not finite, is
+    left out. The best are drawn last. Raises ValueError for another kind of image or a class without a name.
+    """
+    image, boxes = np.asarray(image), np.asarray(boxes, np.float64).reshape(-1, 4)
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+        raise ValueError(f"image is {image.dtype} {image.shape}; wanted uint8 [height, width, 3], not empty")
+    classes = [int(index) for index in classes]
+    if not all(0 <= index < len(names) for index in classes):
+        raise ValueError(f"classes reach from {min(classes)} to {max(classes)}; there are {len(names)} names")
+    order = range(len(boxes)) if scores is None else np.argsort(np.asarray(scores), kind="stable")
+    labels = []
+    for index in order:
+        box = _clipped(boxes[index], height=image.shape[0], width=image.shape[1])
+        if box:
+            text = _printable(str(names[classes[index]]))
+            text = text if scores is None else f"{text} {100 * float(scores[index]):.0f}%".strip()
+            labels.append(_Label(text, box, class_colour(classes[index])))
+    canvas = Image.fromarray(image)
+    _draw_boxes(canvas, labels)
+    _draw_labels(canvas, labels)
+    return np.asarray(canvas)
+
+
+def class_colour(index: int) -> Colour:
+    """The colour of a class, always the same: RGB, 0 .. 255."""
+    return _palette()[index % PALETTE_SIZE]
+
+
+@functools.cache
+def _palette() -> tuple[Colour, ...]:
+    """Colours that differ as much as they can: each next one is the farthest, in CIELAB, from those before.
+
+    Neither nearly black, nearly white nor grey, which get lost in a photograph.
+    """
+    steps = np.arange(0, 256, 17)
+    candidates = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), axis=-1).reshape(-1, 3)
+    lab = _cielab(candidates)
+    visible = (lab[:, 0] > 35) & (lab[:, 0] < 93) & (np.hypot(lab[:, 1], lab[:, 2]) > 35)
+    candidates, lab = candidates[visible], lab[visible]
+    chosen = [int(np.abs(candidates - (255, 51, 51)).sum(axis=-1).argmin())]
+    distance = np.linalg.norm(lab - lab[chosen[0]], axis=-1)
+    while len(chosen) < PALETTE_SIZE:
+        chosen.append(int(distance.argmax()))
+        distance = np.minimum(distance, np.linalg.norm(lab - lab[chosen[-1]], axis=-1))
+    return tuple(tuple(colour) for colour in candidates[chosen].tolist())
+
+
+def _cielab(colours: np.ndarray) -> np.ndarray:
+    """sRGB [N, 3] 0 .. 255 -> CIELAB [N, 3], white point D65 (IEC 61966-2-1, CIE 15)."""
+    share = colours / 255
+    linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    relative = linear @ to_xyz.T / to_xyz.sum(axis=1)
+    root = np.where(relative > (6 / 29) ** 3, np.cbrt(relative), relative / (3 * (6 / 29) ** 2) + 4 / 29)
+    x, y, z = root.T
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)
+
+
+def _clipped(box: np.ndarray, *, height: int, width: int) -> tuple[float, float, float, float] | None:
+    """[4] yxyx -> (x_min, y_min, x_max, y_max) inside the image; None where nothing of it is there."""
+    if not np.isfinite(box).all():
+        return None
+    y_min, x_min, y_max, x_max = np.clip(box, 0, (height, width, height, width)).tolist()
+    return (x_min, y_min, x_max, y_max) if y_max > y_min and x_max > x_min else None
+
+
+def _draw_boxes(canvas: Image.Image, labels: Sequence[_Label]) -> None:
+    line = max(1, round(min(canvas.size) * _LINE_FRACTION))
+    rim = max(1, line // 3)  # dark on both sides of the line, for images of its own colour
+    draw = ImageDraw.Draw(canvas)
+    for label in labels:
+        x_min, y_min, x_max, y_max = label.box
+        # Pillow draws the last pixel, too: the box ends one before.
+        x_min, y_min, x_max, y_max = math.floor(x_min), math.floor(y_min), math.ceil(x_max) - 1, math.ceil(y_max) - 1
+        if min(canvas.size) >= _RIM_FROM:
+            draw.rectangle((x_min - rim, y_min - rim, x_max + rim, y_max + rim), outline=(0, 0, 0),
+                           width=line + 2 * rim)
+        draw.rectangle((x_min, y_min, x_max, y_max), outline=label.colour, width=line)
+
+
+def _draw_labels(canvas: Image.Image, labels: Sequence[_Label]) -> None:
+    font = ImageFont.load_default(max(_SMALLEST_FONT, round(min(canvas.size) * _FONT_FRACTION)))
+    ascent, descent = font.getmetrics()
+    margin = max(1, font.size // 6)
+    height = ascent + descent + margin
+    if _LEAST_LINES * height > canvas.height:
+        return
+    placed: list[tuple[tuple[float, float, float, float], str, Colour]] = []
+    for label in reversed(labels):  # the best chooses its place first
+        text = _shortened(label.text, font=font, width=canvas.width - 2 * margin)
+        if text:
+            size = (font.getlength(text) + 2 * margin, height)
+            place = _place(label.box, size=size, image_size=canvas.size, taken=[taken for taken, _, _ in placed])
+            placed.append((place, text, label.colour))
+    draw = ImageDraw.Draw(canvas)
+    for place, text, colour in reversed(placed):
+        draw.rectangle(place, fill=colour, outline=(0, 0, 0))
+        draw.text((place[0] + margin, place[1] + margin // 2), text, font=font, fill=_contrasting(colour))
+
+
+def _printable(name: str) -> str:
+    """On one line, and letters without their accents: the font that Pillow carries has none."""
+    letters = (letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
+    return " ".join("".join(letters).split())
+
+
+def _shortened(text: str, *, font: ImageFont.FreeTypeFont, width: float) -> str:
+    """As much of a text as fits; a score at its end is kept as long as possible."""
+    if font.getlength(text) <= width:
+        return text
+    name, _, score = text.rpartition(" ")
+    for kept in range(len(name) - 1, 0, -1):
+        if font.getlength(f"{name[:kept]}. {score}") <= width:
+            return f"{name[:kept]}. {score}"
+    return score if font.getlength(score) <= width else ""
+
+
+def _place(box, *, size: tuple[float, float], image_size: tuple[int, int], taken) -> tuple[float, float, float, float]:
+    """Where a label stands: the first of several places at its box that is free, all inside the image."""
+    x_min, y_min, x_max, y_max = box
+    width, height = size
+    corners = [(x_min, y_min - height), (x_min, y_min), (x_min, y_max), (x_min, y_max - height),
+               (x_max - width, y_min - height), (x_max - width, y_max)]
+    places = []
+    for x, y in corners:
+        x, y = min(max(x, 0), image_size[0] - width), min(max(y, 0), image_size[1] - height)
+        places.append((x, y, x + width - 1, y + height - 1))
+    return next((place for place in places if not any(_overlap(place, other) for other in taken)), places[0])
+
+
+def _overlap(place, other) -> bool:
+    return place[0] < other[2] and other[0] < place[2] and place[1] < other[3] and other[1] < place[3]
+
+
+def _contrasting(colour: Colour) -> Colour:
+    """Black or white, whichever is easier to read on a colour."""
+    return (0, 0, 0) if _cielab(np.array([colour]))[0, 0] > 55 else (255, 255, 255)

@@ -1,0 +1,46 @@
+"""The tensors that travel together between the floors.
+
+B images, H, W input pixels, A anchors of all levels, K classes, M object slots, D detection slots. Boxes are float32
+(y_min, x_min, y_max, x_max) in continuous pixels of the image they travel with; classes are 0 .. K-1; absence is a mask.
+"""
+
+from typing import Any, NamedTuple
+
+Tensor = Any
+
+
+class Objects(NamedTuple):
+    """Ground truth of a batch, padded to M objects an image."""
+
+    boxes: Tensor  # [B, M, 4] float32, yxyx pixels of the network input
+    classes: Tensor  # [B, M] int32, 0 .. K-1
+    valid: Tensor  # [B, M] bool, False for padding
+    crowd: Tensor  # [B, M] bool, a region of many objects: never an object to learn
+
+
+class Batch(NamedTuple):
+    """What a step or an evaluation consumes."""
+
+    images: Tensor  # [B, H, W, 3] uint8
+    sizes: Tensor  # [B, 2] int32, height and width of the part that is image; the rest is padding
+    objects: Objects
+    image_ids: Tensor  # [B] int64
+    scales: Tensor  # [B, 2] float32, original pixels per input pixel, y and x
+
+
+class Targets(NamedTuple):
+    """What each anchor is to learn."""
+
+    classes: Tensor  # [B, A] int32, 0 .. K-1; 0 where not positive
+    box_deltas: Tensor  # [B, A, 4] float32 (t_y, t_x, t_h, t_w); 0 where not positive
+    positive: Tensor  # [B, A] bool
+    ignored: Tensor  # [B, A] bool, counts in no loss
+
+
+class Detections(NamedTuple):
+    """What a detector found, best first, padded to D detections an image."""
+
+    boxes: Tensor  # [B, D, 4] float32, yxyx
+    scores: Tensor  # [B, D] float32, 0 where not valid
+    classes: Tensor  # [B, D] int32, 0 .. K-1
+    valid: Tensor  # [B, D] bool

@@ -1,0 +1,30 @@
+"""Where the oracle data lies, and what its absence means."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def _folder(variable: str) -> Path:
+    value = os.environ.get(variable)
+    if value and Path(value).is_dir():
+        return Path(value)
+    reason = f"{variable} names no folder (found {value!r})"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def golden_folder() -> Path:
+    """Outputs of the public reference, see testdata/README.md."""
+    return _folder("EFFICIENTDET_GOLDEN")
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Real images, annotations, malformed files."""
+    return _folder("EFFICIENTDET_DATA")

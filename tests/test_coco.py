@@ -1,0 +1,123 @@
+import copy
+import json
+
+import pytest
+from pycocotools.coco import COCO
+
+from dataset.coco import read_coco
+from object_detection.errors import InputError
+
+GOOD = {
+    "categories": [{"id": 9, "name": "dog"}, {"id": 0, "name": "cat"}],
+    "images": [{"id": 20180000001, "file_name": "a.jpg", "width": 30, "height": 20}, {"id": 0, "file_name": "b.jpg"}],
+    "annotations": [
+        {"id": 1, "image_id": 20180000001, "category_id": 9, "bbox": [1, 2, 3, 4.5], "area": 5, "iscrowd": 1},
+        {"id": 2.0, "image_id": 0, "category_id": 0.0, "bbox": [0, 0, 1, 1]},
+    ],
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(content, name="a.json"):
+        (tmp_path / name).write_text(json.dumps(content))
+        return str(tmp_path / name)
+    return written
+
+
+def changed(*path_and_value):
+    """GOOD with the value at a path replaced."""
+    *path, last, value = path_and_value
+    content = copy.deepcopy(GOOD)
+    place = content
+    for key in path:
+        place = place[key]
+    place[last] = value
+    return content
+
+
+def test_reads_what_the_file_says(write):
+    data = read_coco(object_annotations_file=write(GOOD))
+    first, second = data.images
+    assert (first.image_id, first.file_name, first.size) == (20180000001, "a.jpg", (20, 30))
+    assert (second.image_id, second.size) == (0, None)
+    assert first.objects[0].box_xywh == (1.0, 2.0, 3.0, 4.5)
+    assert (first.objects[0].area, first.objects[0].is_crowd, first.objects[0].category_id) == (5.0, True, 9)
+    assert (second.objects[0].area, second.objects[0].is_crowd, second.objects[0].annotation_id) == (None, False, 2)
+    assert data.class_names.category_ids == (0, 9)
+    assert data.class_names.names == ("cat", "dog")
+    assert data.listed_boxes == 2
+
+
+def test_agrees_with_pycocotools(data_folder, capsys):
+    path = str(data_folder / "coco_sample" / "annotations" / "instances_val2017.json")
+    oracle = COCO(path)
+    data = read_coco(object_annotations_file=path, with_segmentation=True)
+    assert [image.image_id for image in data.images] == list(oracle.imgs)
+    for image in data.images:
+        expected = oracle.loadAnns(oracle.getAnnIds(imgIds=[image.image_id]))
+        assert [thing.annotation_id for thing in image.objects] == [entry["id"] for entry in expected]
+        assert [list(thing.box_xywh) for thing in image.objects] == [entry["bbox"] for entry in expected]
+        assert [thing.is_crowd for thing in image.objects] == [bool(entry["iscrowd"]) for entry in expected]
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (changed("annotations", 0, "category_id", 5), r"annotation 1 of image 20180000001 has category 5.*0, 9"),
+    (changed("annotations", 0, "category_id", True), "has category_id True"),
+    (changed("annotations", 0, "image_id", "20180000001"), "has image_id '20180000001'"),
+    (changed("annotations", 0, "bbox", [1, 2, 3, float("inf")]), "inf"),
+    (changed("annotations", 0, "bbox", [1, 2, 3, 10**400]), "finite"),
+    (changed("annotations", 0, "bbox", None), "annotation 1 of image 20180000001 has bbox None"),
+    (changed("annotations", 0, "area", "big"), "has area 'big'"),
+    (changed("annotations", 0, "iscrowd", 2), "has iscrowd 2"),
+    (changed("annotations", 0, 7), r"annotations\[0\] is a int"),
+    (changed("images", 0, "id", -1), r"images\[0\] has id -1"),
+    (changed("images", 0, "id", 1.5), "1.5, wanted an integer"),
+    (changed("images", 0, "width", 0), "image 20180000001 has width 0"),
+    (changed("images", 0, "width", None), "has width None"),
+    (changed("images", 1, "id", 20180000001), "given twice, to 'a.jpg' and 'b.jpg'"),
+    (changed("images", {}), "'images' is a dict"),
+    (changed("categories", 0, "id", "9"), r"categories\[0\] has id '9'"),
+    (changed("categories", 0, "name", None), "category 9 has name None"),
+    (changed("categories", 0, "id", 0), "not ascending and distinct"),
+    (changed("annotations", [{"id": 1, "image_id": 0, "caption": "a dog"}]), "holds 1 captions and not a single box"),
+])
+def test_refuses(write, content, message):
+    path = write(content)
+    with pytest.raises(InputError, match=message) as caught:
+        read_coco(object_annotations_file=path)
+    assert str(caught.value).startswith(path)
+
+
+def test_annotations_of_unknown_images_are_skipped(write):
+    data = read_coco(object_annotations_file=write(changed("annotations", 1, "image_id", 77)))
+    assert [(finding.image_id, finding.annotation_id) for finding in data.skipped] == [(77, 2)]
+    assert data.listed_boxes == 2
+
+
+def test_captions_need_boxes_beside_them(write):
+    captions = write({"annotations": [{"id": 4, "image_id": 0, "caption": "a cat"},
+                                      {"id": 5, "image_id": 8, "caption": "gone"}]}, "captions.json")
+    data = read_coco(object_annotations_file=write(GOOD), caption_annotations_file=captions)
+    assert data.images[1].captions == ["a cat"]
+    assert [finding.kind for finding in data.noted].count("caption") == 1
+    with pytest.raises(InputError, match="captions alone hold no box"):
+        read_coco(caption_annotations_file=captions)
+
+
+def test_nothing_to_read():
+    with pytest.raises(InputError, match="--object_annotations_file"):
+        read_coco()
+    with pytest.raises(InputError, match=r"/nowhere\.json: cannot be read"):
+        read_coco(object_annotations_file="/nowhere.json")
+
+
+def test_masks_need_segmentations(write):
+    with pytest.raises(InputError, match="annotation 1 of image 20180000001 has no segmentation"):
+        read_coco(object_annotations_file=write(GOOD), with_segmentation=True)
+
+
+def test_fingerprint_follows_the_content(write):
+    first = read_coco(object_annotations_file=write(GOOD)).fingerprint
+    assert first == read_coco(object_annotations_file=write(GOOD, "elsewhere.json")).fingerprint
+    assert first != read_coco(object_annotations_file=write(changed("annotations", 0, "area", 6))).fingerprint

@@ -1,0 +1,244 @@
+import json
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from object_detection.coco_evaluation import MEASURE_NAMES, CocoEvaluator, explain_poor_result
+from object_detection.coco_ground_truth import ground_truth_from_dataset, read_ground_truth
+from object_detection.coco_results import CocoResults, DetectionRows, results_json
+
+CATEGORIES = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
+
+
+def ground_truth(objects, *, images=(0, 1), categories=CATEGORIES):
+    """`objects`: (image id, category id, (x, y, width, height)[, iscrowd])."""
+    annotations = [{"id": number, "image_id": image_id, "category_id": category_id, "bbox": list(box_xywh),
+                    "area": box_xywh[2] * box_xywh[3], "iscrowd": crowd[0] if crowd else 0}
+                   for number, (image_id, category_id, box_xywh, *crowd) in enumerate(objects)]
+    return ground_truth_from_dataset({"images": [{"id": i, "height": 400, "width": 500} for i in images],
+                                      "annotations": annotations, "categories": list(categories)}, source="truth.json")
+
+
+def detections(found, *, images=(0, 1)):
+    """`found`: (image id, category id, (x, y, width, height), score)."""
+    boxes = [(y, x, y + height, x + width) for _, _, (x, y, width, height), _ in found]
+    return DetectionRows(np.array([row[0] for row in found], np.int64), np.array(boxes, np.float32).reshape(-1, 4),
+                         np.array([row[3] for row in found], np.float32), np.array([row[1] for row in found], np.int64),
+                         np.array(images, np.int64))
+
+
+def measure(objects, found, *, images=(0, 1), **truth):
+    return CocoEvaluator(ground_truth(objects, **truth)).evaluate(detections(found, images=images))
+
+
+BOX = (10, 20, 100, 50)
+OTHER = (200, 150, 60, 60)
+
+
+def test_perfect_detections():
+    measures = measure([(0, 3, BOX), (1, 7, OTHER)], [(0, 3, BOX, 0.6), (1, 7, OTHER, 0.5)])
+    assert measures.numbers["AP"] == pytest.approx(1.0)
+    assert measures.class_ap == pytest.approx({"cat": 1.0, "dog": 1.0})
+    assert measures.class_objects == {"cat": 1, "dog": 1}
+    assert measures.numbers["APs"] == -1.0
+    assert (measures.images, measures.unknown_images, measures.detections) == (2, 0, 2)
+    assert measures.explanation == ""
+
+
+def test_one_of_two_found():
+    # Precision is 1 up to recall 0.5: at 51 of the 101 recalls 0, 0.01, ... 1.
+    measures = measure([(0, 3, BOX), (1, 3, OTHER)], [(0, 3, BOX, 0.6)])
+    assert measures.numbers["AP"] == pytest.approx(51 / 101)
+    assert measures.numbers["ARmax100"] == pytest.approx(0.5)
+    assert measures.class_ap == {"cat": pytest.approx(51 / 101), "dog": -1.0}
+
+
+def test_a_wrong_detection_before_the_right_one():
+    measures = measure([(0, 3, BOX)], [(0, 3, OTHER, 0.9), (0, 3, BOX, 0.6)])
+    assert measures.numbers["AP"] == pytest.approx(0.5)
+    assert measures.numbers["ARmax1"] == 0.0
+
+
+def test_an_object_is_found_once():
+    # Precision 1, 1/2, 2/3 at recall 1/2, 1/2, 1: at 51 recalls 1, at 50 recalls 2/3.
+    measures = measure([(0, 3, BOX), (1, 3, OTHER)], [(0, 3, BOX, 0.9), (0, 3, BOX, 0.8), (1, 3, OTHER, 0.7)])
+    assert measures.numbers["AP"] == pytest.approx((51 + 50 * 2 / 3) / 101)
+
+
+def test_an_overlap_between_two_thresholds():
+    # 75 of 100 pixels wide: IoU 0.75, met by 0.50, 0.55, ... 0.75, six of the ten thresholds.
+    measures = measure([(0, 3, (10, 20, 100, 50))], [(0, 3, (10, 20, 75, 50), 0.9)])
+    assert measures.numbers["AP"] == pytest.approx(0.6)
+    assert measures.numbers["AP75"] == pytest.approx(1.0)
+
+
+def test_a_detection_in_a_crowd_is_not_wrong():
+    measures = measure([(0, 3, BOX), (0, 3, OTHER, 1)], [(0, 3, OTHER, 0.9), (0, 3, BOX, 0.6)])
+    assert measures.numbers["AP"] == pytest.approx(1.0)
+    assert measures.class_objects["cat"] == 1
+
+
+def test_ids_of_0_count():
+    measures = measure([(0, 0, BOX)], [(0, 0, BOX, 0.6)], categories=[{"id": 0, "name": "cat"}])
+    assert measures.numbers["AP"] == pytest.approx(1.0)
+
+
+def test_only_the_evaluated_images_count():
+    objects = [(0, 3, BOX), (1, 3, OTHER)]
+    assert measure(objects, [(0, 3, BOX, 0.6)], images=[0]).numbers["AP"] == pytest.approx(1.0)
+    assert measure(objects, [(0, 3, BOX, 0.6)], images=[0, 1]).numbers["AP"] == pytest.approx(51 / 101)
+
+
+def test_images_unknown_to_the_ground_truth():
+    measures = measure([(0, 3, BOX)], [(0, 3, BOX, 0.6), (9, 3, BOX, 0.9)], images=[0, 9])
+    assert measures.numbers["AP"] == pytest.approx(0.5)
+    assert measures.unknown_images == 1
+    assert "1 of the 2 evaluated images are not in the ground truth" in measures.table()
+
+
+def test_neighbouring_large_image_ids():
+    images = (2**53, 2**53 + 1)
+    measures = measure([(2**53 + 1, 3, BOX)], [(2**53 + 1, 3, BOX, 0.6), (2**53, 3, BOX, 0.7)], images=images)
+    assert measures.unknown_images == 2
+    truth = ground_truth([(2**53 + 1, 3, BOX)], images=images)
+    assert CocoEvaluator(truth).evaluate(detections([(2**53 + 1, 3, BOX, 0.6)], images=images)
+                                         ).numbers["AP"] == pytest.approx(1.0)
+
+
+def test_an_evaluator_serves_twice(capfd):
+    evaluator = CocoEvaluator(ground_truth([(0, 3, BOX)]))
+    for _ in range(2):
+        assert evaluator.evaluate(detections([])).numbers["AP"] == 0.0
+        assert evaluator.evaluate(detections([(0, 3, BOX, 0.6)])).numbers["AP"] == pytest.approx(1.0)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("objects", "found", "images", "ap", "cause"), [
+    ([(0, 3, BOX)], [], [0, 1], 0.0, "no detection: on none of 2 images is there a score above the threshold"),
+    ([], [(0, 3, BOX, 0.6)], [0, 1], -1.0, "has no object"),
+    ([(0, 3, BOX, 1)], [(0, 3, BOX, 0.6)], [0, 1], -1.0, "has no object (crowds aside) on the 2 evaluated images"),
+    ([(0, 3, BOX)], [(0, 3, BOX, 0.6)], [], -1.0, "no image was evaluated"),
+    ([(0, 3, BOX)], [(5, 3, BOX, 0.6)], [5, 6], -1.0, "no image id in common: the evaluated images are [5, 6], "
+                                                      "those of truth.json [0, 1]"),
+    ([(0, 3, BOX)], [(0, 7, BOX, 0.6)], [0, 1], 0.0, "no class in common: the detections have the category ids [7], "
+                                                     "the objects [3] of truth.json"),
+    ([(0, 3, BOX)], [(0, 3, (0.1, 0.1, 0.5, 0.5), 0.6)], [0, 1], 0.0, "fractions instead of pixels"),
+    ([(0, 3, BOX)], [(0, 3, (600, 20, 100, 50), 0.6)], [0, 1], 0.0,
+     "boxes outside the images: 1 of 1 have their centre there, such as [20.0, 600.0, 70.0, 700.0] (yxyx) on image 0 "
+     "of height and width [400, 500]"),
+    ([(0, 3, BOX)], [(0, 3, (10, 20, -5, 50), 0.6)], [0, 1], 0.0, "1 of 1 boxes have no area"),
+    ([(0, 3, BOX), (1, 7, BOX)], [(0, 7, BOX, 0.6)], [0, 1], 0.0,
+     "same class is IoU 0.00, of any class 1.00; the highest score is 0.6: the classes seem mixed up"),
+    ([(0, 3, BOX)], [(0, 3, (60, 20, 100, 50), 0.012), (1, 3, BOX, 0.01)], [0, 1], 0.0,
+     "same class is IoU 0.33, of any class 0.33; the highest score is 0.012: the detector has hardly learnt"),
+])
+def test_causes_of_nothing(objects, found, images, ap, cause):
+    measures = measure(objects, found, images=images)
+    assert measures.numbers["AP"] == ap
+    assert cause in measures.explanation
+    assert "\n" not in measures.explanation
+    assert f"AP is {ap:g}: " in measures.table()
+
+
+def test_long_lists_are_cut():
+    text = explain_poor_result(ground_truth([], images=range(100)), detections([], images=[200]))
+    assert "[0, 1, 2, 3, 4, ... (100 in all)]" in text
+
+
+def test_table_and_json():
+    measures = measure([(0, 3, BOX), (1, 7, OTHER)], [(0, 3, BOX, 0.6)],
+                       categories=[{"id": 3, "name": "cat"}, {"id": 7, "name": "cat"}])
+    table = measures.table().splitlines()
+    assert table[0] == "2 images, 1 detections, 2 objects"
+    assert table[1] == "AP        0.5000  precision, IoU 0.50 to 0.95"
+    assert [line.split()[0] for line in table[1:13]] == list(MEASURE_NAMES)
+    assert table[15:] == ["cat (3)   1.0000        1", "cat (7)   0.0000        1"]
+    document = json.loads(json.dumps(measures.to_json()))
+    assert list(document)[:12] == list(MEASURE_NAMES)
+    assert document["AP"] == pytest.approx(0.5)
+    assert document["class_ap"] == {"cat (3)": pytest.approx(1.0), "cat (7)": 0.0}
+
+
+def test_random_detections_against_pycocotools_own_reader(tmp_path):
+    generator = np.random.default_rng(0)
+    objects = [(image_id, int(generator.choice([3, 7])), tuple(generator.uniform(5, 150, 4).round(1).tolist()),
+                int(generator.random() < 0.2)) for image_id in (4, 1, 9) for _ in range(8)]
+    found = [(image_id, category_id, tuple((np.array(box) + generator.normal(0, 8, 4)).clip(1).tolist()),
+              float(generator.random())) for image_id, category_id, box, _ in objects * 2]
+    truth = ground_truth(objects, images=(4, 1, 9))
+    rows = detections(found, images=(4, 1, 9))
+    annotations = [dict(annotation) for annotation in truth.annotations]
+    (tmp_path / "truth.json").write_text(json.dumps({
+        "images": [{"id": i} for i in (1, 4, 9)], "annotations": annotations, "categories": CATEGORIES}))
+    reader = COCO(str(tmp_path / "truth.json"))
+    table = np.column_stack([rows.image_ids, rows.boxes[:, 1], rows.boxes[:, 0], rows.boxes[:, 3] - rows.boxes[:, 1],
+                             rows.boxes[:, 2] - rows.boxes[:, 0], rows.scores, rows.category_ids])
+    oracle = COCOeval(reader, reader.loadRes(table), "bbox")
+    oracle.evaluate()
+    oracle.accumulate()
+    oracle.summarize()
+    assert 0.05 < oracle.stats[0] < 0.95
+    measures = CocoEvaluator(truth).evaluate(rows)
+    np.testing.assert_allclose(list(measures.numbers.values()), oracle.stats, atol=1e-12)
+    per_class = oracle.eval["precision"][:, :, :, 0, 2].mean(axis=(0, 1))
+    np.testing.assert_allclose(list(measures.class_ap.values()), per_class, atol=1e-12)
+
+
+def rows_of(results, *, image_ids):
+    """Rows from a COCO list of results."""
+    return detections([(r["image_id"], r["category_id"], r["bbox"], r["score"]) for r in results], images=image_ids)
+
+
+def published_numbers(expected):
+    names = [name.replace("ARmax", "AR") for name in MEASURE_NAMES]
+    return [[expected[source][name] for name in names] for source in ("published", "pycocotools") if expected[source]]
+
+
+@pytest.mark.parametrize(("folder", "kind"), [("val2014_fake100", "bbox"), ("padilla_sampled", None),
+                                              ("fce_ignore", None), ("voc100", None)])
+def test_published_numbers_of_boxes(data_folder, folder, kind):
+    folder = data_folder / "cocoeval" / folder
+    expected = json.loads((folder / "expected.json").read_text())
+    truth, expected = read_ground_truth(folder / expected["gt"]), expected[kind] if kind else expected
+    results = json.loads((folder / expected["dt"]).read_text())
+    results = results["annotations"] if isinstance(results, dict) else results
+    evaluator, image_ids = CocoEvaluator(truth), list(truth.image_sizes)
+    exact = evaluator.evaluate_results(results, image_ids=image_ids)
+    single = evaluator.evaluate(rows_of(results, image_ids=image_ids))
+    for numbers in published_numbers(expected):
+        np.testing.assert_allclose(list(exact.numbers.values()), numbers, atol=1e-6)
+        # float32 boxes and scores may turn an overlap that lies on a threshold.
+        np.testing.assert_allclose(list(single.numbers.values()), numbers, atol=2e-3)
+    np.testing.assert_allclose(list(exact.numbers.values()), published_numbers(expected)[-1], atol=1e-12)
+    present = [ap for ap in exact.class_ap.values() if ap >= 0]
+    assert np.mean(present) == pytest.approx(exact.numbers["AP"])
+
+
+@pytest.mark.parametrize(("folder", "kind", "detection_file"), [
+    ("val2014_fake100", "segm", None), ("fce_segm", None, None), ("fce_segm", None, "dt.json")])
+def test_published_numbers_of_masks(data_folder, folder, kind, detection_file):
+    folder = data_folder / "cocoeval" / folder
+    expected = json.loads((folder / "expected.json").read_text())
+    truth, expected = read_ground_truth(folder / expected["gt"]), expected[kind] if kind else expected
+    results = json.loads((folder / (detection_file or expected["dt"])).read_text())
+    measures = CocoEvaluator(truth).evaluate_results(results, image_ids=list(truth.image_sizes), iou_type="segm")
+    for numbers in published_numbers(expected):
+        np.testing.assert_allclose(list(measures.numbers.values()), numbers, atol=1e-10)
+
+
+@pytest.mark.parametrize(("split", "average_precision"), [("train", 0.9967), ("val", 0.9967), ("test", 1.0)])
+def test_ground_truth_against_itself(data_folder, split, average_precision):
+    truth = read_ground_truth(data_folder / f"bccd/annotations/instances_{split}.json")
+    results = [{**annotation, "score": 1.0} for annotation in truth.annotations]
+    rows = rows_of(results, image_ids=list(truth.image_sizes))
+    measures = CocoEvaluator(truth).evaluate(rows)
+    assert measures.numbers["AP"] == pytest.approx(average_precision, abs=2e-4)
+    assert measures.class_objects == {
+        name: sum(a["category_id"] == category_id for a in truth.annotations)
+        for category_id, name in truth.categories.items()}
+    submitted = CocoResults()
+    submitted.add_rows(rows_of(results_json(rows), image_ids=list(truth.image_sizes)))
+    again = CocoEvaluator(truth).evaluate(submitted.rows())
+    assert again.numbers["AP"] == pytest.approx(measures.numbers["AP"], abs=1e-9)

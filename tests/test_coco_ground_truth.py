@@ -1,0 +1,110 @@
+import json
+
+import numpy as np
+import pytest
+
+from object_detection.coco_ground_truth import (
+    ImageObjects,
+    ground_truth_from_dataset,
+    ground_truth_from_images,
+    read_ground_truth,
+)
+from object_detection.errors import InputError
+
+
+def dataset(**changes):
+    annotation = {"id": 5, "image_id": 0, "category_id": 3, "bbox": [1, 2, 4.0, 5], "area": 12, "iscrowd": 1}
+    return {"images": [{"id": 0, "height": 20, "width": 30}, {"id": 2**53 + 1}],
+            "categories": [{"id": 7, "name": "dog"}, {"id": 3, "name": "cat"}],
+            "annotations": [{**annotation, **changes}]}
+
+
+def test_by_hand():
+    given = dataset()
+    before = json.dumps(given)
+    found = ground_truth_from_dataset(given, source="here")
+    assert found.image_sizes == {0: (20, 30), 2**53 + 1: None}
+    assert list(found.categories.items()) == [(3, "cat"), (7, "dog")]
+    assert found.annotations == ({"id": 1, "image_id": 0, "category_id": 3, "bbox": [1, 2, 4.0, 5], "area": 12,
+                                  "iscrowd": 1},)
+    assert json.dumps(given) == before
+
+
+def test_what_files_leave_out():
+    given = dataset()
+    for key in ("id", "area", "iscrowd"):
+        del given["annotations"][0][key]
+    annotation = ground_truth_from_dataset(given, source="here").annotations[0]
+    assert (annotation["id"], annotation["area"], annotation["iscrowd"]) == (1, 20.0, 0)
+
+
+def test_from_random_images_is_the_same_as_from_their_json():
+    generator = np.random.default_rng(0)
+    images, annotations = [], []
+    for image_id in range(5):
+        count = int(generator.integers(0, 4))
+        low = generator.uniform(0, 50, (count, 2))
+        boxes = np.concatenate([low, low + generator.uniform(1, 40, (count, 2))], axis=1)
+        objects = ImageObjects(image_id=image_id, height=100, width=90, boxes=boxes,
+                               category_ids=generator.choice([3, 7], count), areas=generator.uniform(1, 99, count),
+                               crowd=generator.random(count) < 0.3)
+        images.append(objects)
+        annotations += [
+            {"id": -1, "image_id": image_id, "category_id": int(objects.category_ids[n]), "area": objects.areas[n],
+             "bbox": [boxes[n, 1], boxes[n, 0], boxes[n, 3] - boxes[n, 1], boxes[n, 2] - boxes[n, 0]],
+             "iscrowd": int(objects.crowd[n])} for n in range(count)]
+    assert len(annotations) > 3
+    categories = dataset()["categories"]
+    whole = {"images": [{"id": i, "height": 100, "width": 90} for i in range(5)], "categories": categories,
+             "annotations": json.loads(json.dumps(annotations))}
+    assert (ground_truth_from_images(images, categories=categories, source="here")
+            == ground_truth_from_dataset(whole, source="here"))
+
+
+def test_no_image_at_all():
+    found = ground_truth_from_images([], categories=[], source="here")
+    assert (found.image_sizes, found.categories, found.annotations) == ({}, {}, ())
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"category_id": 4}, r"annotation 5 of image 0 has category_id 4; the categories are \[3, 7\]"),
+    ({"category_id": "3"}, "category_id '3'; wanted an integer"),
+    ({"image_id": True}, "image_id True; wanted an integer"),
+    ({"image_id": "2299"}, "image_id '2299'; wanted an integer"),
+    ({"bbox": [1, 2, 3]}, r"bbox \[1, 2, 3\]; wanted four"),
+    ({"bbox": [1, 2, 3, float("nan")]}, "wanted four finite"),
+    ({"bbox": None}, "bbox None"),
+    ({"area": "12"}, "area '12'"),
+])
+def test_wrong_annotations_are_named(changes, message):
+    with pytest.raises(InputError, match=message):
+        ground_truth_from_dataset(dataset(**changes), source="here.json")
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"images": [], "annotations": []}', '{"images": 3}', "null",
+                                     '{"images": [], "annotations": [1], "categories": []}'])
+def test_other_json_is_refused(tmp_path, content):
+    path = tmp_path / "captions.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=r"captions\.json: no list '.*instances_"):
+        read_ground_truth(path)
+
+
+def test_an_image_id_twice_is_refused():
+    with pytest.raises(InputError, match="image id 0 occurs twice"):
+        ground_truth_from_dataset({**dataset(), "images": [{"id": 0}, {"id": 0}]}, source="here")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match=r"none\.json: cannot be read \(No such file"):
+        read_ground_truth(tmp_path / "none.json")
+    (tmp_path / "text.json").write_text("hello")
+    with pytest.raises(InputError, match=r"text\.json: not json"):
+        read_ground_truth(tmp_path / "text.json")
+    (tmp_path / "mark.json").write_text(json.dumps(dataset()), encoding="utf-8-sig")
+    assert len(read_ground_truth(tmp_path / "mark.json").annotations) == 1
+
+
+def test_string_ids_are_refused(data_folder):
+    with pytest.raises(InputError, match="wanted an integer"):
+        read_ground_truth(data_folder / "cocoeval/fce_ignore/gt.json")

@@ -1,0 +1,89 @@
+import json
+
+import numpy as np
+import pytest
+
+from object_detection.coco_results import TESTDEV_FILE_NAME, CocoResults, results_json, write_results
+from object_detection.errors import InputError
+
+
+def batch(**changes):
+    arguments = {
+        "image_ids": np.array([0, 2**53 + 1]),
+        "boxes": np.array([[[1, 2, 11, 22], [5, 5, 6, 6.126]], [[0, 0, 0, 0], [3, 4, 8, 10]]], np.float32),
+        "scores": np.array([[0.9, 0.123456], [np.nan, 0.7]], np.float32),
+        "category_ids": np.array([[3, 7], [1, 90]]),
+        "valid": np.array([[True, True], [False, True]]),
+        **changes}
+    results = CocoResults()
+    results.add(arguments.pop("image_ids"), arguments.pop("boxes"), **arguments)
+    return results
+
+
+def test_by_hand():
+    results = batch()
+    assert len(results) == 2
+    assert results_json(results.rows()) == [
+        {"image_id": 0, "category_id": 3, "bbox": [2.0, 1.0, 20.0, 10.0], "score": 0.9},
+        {"image_id": 0, "category_id": 7, "bbox": [5.0, 5.0, 1.13, 1.0], "score": 0.12346},
+        {"image_id": 2**53 + 1, "category_id": 90, "bbox": [4.0, 3.0, 6.0, 5.0], "score": 0.7}]
+
+
+def test_random_batches_against_a_loop():
+    generator = np.random.default_rng(0)
+    results, wanted = CocoResults(), []
+    for first in (0, 4, 8):
+        ids = generator.permutation(4) + first
+        boxes, scores = generator.uniform(0, 99, (4, 6, 4)).astype("f4"), generator.random((4, 6)).astype("f4")
+        categories, valid = generator.integers(1, 9, (4, 6)), generator.random((4, 6)) < 0.5
+        results.add(ids, boxes, scores=scores, category_ids=categories, valid=valid)
+        wanted += [(ids[b], *boxes[b, d], scores[b, d], categories[b, d])
+                   for b in range(4) for d in range(6) if valid[b, d]]
+    rows = results.rows()
+    found = list(zip(rows.image_ids, *rows.boxes.T, rows.scores, rows.category_ids, strict=True))
+    assert found == wanted
+    assert sorted(rows.evaluated_ids) == list(range(12))
+    assert (rows.image_ids.dtype, rows.boxes.dtype) == (np.int64, np.float32)
+
+
+def test_ranks_are_joined():
+    whole, part = CocoResults(), batch()
+    whole.add_rows(part.rows())
+    assert results_json(whole.rows()) == results_json(part.rows())
+    with pytest.raises(InputError, match="image id 0 was evaluated twice"):
+        whole.add_rows(part.rows())
+
+
+def test_nothing():
+    rows = CocoResults().rows()
+    assert [part.shape for part in rows] == [(0,), (0, 4), (0,), (0,), (0,)]
+    assert results_json(rows) == []
+    rows = batch(valid=np.zeros((2, 2), bool)).rows()
+    assert rows.evaluated_ids.tolist() == [0, 2**53 + 1]
+    assert len(rows.scores) == 0
+
+
+def test_an_image_twice_is_refused():
+    with pytest.raises(InputError, match="image id 5 was evaluated twice"):
+        batch(image_ids=np.array([5, 5]))
+
+
+def test_float_ids_are_refused():
+    with pytest.raises(ValueError, match="image ids are float32"):
+        batch(image_ids=np.array([1, 2], np.float32))
+
+
+@pytest.mark.parametrize("changes", [{"valid": np.ones((2, 2), bool)}, {"boxes": np.full((2, 2, 4), np.inf)}])
+def test_what_is_not_finite_is_refused(changes):
+    with pytest.raises(ValueError, match="not finite in image"):
+        batch(**changes)
+
+
+def test_the_file(tmp_path):
+    path = tmp_path / "new" / TESTDEV_FILE_NAME
+    assert path.name == "detections_test-dev2017_test_results.json"
+    for results in ([], results_json(batch().rows())):
+        write_results(path, results)
+        assert json.loads(path.read_text()) == results
+    assert len(path.read_text().splitlines()) == 5
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]

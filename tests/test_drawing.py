@@ -1,0 +1,167 @@
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from object_detection.drawing import (
+    PALETTE_SIZE,
+    _cielab,
+    _contrasting,
+    _place,
+    _printable,
+    class_colour,
+    draw_detections,
+)
+
+
+def plain_image(height, width, value=128):
+    return np.full((height, width, 3), value, np.uint8)
+
+
+def test_a_box_without_room_for_a_label_by_hand():
+    image = plain_image(20, 30)
+    drawn = draw_detections(image, [[5.0, 10.0, 15.0, 28.0]], classes=[3], names="abcd", scores=[0.5])
+    wanted = image.copy()
+    wanted[5:15, 10:28] = class_colour(3)
+    wanted[6:14, 11:27] = 128
+    np.testing.assert_array_equal(drawn, wanted)
+    assert (image == 128).all()
+
+
+def test_a_large_image_has_a_broader_line_with_a_rim():
+    drawn = draw_detections(plain_image(960, 1200), [[100, 200, 800, 1100]], classes=[0], names=["a"])
+    across = [tuple(drawn[500, x].tolist()) for x in range(195, 210)]
+    assert across == [(128,) * 3] * 4 + [(0,) * 3] + [class_colour(0)] * 4 + [(0,) * 3] + [(128,) * 3] * 5
+
+
+def test_the_label_has_the_colour_of_the_box_and_text_on_it():
+    drawn = draw_detections(plain_image(300, 400), [[100, 100, 200, 300]], classes=[1], names=["cat", "dog"],
+                            scores=[0.87])
+    above = drawn[89:98, 102:138].reshape(-1, 3)  # within the label
+    assert (above == class_colour(1)).all(axis=-1).mean() > 0.3
+    assert _contrasting(class_colour(1)) == (0, 0, 0)
+    assert above[:, 1].min() < 64
+    longer = draw_detections(plain_image(300, 400), [[100, 100, 200, 300]], classes=[1], names=["cat", "dog" * 9],
+                             scores=[0.87])
+    assert (longer[90, 250] != 128).any()
+    assert (drawn[90, 250] == 128).all()
+
+
+@pytest.mark.parametrize("box", [(-50, -50, 40, 40), (260, 350, 400, 500), (0, 0, 300, 400), (-9, 380, 20, 900),
+                                 (299, 0, 300, 1)])
+def test_labels_stay_inside(box):
+    image_size = (400, 300)
+    x_min, y_min, x_max, y_max = np.clip([box[1], box[0], box[3], box[2]], 0, [400, 300, 400, 300]).tolist()
+    place = _place((x_min, y_min, x_max, y_max), size=(70.5, 16), image_size=image_size, taken=[])
+    assert place[0] >= 0
+    assert place[1] >= 0
+    assert place[2] <= 399
+    assert place[3] <= 299
+    draw_detections(plain_image(300, 400), [box], classes=[0], names=["a name of some length"], scores=[0.5])
+
+
+def test_labels_avoid_each_other():
+    arguments = {"size": (60, 15), "image_size": (400, 300)}
+    first = _place((100, 100, 200, 200), taken=[], **arguments)
+    second = _place((100, 100, 200, 200), taken=[first], **arguments)
+    assert first == (100, 85, 159, 99)
+    assert second == (100, 100, 159, 114)
+
+
+@pytest.mark.parametrize("boxes", [np.zeros((0, 4)), [[50, 50, 50, 80]], [[60, 60, 50, 50]], [[-20, 5, -10, 50]],
+                                   [[5, 500, 50, 600]], [[np.nan, 0, 50, 50]], [[0, 0, np.inf, 50]]])
+def test_what_has_nothing_to_draw(boxes):
+    image = plain_image(120, 160)
+    count = len(boxes)
+    drawn = draw_detections(image, boxes, classes=[0] * count, names=["a"], scores=[0.5] * count)
+    np.testing.assert_array_equal(drawn, image)
+    assert not np.shares_memory(drawn, image)
+
+
+@pytest.mark.parametrize("name", ["", "größe", "細胞 кот", "two\nlines\ttab", "x" * 300, "🐈", "\x00"])
+@pytest.mark.parametrize("size", [(1, 1), (3, 200), (32, 32), (70, 20), (128, 96)])
+def test_any_name_on_any_size(name, size):
+    generator = np.random.default_rng(0)
+    boxes = generator.uniform(-20, 150, (12, 4))
+    boxes[:, 2:] = boxes[:, :2] + generator.uniform(0, 100, (12, 2))
+    drawn = draw_detections(plain_image(*size), boxes, classes=[0] * 12, names=[name], scores=generator.random(12))
+    assert drawn.shape == (*size, 3)
+    assert drawn.dtype == np.uint8
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("two\nlines\ttab ", "two lines tab"), ("Élan à vélo", "Elan a velo"),
+                                              ("", ""), ("细胞", "细胞")])
+def test_names_are_made_printable(name, wanted):
+    assert _printable(name) == wanted
+
+
+def test_six_thousand_pixels():
+    drawn = draw_detections(plain_image(4000, 6000), [[500, 500, 3500, 5500]], classes=[0], names=["lion"],
+                            scores=[0.9])
+    column = (drawn[2000, :1000] == class_colour(0)).all(axis=-1)
+    assert column.sum() == 17  # 4000 / 240
+    label = (drawn[:500] == class_colour(0)).all(axis=-1).any(axis=1)
+    assert 100 < label.sum() < 200
+
+
+def test_the_best_is_drawn_last():
+    boxes = [[100, 100, 200, 300], [100, 100, 200, 300]]
+    for scores, winner in (([0.9, 0.3], 0), ([0.3, 0.9], 1)):
+        drawn = draw_detections(plain_image(300, 400), boxes, classes=[0, 1], names="ab", scores=scores)
+        assert tuple(drawn[150, 100]) == class_colour(winner)
+
+
+def test_colours_are_stable_and_distinct():
+    assert [class_colour(index) for index in (0, 1, 2)] == [(255, 51, 51), (0, 255, 0), (34, 34, 255)]
+    assert class_colour(PALETTE_SIZE + 4) == class_colour(4)
+    for count, least in ((10, 45), (90, 14)):
+        lab = _cielab(np.array([class_colour(index) for index in range(count)]))
+        distance = np.linalg.norm(lab[:, None] - lab, axis=-1) + 1000 * np.eye(count)
+        assert distance.min() > least
+
+
+# Values of the CIE's formulas as published for sRGB primaries (D65), to the tenth.
+@pytest.mark.parametrize(("colour", "lab"), [((255, 255, 255), (100, 0, 0)), ((0, 0, 0), (0, 0, 0)),
+                                             ((255, 0, 0), (53.2, 80.1, 67.2)), ((0, 0, 255), (32.3, 79.2, -107.9))])
+def test_cielab(colour, lab):
+    np.testing.assert_allclose(_cielab(np.array([colour]))[0], lab, atol=0.1)
+
+
+def test_text_is_readable_on_every_colour():
+    """Contrast as the W3C defines it (WCAG 2.1), at least 3 : 1."""
+    def luminance(colour):
+        share = np.array(colour) / 255
+        linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+        return linear @ (0.2126, 0.7152, 0.0722) + 0.05
+
+    for index in range(PALETTE_SIZE):
+        pair = sorted([luminance(class_colour(index)), luminance(_contrasting(class_colour(index)))])
+        assert pair[1] / pair[0] > 3.0
+
+
+@pytest.mark.parametrize("image", [plain_image(9, 9).astype(np.float32), plain_image(9, 9)[..., :1],
+                                   plain_image(9, 9)[..., 0], plain_image(0, 9)])
+def test_other_images_are_refused(image):
+    with pytest.raises(ValueError, match="wanted uint8"):
+        draw_detections(image, [], classes=[], names=["a"])
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_class_without_a_name_is_refused(index):
+    with pytest.raises(ValueError, match="there are 2 names"):
+        draw_detections(plain_image(9, 9), [[0, 0, 5, 5]], classes=[index], names="ab")
+
+
+def test_real_images(data_folder):
+    annotations = json.loads((data_folder / "photos/instances_photos.json").read_text())
+    ids = sorted(category["id"] for category in annotations["categories"])
+    for entry in annotations["images"][:3]:
+        with Image.open(data_folder / "photos" / entry["file_name"]) as opened:
+            image = np.asarray(opened.convert("RGB"))
+        here = [a for a in annotations["annotations"] if a["image_id"] == entry["id"]]
+        boxes = [[y, x, y + h, x + w] for x, y, w, h in (a["bbox"] for a in here)]
+        drawn = draw_detections(image, boxes, classes=[ids.index(a["category_id"]) for a in here],
+                                names=[str(i) for i in ids])
+        assert drawn.shape == image.shape
+        assert 0.01 < (drawn != image).any(axis=-1).mean() < 0.6

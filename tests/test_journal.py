@@ -1,0 +1,170 @@
+import json
+import math
+from datetime import datetime
+
+import numpy as np
+import pytest
+
+from efficientdet.event_file import EventFile
+from efficientdet.journal import TRAINING_UNITS, Interval, Journal, Speed, average_speed
+
+
+def parsed(path):
+    """The objects of a log; every line must be one."""
+    text = path.read_text(encoding="utf-8")
+    assert text.endswith("\n")
+    lines = text.splitlines()
+    assert all(line.startswith("DLLL ") for line in lines)
+    return [json.loads(line[5:], parse_constant=pytest.fail) for line in lines]
+
+
+def curves(folder):
+    """tag -> [(step, value)], read by TensorBoard itself."""
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    found, versions = {}, []
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        for raw in RawEventFileLoader(str(path)).Load():
+            event = Event.FromString(raw)
+            versions += [event.file_version] if event.file_version else []
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append((event.step, value.simple_value))
+    assert set(versions) == {"brain.Event:2"}
+    return found
+
+
+def test_the_lines_of_a_run(tmp_path, capsys):
+    before = datetime.now().timestamp()
+    with Journal(tmp_path) as journal:
+        journal.log((3, 7), {"loss": 1.5})
+        journal.interval(Interval(10, 30, 160, 4.0))
+    lines = parsed(tmp_path / "time_log.txt")
+    metadata = lines[:len(TRAINING_UNITS)]
+    assert {line["metric"]: line["metadata"] for line in metadata} == {
+        "avg_fps_training": {"unit": "images/s"}, "avg_fps_training_per_GPU": {"unit": "images/s"},
+        "avg_latency_training": {"unit": "s"}, "training_loss": {"unit": None}, "e2e_training_time": {"unit": "s"},
+        "validation_accuracy_mAP": {"unit": "%"}}
+    assert all(line["type"] == "METADATA" for line in metadata)
+    log, interval = lines[len(TRAINING_UNITS):]
+    assert (log["type"], log["step"], log["data"]) == ("LOG", [3, 7], {"loss": 1.5})
+    assert (interval["step"], interval["data"]) == ("PARAMETER", {"Latency": "4.00 seconds", "fps": 40.0,
+                                                                  "steps": [10, 30]})
+    for line in lines:
+        assert set(line) - {"step", "data", "metric", "metadata"} == {"timestamp", "elapsedtime", "datetime", "type"}
+        assert before <= float(line["timestamp"]) <= datetime.now().timestamp()
+        assert datetime.strptime(line["datetime"], "%Y-%m-%d %H:%M:%S.%f").timestamp() == float(line["timestamp"])
+        assert 0 <= float(line["elapsedtime"]) < 60
+    assert capsys.readouterr().out == "3 7 loss 1.5\n"
+    assert curves(tmp_path) == {"global_step/sec": [(30, 5.0)], "examples/sec": [(30, 40.0)]}
+
+
+def test_each_line_stands_before_the_next_is_written(tmp_path):
+    journal = Journal(tmp_path, units={})
+    journal.log(1, {"loss": 2.0})
+    journal.curves(1, {"loss": 2.0})
+    assert [line["step"] for line in parsed(tmp_path / "time_log.txt")] == [1]
+    assert curves(tmp_path) == {"loss": [(1, 2.0)]}
+    journal.close()
+
+
+def test_a_resumed_run_appends_even_after_half_a_line(tmp_path):
+    for step in (1, 2):
+        with Journal(tmp_path, units={}) as journal:
+            journal.log(step, {})
+            journal.curves(step, {"loss": 1.0})
+    assert [line["step"] for line in parsed(tmp_path / "time_log.txt")] == [1, 2]
+    assert curves(tmp_path) == {"loss": [(1, 1.0), (2, 1.0)]}
+    with (tmp_path / "time_log.txt").open("a") as stream:
+        stream.write('DLLL {"timestamp": "1')
+    with Journal(tmp_path, units={}) as journal:
+        journal.log(3, {})
+    lines = (tmp_path / "time_log.txt").read_text().splitlines()
+    assert len(lines) == 4
+    assert json.loads(lines[3][5:])["step"] == 3
+
+
+def test_numbers_of_every_kind(tmp_path):
+    with Journal(tmp_path, units={}) as journal:
+        journal.log(np.int64(5), {"a": np.float32(0.5), "b": np.arange(2), "c": math.nan, "d": -math.inf, "e": None,
+                                  "f": (1, np.bool_(True)), "g": "größe"})
+    line = parsed(tmp_path / "time_log.txt")[0]
+    assert line["step"] == 5
+    assert line["data"] == {"a": 0.5, "b": [0, 1], "c": "nan", "d": "-inf", "e": None, "f": [1, True], "g": "größe"}
+
+
+def test_average_speed_by_hand():
+    steady = [Interval(step, step + 1, 8, 2.0) for step in range(1, 9)]
+    intervals = [Interval(0, 1, 8, 100.0), *steady, Interval(9, 11, 16, 8.0)]
+    # The first of ten is left out: (8 * 8 + 16) images in 24 seconds, 10 steps.
+    assert average_speed(intervals) == Speed(pytest.approx(80 / 24), pytest.approx(2.4))
+
+
+def test_average_speed_of_few_intervals():
+    assert average_speed([]) is None
+    assert average_speed([Interval(0, 2, 8, 4.0)]) == Speed(2.0, 2.0)
+
+
+def test_average_speed_of_random_intervals():
+    generator = np.random.default_rng(0)
+    for count in generator.integers(1, 60, 20):
+        steps, seconds = generator.integers(1, 9, count), generator.random(count) + 0.1
+        ends = np.cumsum(steps)
+        intervals = [Interval(int(end - n), int(end), int(4 * n), float(s))
+                     for end, n, s in zip(ends, steps, seconds, strict=True)]
+        start = count // 10
+        rate = steps[start:].sum() / seconds[start:].sum()
+        assert average_speed(intervals) == Speed(pytest.approx(4 * rate), pytest.approx(1 / rate))
+
+
+def test_finish_and_validation(tmp_path, capsys):
+    with Journal(tmp_path, units=TRAINING_UNITS) as journal:
+        for step in range(20):
+            journal.interval(Interval(step, step + 1, 16, 2.0 if step >= 2 else 50.0))
+        journal.validation(10, step=20, average_precision=0.51236)
+        averages = journal.finish(training_loss=0.7, seconds=140.0, devices=4)
+    wanted = {"avg_fps_training": 8.0, "avg_fps_training_per_GPU": 2.0, "avg_latency_training": 2.0,
+              "training_loss": 0.7, "e2e_training_time": 140.0}
+    assert averages == wanted
+    validation, last = parsed(tmp_path / "time_log.txt")[-2:]
+    assert (validation["step"], validation["data"]) == ([], {"epoch": 10, "validation_accuracy_mAP": 51.24})
+    assert (last["step"], last["data"]) == ([], wanted)
+    assert "epoch 10 validation_accuracy_mAP 51.24 %\n" in capsys.readouterr().out
+    assert curves(tmp_path)["validation/AP"] == [(20, pytest.approx(0.51236))]
+
+
+def test_finish_without_a_step_has_no_speed(tmp_path):
+    with Journal(tmp_path) as journal:
+        assert journal.finish(training_loss=0.7, seconds=1.0, devices=1) == {"training_loss": 0.7,
+                                                                            "e2e_training_time": 1.0}
+
+
+@pytest.mark.parametrize("interval", [Interval(3, 3, 8, 1.0), Interval(3, 4, 8, 0.0)])
+def test_an_interval_of_nothing_is_refused(tmp_path, interval):
+    with Journal(tmp_path) as journal, pytest.raises(ValueError, match="no steps or no duration"):
+        journal.interval(interval)
+
+
+def test_other_ranks_write_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Journal(None) as journal:
+        journal.log(1, {"loss": 1.0})
+        journal.curves(1, {"loss": 1.0})
+        journal.interval(Interval(0, 1, 8, 2.0))
+        journal.say("hello")
+        assert journal.finish(training_loss=1.0, seconds=2.0, devices=1)["avg_fps_training"] == 4.0
+    assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_log_without_curves_under_another_name(tmp_path):
+    with Journal(tmp_path / "new", file_name="other.txt", curves=False) as journal:
+        journal.curves(1, {"loss": 1.0})
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["other.txt"]
+
+
+def test_an_event_file_closes_twice(tmp_path):
+    events = EventFile(tmp_path)
+    events.close()
+    events.close()
+    assert curves(tmp_path) == {}

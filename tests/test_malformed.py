@@ -1,0 +1,153 @@
+"""Every odd file of the oracle folder meets the fate that dataset/README.md promises."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dataset.coco import read_coco
+from dataset.records import parse_record
+from dataset.shards import ConversionConfig, convert
+from object_detection.errors import InputError
+
+README = Path(__file__).resolve().parent.parent / "dataset" / "README.md"
+ROW = re.compile(r"^\| `([^`]+)` \| (kept|fixed|noted|skipped|refused) \|", re.MULTILINE)
+
+
+def promised(section: str) -> dict[str, str]:
+    """File name -> outcome, from the table that follows the marked comment."""
+    _, _, rest = README.read_text(encoding="utf-8").partition(f"<!-- {section}:")
+    rows = ROW.findall(rest.partition("\n\n")[0])
+    assert len(rows) == len(dict(rows)), "a file has two rows"
+    return dict(rows)
+
+
+IMAGES, ANNOTATIONS = promised("images"), promised("annotations")
+
+
+def settings(folder: Path, prefix: Path) -> ConversionConfig:
+    return ConversionConfig(image_folder=str(folder), output_prefix=str(prefix), num_shards=2, processes=1,
+                            max_bad_fraction=1.0)
+
+
+@pytest.fixture(scope="module")
+def converted_images(data_folder, tmp_path_factory):
+    """Report and decoded records of all odd images, each with one box, none with a size."""
+    folder = tmp_path_factory.mktemp("images")
+    content = {
+        "categories": [{"id": 3, "name": "thing"}],
+        "images": [{"id": number, "file_name": name} for number, name in enumerate(IMAGES)],
+        "annotations": [{"id": number + 1, "image_id": number, "category_id": 3, "bbox": [0, 0, 1, 1]}
+                        for number in range(len(IMAGES))],
+    }
+    (folder / "all.json").write_text(json.dumps(content))
+    report = convert(read_coco(object_annotations_file=str(folder / "all.json")),
+                     settings(data_folder / "malformed", folder / "all"))
+    records = {}
+    for path in sorted(folder.glob("all-*")):
+        for serialized in tf.data.TFRecordDataset(str(path)):
+            example = tf.train.Example.FromString(serialized.numpy()).features.feature
+            name = example["image/filename"].bytes_list.value[0].decode()
+            encoded = example["image/encoded"].bytes_list.value[0]
+            records[name] = (example, encoded, tf.io.decode_jpeg(encoded, channels=3).numpy())
+            assert int(parse_record(serialized)["image_id"]) == list(IMAGES).index(name)
+    return report, records
+
+
+def test_every_file_has_a_row(data_folder):
+    folder = data_folder / "malformed"
+    images = {path.name for path in folder.iterdir()
+              if path.is_file() and path.suffix not in (".md", ".json") and not path.name.startswith("LICENSE")}
+    assert set(IMAGES) == images
+    assert set(ANNOTATIONS) == {path.name for path in (folder / "annotations").iterdir()} - {"MANIFEST.json"}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_image(name, converted_images, data_folder):
+    report, records = converted_images
+    fixed, skipped = ({finding.file for finding in findings} for findings in (report.fixed, report.skipped))
+    outcome = "skipped" if name in skipped else "fixed" if name in fixed else "kept"
+    assert outcome == IMAGES[name]
+    assert (name in records) == (outcome != "skipped")
+    if name in records:
+        example, encoded, pixels = records[name]
+        assert pixels.shape == (example["image/height"].int64_list.value[0], example["image/width"].int64_list.value[0],
+                                3)
+        assert (encoded == (data_folder / "malformed" / name).read_bytes()) == (outcome == "kept")
+
+
+@pytest.mark.parametrize("name", ["adobe_rgb_no_ycc.jpg", "cmyk_pillow.jpg", "no_eoi.jpg", "progressive.jpg"])
+def test_colours_are_those_of_the_baseline(name, converted_images):
+    records = converted_images[1]
+    difference = np.abs(records[name][2].astype(int) - records["ok_baseline.jpg"][2])
+    assert difference.mean() < 3.0
+
+
+def test_16_bits_become_8(converted_images):
+    small = np.asarray(tf.image.resize(converted_images[1]["ok_baseline.jpg"][2], (120, 160), method="area"))
+    grey = small @ [0.299, 0.587, 0.114]
+    assert np.abs(converted_images[1]["png_16bit_gray.png"][2][..., 0] - grey).mean() < 4.0
+
+
+def test_exif_rotation_is_ignored(converted_images):
+    upright = converted_images[1]["ok_baseline.jpg"][2].astype(int)
+    assert np.abs(converted_images[1]["exif_orient_3.jpg"][2][::-1, ::-1] - upright).mean() < 3.0
+
+
+@pytest.mark.parametrize("name", [name for name, outcome in ANNOTATIONS.items() if outcome == "refused"])
+def test_refused_annotations(name, data_folder, tmp_path):
+    path = data_folder / "malformed" / "annotations" / name
+    with pytest.raises(InputError, match=rf"{re.escape(name)}|bccd/images") as caught:
+        convert(read_coco(object_annotations_file=str(path)),
+                settings(data_folder / "bccd" / "images", tmp_path / "train"))
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("train*"))
+
+
+@pytest.mark.parametrize("name", [name for name, outcome in ANNOTATIONS.items() if outcome != "refused"])
+def test_accepted_annotations(name, data_folder, tmp_path):
+    path = data_folder / "malformed" / "annotations" / name
+    report = convert(read_coco(object_annotations_file=str(path)),
+                     settings(data_folder / "bccd" / "images", tmp_path / "train"))
+    outcome = next((word for word in ("skipped", "fixed", "noted") if getattr(report, word)), "kept")
+    assert outcome == ANNOTATIONS[name]
+    assert report.boxes == 37 - report.skipped_count("box")
+    assert report.images == 2 - report.skipped_count("image")
+    assert len(list(tmp_path.glob("train-*"))) == 2
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("dangling_category.json", ["annotation 3944", "category 77"]),
+    ("dup_image_id.json", ["image id 7"]),
+    ("file_traversal.json", ["image 7", "../../etc/passwd"]),
+    ("size_wrong.json", ["image 7", "640x480", "480x640"]),
+    ("bbox_nan.json", ["annotation 3944", "nan"]),
+    ("image_id_string.json", ["'7'"]),
+    ("no_annotations_key.json", ["--image_info_file"]),
+])
+def test_refusals_name_id_and_value(name, words, data_folder, tmp_path):
+    with pytest.raises(InputError) as caught:
+        convert(read_coco(object_annotations_file=str(data_folder / "malformed" / "annotations" / name)),
+                settings(data_folder / "bccd" / "images", tmp_path / "train"))
+    for word in [name, *words]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["no_annotations_key.json", "annotations_empty.json"])
+def test_images_without_annotations_are_legal_as_image_info(name, data_folder, tmp_path):
+    data = read_coco(image_info_file=str(data_folder / "malformed" / "annotations" / name))
+    report = convert(data, settings(data_folder / "bccd" / "images", tmp_path / "test"))
+    assert (report.images, report.boxes, report.images_without_boxes) == (2, 0, 2)
+
+
+def test_size_disagreement_comes_before_damage(data_folder, tmp_path):
+    content = {"categories": [{"id": 1, "name": "x"}],
+               "images": [{"id": 5, "file_name": "height_doubled.jpg", "width": 640, "height": 480}],
+               "annotations": [{"id": 1, "image_id": 5, "category_id": 1, "bbox": [0, 0, 9, 9]}]}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"height_doubled.jpg \(image 5 of .*640x960.*640x480"):
+        convert(read_coco(object_annotations_file=str(tmp_path / "a.json")),
+                settings(data_folder / "malformed", tmp_path / "train"))

@@ -1,0 +1,137 @@
+import io
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from efficientdet.progress import Progress, Rate, duration
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def test_lines_of_a_log_by_hand(clock):
+    stream = io.StringIO()
+    with Progress("train", total=600, steps_per_epoch=30, stream=stream, clock=clock) as progress:
+        progress.show(loss=1.23456, lr="0.08")
+        for _ in range(64):
+            clock.now += 0.5
+            progress.advance(images=8)
+    # One at once, then every 10 seconds, 20 steps; the last as the context ends.
+    assert stream.getvalue().splitlines() == [
+        "train: epoch 1/20 step 1/30 loss 1.235 lr 0.08 16.0 images/s ETA 5:00",
+        "train: epoch 1/20 step 21/30 loss 1.235 lr 0.08 16.0 images/s ETA 4:50",
+        "train: epoch 2/20 step 11/30 loss 1.235 lr 0.08 16.0 images/s ETA 4:40",
+        "train: epoch 3/20 step 1/30 loss 1.235 lr 0.08 16.0 images/s ETA 4:30",
+        "train: epoch 3/20 step 4/30 loss 1.235 lr 0.08 16.0 images/s ETA 4:28",
+    ]
+
+
+def test_the_last_line_is_not_written_twice(clock):
+    stream = io.StringIO()
+    with Progress("convert", total=3, noun="shard", stream=stream, clock=clock) as progress:
+        clock.now += 20.0
+        progress.advance(3)
+    assert stream.getvalue() == "convert: shard 3/3 ETA 0:00\n"
+
+
+def test_a_resumed_run_counts_only_its_own_time(clock):
+    stream = io.StringIO()
+    with Progress("train", total=100, steps_per_epoch=10, done=50, stream=stream, clock=clock) as progress:
+        clock.now += 2.0
+        progress.advance(images=4)
+    assert stream.getvalue() == "train: epoch 6/10 step 1/10 2.0 images/s ETA 1:38\n"
+
+
+def test_the_first_minute_wears_off():
+    rate = Rate(0.0)
+    rate.add(100.0, steps=1, images=4)  # compiling
+    for step in range(2, 202):
+        rate.add(100.0 + step - 1, steps=step, images=4 * step)
+    assert rate.per_second() == pytest.approx((1.0, 4.0))
+
+
+def test_rates_of_random_steps():
+    generator = np.random.default_rng(0)
+    for scale in (0.01, 0.3, 5.0):
+        seconds = generator.random(3000) * scale
+        times, rate = np.cumsum(seconds), Rate(0.0)
+        for step, now in enumerate(times, start=1):
+            rate.add(float(now), steps=step, images=2 * step)
+        recent = (times > times[-1] - 60).sum()
+        wanted = recent / min(60, times[-1])
+        assert rate.per_second() == pytest.approx((wanted, 2 * wanted), rel=0.12)
+        assert len(rate._samples) < 70
+
+
+def test_a_rate_of_nothing(clock):
+    rate = Rate(0.0)
+    assert rate.per_second() is None
+    rate.add(0.0, steps=3, images=3)
+    assert rate.per_second() is None
+    stream = io.StringIO()
+    with Progress("infer", total=0, noun="image", stream=stream, clock=clock):
+        pass
+    assert stream.getvalue() == "infer: image 0/0\n"
+
+
+def test_an_error_leaves_the_last_state(clock):
+    stream = io.StringIO()
+
+    def fail():
+        with Progress("train", total=10, stream=stream, clock=clock) as progress:
+            progress.advance()
+            progress.advance()
+            raise KeyError("reason")
+
+    with pytest.raises(KeyError, match="reason"):
+        fail()
+    assert stream.getvalue().splitlines()[-1] == "train: step 2/10"
+
+
+def test_a_bar_on_a_terminal(clock, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream, output = Terminal(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", output)
+    with Progress("train [x]", total=4, stream=stream, clock=clock) as progress:
+        progress.show(loss=0.5)
+        print("AP 0.5")
+        for _ in range(4):
+            clock.now += 1.0
+            progress.advance(images=2)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    assert "100% ETA 0:00 train [x]: step 4/4 loss 0.5 2.0 images/s" in text
+    assert output.getvalue() == "AP 0.5\n"
+
+
+def test_a_dumb_terminal_gets_lines(clock, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    with Progress("eval", total=2, stream=stream, clock=clock) as progress:
+        progress.advance(2)
+    assert stream.getvalue() == "eval: step 2/2\n"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (83.4, "1:23"), (59.6, "1:00"), (7205, "2:00:05")])
+def test_duration(seconds, text):
+    assert duration(seconds) == text

@@ -1,0 +1,81 @@
+import math
+
+import numpy as np
+import pytest
+
+from efficientdet.schedule import CosineSchedule
+from object_detection.errors import InputError
+
+
+def schedule(**changes):
+    return CosineSchedule(**{"peak_learning_rate": 0.8, "warmup_init": 0.2, "warmup_steps": 4, "total_steps": 12,
+                             **changes})
+
+
+def test_values_by_hand():
+    rate = schedule()
+    wanted = {0: 0.2, 1: 0.35, 2: 0.5, 3: 0.65, 4: 0.8, 6: 0.4 * (1 + math.sqrt(0.5)), 8: 0.4,
+              10: 0.4 * (1 - math.sqrt(0.5)), 12: 0.0}
+    assert {step: rate(step) for step in wanted} == pytest.approx(wanted, abs=1e-15)
+
+
+# The reference's recipes: reference/efficientdet.md 2.1, "Derived schedule facts".
+@pytest.mark.parametrize(("peak", "warmup_epochs", "num_epochs", "steps_per_epoch", "warmup_steps", "total_steps",
+                          "at_200", "at_300"), [
+    (2.2, 25, 400, 75, 1875, 30000, 1.215, 0.364),
+    (1.1, 25, 400, 145, 3625, 58000, 0.6075, 0.182),
+    (0.7, 5, 300, 235, 1175, 70500, 0.1804, 0.0),
+    (0.4, 5, 300, 375, 1875, 112500, 0.1031, 0.0),
+    (1.5, 90, 350, 59, 5310, 20650, 0.9295, 0.1328),
+    (1.0, 90, 350, 94, 8460, 32900, 0.6197, 0.0885),
+])
+def test_the_recipes(peak, warmup_epochs, num_epochs, steps_per_epoch, warmup_steps, total_steps, at_200, at_300):
+    rate = CosineSchedule.from_epochs(peak, warmup_init=0.008, warmup_epochs=warmup_epochs, num_epochs=num_epochs,
+                                      steps_per_epoch=steps_per_epoch)
+    assert (rate.warmup_steps, rate.total_steps) == (warmup_steps, total_steps)
+    assert rate(200 * steps_per_epoch) == pytest.approx(at_200, abs=6e-4)
+    assert rate(300 * steps_per_epoch) == pytest.approx(at_300, abs=6e-4)
+
+
+def test_random_schedules_against_the_formula():
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        warmup, cosine = generator.integers(1, 1000, 2).tolist()
+        peak, init = generator.random(2).tolist()
+        rate = schedule(peak_learning_rate=peak, warmup_init=init, warmup_steps=warmup, total_steps=warmup + cosine)
+        step = int(generator.integers(0, warmup + cosine))
+        wanted = (np.interp(step, [0, warmup], [init, peak]) if step < warmup
+                  else peak * np.cos(np.pi / 2 * (step - warmup) / cosine) ** 2)
+        assert rate(step) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+
+
+def test_fractions_of_a_step_are_cut_off():
+    rate = CosineSchedule.from_epochs(1.0, warmup_init=0.0, warmup_epochs=0.5, num_epochs=1.5, steps_per_epoch=7)
+    assert (rate.warmup_steps, rate.total_steps) == (3, 10)
+
+
+def test_no_warmup_starts_at_the_peak():
+    assert schedule(warmup_steps=0)(0) == 0.8
+
+
+@pytest.mark.parametrize("total_steps", [4, 2])
+def test_all_warmup_stays_at_the_peak(total_steps):
+    rate = schedule(total_steps=total_steps)
+    assert rate(2) == pytest.approx(0.5)
+    assert rate(4) == rate(1000) == 0.8
+
+
+def test_beyond_the_end_it_stays_at_0():
+    assert schedule()(13) == schedule()(10**9) == 0.0
+
+
+@pytest.mark.parametrize("wrong", [{"peak_learning_rate": -1.0}, {"peak_learning_rate": math.nan},
+                                   {"warmup_init": math.inf}, {"warmup_steps": -1}, {"total_steps": 0}])
+def test_wrong_values_are_named(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        schedule(**wrong)
+
+
+def test_a_negative_step_is_refused():
+    with pytest.raises(ValueError, match="-1"):
+        schedule()(-1)

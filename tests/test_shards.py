@@ -1,0 +1,318 @@
+"""The writer: shards, resuming, and ends of every kind."""
+
+import dataclasses
+import errno
+import fcntl
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image, ImageDraw
+
+from dataset import convert as convert_module
+from dataset.class_names import read_class_names
+from dataset.coco import read_coco
+from dataset.shards import ConversionConfig, convert
+from object_detection.errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
+COUNT = 10
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with ten images and their annotations: image i has i % 3 boxes."""
+    (tmp_path / "images").mkdir()
+    images, annotations = [], []
+    for number in range(COUNT):
+        name = f"{number}.jpg"
+        Image.new("RGB", (64, 48), (number, 100, 200)).save(tmp_path / "images" / name)
+        images.append({"id": 100 + number, "file_name": name, "width": 64, "height": 48})
+        for _ in range(number % 3):
+            annotations.append({"id": len(annotations) + 1, "image_id": 100 + number, "category_id": 5,
+                                "bbox": [1, 2, 33, 34], "segmentation": [[1, 2, 34, 2, 34, 36]]})
+    write(tmp_path, {"images": images, "annotations": annotations,
+                     "categories": [{"id": 5, "name": "box"}, {"id": 2, "name": "none"}]})
+    return tmp_path
+
+
+def write(place, content):
+    (place / "a.json").write_text(json.dumps(content))
+
+
+def content_of(place):
+    return json.loads((place / "a.json").read_text())
+
+
+def read(place, **settings):
+    return read_coco(object_annotations_file=str(place / "a.json"), **settings)
+
+
+def config(place, **changes):
+    return ConversionConfig(**{"image_folder": str(place / "images"), "output_prefix": str(place / "out" / "train"),
+                               "num_shards": 3, "processes": 1, "max_bad_fraction": 0.01} | changes)
+
+
+def shards(place):
+    return sorted((place / "out").glob("train-*"))
+
+
+def ids_in(path):
+    return [int(tf.train.Example.FromString(record.numpy()).features.feature["image/source_id"].bytes_list.value[0])
+            for record in tf.data.TFRecordDataset(str(path))]
+
+
+def make_truncated(place, name):
+    path = place / "images" / name
+    path.write_bytes(path.read_bytes()[:-60])
+
+
+def test_record_i_is_in_shard_i_mod_n(place):
+    report = convert(read(place), config(place))
+    assert [path.name for path in shards(place)] == [f"train-0000{i}-of-00003.tfrecord" for i in range(3)]
+    assert [ids_in(path) for path in shards(place)] == [[100, 103, 106, 109], [101, 104, 107], [102, 105, 108]]
+    written = json.loads((place / "out" / "train.report.json").read_text())
+    assert (report.images, report.boxes) == (written["images"], written["boxes"]) == (10, 9)
+    assert written["images_without_boxes"] == 4
+    assert written["boxes_per_class"] == {"none": 0, "box": 9}
+    assert written["boxes_per_size"] == {"small": 0, "medium": 9, "large": 0}
+    assert written["most_boxes_in_one_image"] == {"boxes": 2, "file": "2.jpg"}
+    assert read_class_names(place / "out" / "train.classes.json").names == ("none", "box")
+    hidden = {path.name for path in (place / "out").iterdir() if path.name.startswith(".")}
+    assert hidden == {".train.conversion"}
+
+
+def test_several_processes_write_the_same(place):
+    convert(read(place), config(place))
+    convert(read(place), config(place, output_prefix=str(place / "out" / "other"), processes=2))
+    for path in shards(place):
+        assert path.read_bytes() == path.with_name(path.name.replace("train", "other")).read_bytes()
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often an image was checked; setting `fail_at` raises `error` at that image."""
+    class Counter:
+        count, fail_at, error = 0, None, None
+
+    real = convert_module.check_image
+
+    def check(*arguments, **settings):
+        Counter.count += 1
+        if Counter.count == Counter.fail_at:
+            raise Counter.error
+        return real(*arguments, **settings)
+
+    monkeypatch.setattr(convert_module, "check_image", check)
+    return Counter
+
+
+def test_interrupted_run_continues_at_its_last_whole_shard(place, counted):
+    counted.fail_at, counted.error = 6, KeyboardInterrupt()  # the second of shard 1
+    with pytest.raises(KeyboardInterrupt):
+        convert(read(place), config(place))
+    assert shards(place) == []
+    assert [path.name for path in (place / "out").glob(".*tfrecord*")] == [
+        ".train-00000-of-00003.tfrecord.finished"]
+    counted.count, counted.fail_at = 0, None
+    told = []
+    report = convert(read(place), config(place), say=told.append)
+    assert counted.count == 6
+    assert told == ["1 of 3 shards are finished and kept"]
+    assert (report.images, report.boxes) == (10, 9)
+    assert len(shards(place)) == 3
+
+
+def test_rerun_keeps_everything_and_a_lost_shard_is_made_anew(place, counted):
+    first = convert(read(place), config(place))
+    before = {path: path.stat().st_mtime_ns for path in shards(place)}
+    counted.count = 0
+    assert convert(read(place), config(place)) == first
+    assert counted.count == 0
+    lost = shards(place)[1]
+    lost.unlink()
+    assert convert(read(place), config(place)) == first
+    assert counted.count == 3
+    assert {path: path.stat().st_mtime_ns for path in shards(place) if path != lost} == {
+        path: time_ for path, time_ in before.items() if path != lost}
+
+
+def test_short_shard_is_made_anew(place, counted):
+    convert(read(place), config(place))
+    counted.count = 0
+    path = shards(place)[2]
+    path.write_bytes(path.read_bytes()[:-10])
+    convert(read(place), config(place))
+    assert counted.count == 3
+    assert ids_in(path) == [102, 105, 108]
+
+
+def test_changed_image_and_changed_annotations_are_converted_anew(place, counted):
+    convert(read(place), config(place))
+    counted.count = 0
+    Image.new("RGB", (64, 48), (1, 2, 3)).save(place / "images" / "4.jpg", quality=50)
+    convert(read(place), config(place))
+    assert counted.count == 3  # the shard of image 4
+    content = content_of(place)
+    content["annotations"].pop()
+    write(place, content)
+    told = []
+    assert convert(read(place), config(place), say=told.append).boxes == 8
+    assert counted.count == 3 + COUNT
+    assert "annotations" in told[0]
+
+
+def test_shards_of_another_number_are_refused(place):
+    convert(read(place), config(place))
+    with pytest.raises(InputError, match=r"train-00000-of-00003.tfrecord is left from a conversion into 3 shards"):
+        convert(read(place), config(place, num_shards=2))
+    for path in shards(place):
+        path.unlink()
+    convert(read(place), config(place, num_shards=2))
+    assert len(shards(place)) == 2
+
+
+def test_too_many_bad_images_publish_nothing_until_allowed(place, counted):
+    make_truncated(place, "2.jpg")
+    with pytest.raises(InputError, match=r"1 of 10 images would be skipped.*2\.jpg.*--max_bad_fraction=0\.1"):
+        convert(read(place), config(place))
+    assert not list((place / "out").glob("train*"))
+    counted.count = 0
+    report = convert(read(place), config(place, max_bad_fraction=0.3))
+    assert counted.count == 0
+    assert (report.images, report.boxes, report.skipped_count("image"), report.skipped_count("box")) == (9, 7, 1, 2)
+    assert 102 not in ids_in(shards(place)[2])
+
+
+def test_too_many_bad_boxes(place):
+    content = content_of(place)
+    content["annotations"][3]["bbox"][2] = 0
+    write(place, content)
+    with pytest.raises(InputError, match=r"1 of 9 boxes would be skipped, 11\.11%.*annotation 4.*no area"):
+        convert(read(place), config(place))
+    assert convert(read(place), config(place, max_bad_fraction=0.12)).boxes == 8
+
+
+def test_absent_images(place):
+    (place / "images" / "0.jpg").unlink()
+    assert convert(read(place), config(place, max_bad_fraction=0.1)).skipped_count("image") == 1
+    with pytest.raises(InputError, match=r"1 of 10 images would be skipped.*0\.jpg.*no such file"):
+        convert(read(place), config(place))
+    (place / "empty").mkdir()
+    with pytest.raises(InputError, match=r"empty: none of the 10 images of .*a\.json is in this folder, such as 0"):
+        convert(read(place), config(place, image_folder=str(place / "empty")))
+
+
+def test_all_images_bad(place):
+    for number in range(COUNT):
+        make_truncated(place, f"{number}.jpg")
+    with pytest.raises(InputError, match="all 10 images would be skipped"):
+        convert(read(place), config(place, max_bad_fraction=1.0))
+
+
+@pytest.mark.parametrize("error", [
+    OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+    tf.errors.ResourceExhaustedError(None, None, "x.tfrecord; No space left on device")])
+def test_full_disk_leaves_no_shard(place, monkeypatch, error):
+    def full(self, record):
+        raise error
+
+    monkeypatch.setattr(tf.io.TFRecordWriter, "write", full)
+    with pytest.raises(InputError, match=r"cannot write .*No space left on device.*same command continues"):
+        convert(read(place), config(place))
+    assert [path.name for path in (place / "out").iterdir()] == [".train.conversion"]
+
+
+def test_two_conversions_at_once_are_refused(place):
+    settings = config(place)
+    settings.state_folder.mkdir(parents=True)
+    with open(settings.state_folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="another conversion"):
+            convert(read(place), settings)
+
+
+def test_masks_are_the_polygons(place):
+    convert(read(place, with_segmentation=True), config(place, include_masks=True))
+    record = next(iter(tf.data.TFRecordDataset(str(shards(place)[1]))))
+    png = tf.train.Example.FromString(record.numpy()).features.feature["image/object/mask"].bytes_list.value[0]
+    mask = np.asarray(Image.open(io.BytesIO(png)))
+    drawn = Image.new("L", (64, 48))
+    ImageDraw.Draw(drawn).polygon([(1, 2), (33, 2), (33, 35)], fill=1)
+    assert mask.shape == (48, 64)
+    assert set(mask.flat) == {0, 1}
+    assert np.abs(mask.astype(int) - drawn).sum() < 0.1 * mask.sum()
+
+
+@pytest.mark.parametrize("segmentation", [[[1, 2, 3, 4]], {"size": [64, 48], "counts": [3072]}, "text", [7]])
+def test_broken_segmentations_are_refused(place, segmentation):
+    content = content_of(place)
+    content["annotations"][0]["segmentation"] = segmentation
+    write(place, content)
+    with pytest.raises(InputError, match="annotation 1 of image 101 has"):
+        convert(read(place, with_segmentation=True), config(place, include_masks=True))
+
+
+def test_more_shards_than_images(place):
+    told = []
+    convert(read(place), config(place, num_shards=12), say=told.append)
+    assert sum(len(ids_in(path)) for path in shards(place)) == COUNT
+    assert "2 of 12 shards will be empty" in told[0]
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"num_shards": 0}, "--num_shards=0"), ({"processes": 0}, "--num_threads=0"),
+    ({"max_bad_fraction": 1.5}, "--max_bad_fraction=1.5"), ({"output_prefix": "/tmp/"}, "wanted FOLDER/name"),
+    ({"image_folder": "/nowhere"}, "/nowhere: no such folder")])
+def test_settings_are_checked(place, change, message):
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(config(place), **change)
+
+
+def children_of(pid):
+    """Processes that convert: multiprocessing's own resource tracker is none."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in found if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
+
+
+def started(place):
+    """A conversion in two processes, just begun."""
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "dataset" / "create_coco_tfrecord.py"), f"--image_dir={place / 'images'}",
+         f"--object_annotations_file={place / 'a.json'}", f"--output_file_prefix={place / 'out' / 'train'}",
+         "--num_shards=3", "--num_threads=2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True)
+    deadline = time.monotonic() + 30
+    while len(children_of(process.pid)) < 2:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds the children in /proc")
+@pytest.mark.parametrize(("end", "exit_code", "line"), [
+    ("kill a worker", 2, r"create_coco_tfrecord.py: error: a converting process died.*"),
+    ("ctrl-c", 130, r"interrupted; finished shards are kept.*")])
+def test_sudden_end_is_one_line_and_leaves_nothing(place, end, exit_code, line):
+    process = started(place)
+    children = children_of(process.pid)
+    if end == "ctrl-c":
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        os.kill(children[0], signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == exit_code
+    assert re.fullmatch(line, errors.strip()), errors
+    assert shards(place) == []
+    assert not list((place / "out").glob(".*.partial"))
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]

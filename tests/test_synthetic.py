@@ -1,0 +1,166 @@
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dataset import synthetic
+from object_detection.errors import InputError
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("drawn")
+    synthetic.draw_data_set(folder, images={"train": 150, "val": 50}, seed=5)
+    return folder
+
+
+def read(folder, split):
+    return json.loads((folder / "annotations" / f"instances_{split}.json").read_text())
+
+
+def digests(folder):
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_the_same_seed_draws_the_same_bytes_and_another_does_not(tmp_path):
+    for name, seed in (("one", 1), ("again", 1), ("other", 2)):
+        synthetic.draw_data_set(tmp_path / name, images={"train": 4, "val": 2}, seed=seed)
+    one, again, other = (digests(tmp_path / name) for name in ("one", "again", "other"))
+    assert len(one) == 8
+    assert one == again
+    assert one.keys() == other.keys()
+    assert not set(one.values()) & set(other.values())
+
+
+def test_an_image_does_not_depend_on_how_many_are_drawn(tmp_path):
+    synthetic.draw_data_set(tmp_path / "few", images={"train": 2}, seed=3)
+    synthetic.draw_data_set(tmp_path / "more", images={"train": 4}, seed=3)
+    few, more = digests(tmp_path / "few"), digests(tmp_path / "more")
+    assert few["train/000002.jpg"] == more["train/000002.jpg"]
+
+
+def test_splits_show_different_images_under_different_ids(drawn):
+    train, val = read(drawn, "train"), read(drawn, "val")
+    assert len(train["images"]) == 150
+    assert len(val["images"]) == 50
+    ids = [image["id"] for coco in (train, val) for image in coco["images"]]
+    assert ids == list(range(1, 201))
+    assert not {a["sha"] for a in hashed(drawn, "train", train)} & {a["sha"] for a in hashed(drawn, "val", val)}
+
+
+def hashed(folder, split, coco):
+    for image in coco["images"]:
+        yield {"sha": hashlib.sha256((folder / split / image["file_name"]).read_bytes()).hexdigest()}
+
+
+def test_annotations_are_sound_coco(drawn):
+    coco = read(drawn, "train")
+    sizes = {image["id"]: (image["width"], image["height"]) for image in coco["images"]}
+    assert {category["id"] for category in coco["categories"]} == {1, 2, 4, 7, 9}
+    assert len({a["id"] for a in coco["annotations"]}) == len(coco["annotations"])
+    for annotation in coco["annotations"]:
+        (x, y, w, h), (width, height) = annotation["bbox"], sizes[annotation["image_id"]]
+        assert min(x, y) >= 0
+        assert x + w <= width
+        assert y + h <= height
+        assert min(w, h) >= 10 * max(width, height) / 128
+        assert 0 < annotation["area"] <= w * h
+    for image in coco["images"]:
+        with Image.open(drawn / "train" / image["file_name"]) as opened:
+            assert opened.format == "JPEG"
+            assert opened.size == (image["width"], image["height"])
+
+
+def test_the_data_set_has_what_it_promises(drawn):
+    coco = read(drawn, "train")
+    per_image = np.zeros(len(coco["images"]) + 1, int)
+    np.add.at(per_image, [a["image_id"] for a in coco["annotations"]], 1)
+    shares = np.unique([a["category_id"] for a in coco["annotations"]], return_counts=True)[1] / per_image.sum()
+    assert shares.min() > 0.1
+    assert 0 < (per_image[1:] == 0).sum() < 20
+    assert per_image.max() >= 9
+    assert sum(a["iscrowd"] for a in coco["annotations"]) > 0
+    ratios = np.array([a["bbox"][3] / a["bbox"][2] for a in coco["annotations"]])
+    assert ratios.min() < 0.3
+    assert ratios.max() > 3
+    sizes = {(image["width"], image["height"]) for image in coco["images"]}
+    assert len(sizes) > 50
+
+
+def flat(rows, columns, colour):
+    sprite = np.full((rows, columns, 4), 255, np.uint8)
+    sprite[..., :3] = colour
+    return sprite
+
+
+COLOURS = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 0, 255), (0, 255, 255))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_box_encloses_the_pixels_that_are_seen(seed):
+    """Rectangles of one colour each: the boxes are found again in the finished picture."""
+    random = np.random.default_rng(seed)
+    scene = synthetic._Scene(np.full((90, 110, 3), 128, np.uint8), unit=1.0)
+    placed = []
+    for colour in COLOURS:
+        rows, columns = random.integers(14, 50, 2)
+        if scene.place(synthetic._KINDS[0], flat(rows, columns, colour), crowd=False, random=random):
+            placed.append((colour, rows * columns))
+    annotations = scene.annotations()
+    assert len(annotations) == len(placed) >= 2
+    for annotation, (colour, full_area) in zip(annotations, placed, strict=True):
+        y, x = np.nonzero((scene.pixels == colour).all(axis=-1))
+        assert annotation["bbox"] == [x.min(), y.min(), x.max() + 1 - x.min(), y.max() + 1 - y.min()]
+        assert annotation["area"] == len(x) >= 0.5 * full_area
+
+
+def test_what_would_hide_another_finds_no_place():
+    random = np.random.default_rng(0)
+    scene = synthetic._Scene(np.zeros((40, 40, 3), np.uint8), unit=1.0)
+    assert scene.place(synthetic._KINDS[0], flat(36, 36, COLOURS[0]), crowd=False, random=random)
+    before = scene.pixels.copy()
+    assert not scene.place(synthetic._KINDS[0], flat(38, 38, COLOURS[1]), crowd=False, random=random)
+    np.testing.assert_array_equal(scene.pixels, before)
+    assert len(scene.annotations()) == 1
+
+
+def test_every_class_is_drawn_as_large_as_asked():
+    random = np.random.default_rng(0)
+    for kind in synthetic._KINDS:
+        for _ in range(10):
+            sprite = synthetic._sprite(kind, side=60.0, random=random)
+            assert 50 <= max(sprite.shape[:2]) <= 64
+            assert (sprite[..., 3] >= 128).mean() > 0.3
+
+
+@pytest.mark.parametrize("wrong", [{"images": {"train": 0}}, {"images": {}}, {"image_size": (128, 20)}, {"seed": -1}])
+def test_nonsense_is_refused(tmp_path, wrong):
+    with pytest.raises(InputError, match="wanted at least one image"):
+        synthetic.draw_data_set(tmp_path, **{"images": {"train": 1}, **wrong})
+
+
+def test_command_line(tmp_path):
+    command = [sys.executable, "-m", "dataset.synthetic", f"--output_dir={tmp_path}", "--train_images=2",
+               "--val_images=1", "--image_size=64x96", "--seed=7"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    assert len(digests(tmp_path)) == 5
+    image = read(tmp_path, "val")["images"][0]
+    assert 51 <= image["height"] <= 80
+    assert 77 <= image["width"] <= 120
+    wrong = subprocess.run([*command, "--image_size=big"], cwd=ROOT, capture_output=True, text=True)
+    assert wrong.returncode == 2
+    assert "--image_size=big" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
+def test_drawing_needs_no_tensorflow():
+    code = "import dataset.synthetic, dataset.record_files, sys; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
