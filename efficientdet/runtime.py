@@ -1,7 +1,6 @@
 """What a run asks of the machine: precision, compilation, memory, threads, seeds. Called once, before any network."""
 
 import ctypes
-import os
 import sys
 from dataclasses import dataclass
 
@@ -52,6 +51,17 @@ def accelerator_count() -> int:
     return len(gpus)
 
 
+def skip_graph_rewriting() -> None:
+    """Leave out TensorFlow's graph optimizer: on a training step it takes longer than the trace and gains nothing.
+
+    Measured on two cores, D0 at 256, batch 8: first step after 25 s instead of 38 s, later ones alike (1.2 s).
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
 def keep_freed_memory() -> None:
     """Let glibc reuse the large blocks that a step frees instead of returning them to the kernel.
 
@@ -67,8 +77,3 @@ def keep_freed_memory() -> None:
     libc.mallopt(ctypes.c_int(trim_threshold), ctypes.c_int(2**31 - 1))
     libc.mallopt(ctypes.c_int(top_pad), ctypes.c_int(2**28))
     libc.mallopt(ctypes.c_int(mmap_max), ctypes.c_int(0))
-
-
-def quiet_logs() -> None:
-    """Keep TensorFlow's start-up notices off the console; call before its import."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -45,7 +45,7 @@ def _tensorflow_step(detector, optimizer, average, *, compiled: bool) -> Step:
     inner = inner_optimizer(optimizer)
     scales_loss = optimizer is not inner
 
-    @tf.function(jit_compile=compiled, reduce_retracing=True)
+    @tf.function(jit_compile=compiled, reduce_retracing=True, autograph=False)
     def step(batch, learning_rate):
         inner.learning_rate.assign(learning_rate)
         targets = detector.assign(batch.objects)

@@ -70,9 +70,11 @@ class DenseDetector:
         """How many anchors of the batch have an object."""
         return ops.sum(ops.cast(targets.positive, "float32"))
 
-    def loss_terms(self, batch: Batch, targets: Targets, normalizer: Tensor) -> dict[str, Tensor]:
+    def loss_terms(
+        self, batch: Batch, targets: Targets, normalizer: Tensor, *, training: bool = True
+    ) -> dict[str, Tensor]:
         """`cls_loss`, `box_loss`, `box_iou_loss` if configured, and `reg_l2_loss`; `normalizer` is positives + 1."""
-        class_logits, box_deltas = self.outputs(batch.images, batch.sizes, training=True)
+        class_logits, box_deltas = self.outputs(batch.images, batch.sizes, training=training)
         return {
             **self.detection_losses(class_logits, box_deltas, targets=targets, normalizer=normalizer),
             "reg_l2_loss": self._weight_decay(),

@@ -18,8 +18,8 @@ class Detector(Protocol):
     def count_positives(self, targets) -> Tensor:
         """What the losses are divided by, scalar float32: known before the forward pass, so that ranks can sum it."""
 
-    def loss_terms(self, batch: Batch, targets, normalizer: Tensor) -> dict[str, Tensor]:
-        """Weighted scalar losses in training mode; their sum is minimised."""
+    def loss_terms(self, batch: Batch, targets, normalizer: Tensor, *, training: bool = True) -> dict[str, Tensor]:
+        """Weighted scalar losses; their sum is minimised."""
 
     def detect(self, images: Tensor, sizes: Tensor) -> Detections:
         """Detections in pixels of the network input; images [B, H, W, 3] uint8, sizes [B, 2]."""

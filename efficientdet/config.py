@@ -1,0 +1,129 @@
+"""What a run is told; made by the entry points, checked here, free of Keras and TensorFlow."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dataset.class_names import ClassNames, class_names_of_records, read_class_names
+from dataset.record_files import expand_glob
+from efficientdet.hyperparameters import Hyperparameters
+from object_detection.errors import InputError
+
+TRAINING_MODES = ("train", "train300", "traineval")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """A training; the flags of train.py, resolved."""
+
+    hparams: Hyperparameters
+    records: tuple[str, ...]
+    val_records: tuple[str, ...]
+    val_json_file: str | None
+    class_names: ClassNames
+    model_dir: str
+    training_mode: str = "traineval"
+    batch_size: int = 64
+    eval_batch_size: int = 64
+    num_examples_per_epoch: int | None = None  # None: the number of records
+    stop_epoch: int = 0  # 0: num_epochs
+    eval_start_epoch: int = 0
+    eval_samples: int = 0  # 0: all
+    checkpoint_period: int = 10
+    pretrained_ckpt: str | None = None
+    backbone_init: str | None = None
+    precision: str | None = None
+    amp: bool | None = None
+    use_xla: bool | None = None
+    seed: int = 0
+    benchmark: bool = False
+    benchmark_steps: int = 100
+    use_fake_data: bool = False
+    validate: bool = False
+    testdev_dir: str | None = None
+    log_filename: str = "time_log.txt"
+    log_steps: int = 1
+    lr_tb: bool = False
+    time_history: bool = True
+    set_num_threads: bool = True
+    enable_map_parallelization: bool = True
+    debug: bool = False
+
+    def __post_init__(self):
+        if self.training_mode not in TRAINING_MODES:
+            raise InputError(f"--training_mode={self.training_mode}: wanted one of {', '.join(TRAINING_MODES)}")
+        for name in ("batch_size", "eval_batch_size", "checkpoint_period", "benchmark_steps", "log_steps"):
+            if getattr(self, name) < 1:
+                raise InputError(f"--{name}={getattr(self, name)}: wanted at least 1")
+        if self.evaluates and not self.val_records:
+            raise InputError(f"--val_file_pattern is missing: --training_mode={self.training_mode} evaluates; give one, "
+                             "or use --training_mode=train300 with --num_epochs")
+        if self.validate and not self.val_records:
+            raise InputError("--validate needs --val_file_pattern")
+        if expression := self.hparams.var_freeze_expr:
+            try:
+                re.compile(expression)
+            except re.error as error:
+                raise InputError(f"hparam var_freeze_expr is {expression!r}: no regular expression ({error})") from error
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether an AP is measured at all."""
+        return self.training_mode != "train300" and not self.benchmark
+
+    @property
+    def last_epoch(self) -> int:
+        """Where training stops; the cosine goes on to num_epochs."""
+        last = self.hparams.num_epochs
+        if self.training_mode == "train":  # as the reference: the first epoch beyond three quarters
+            last = min(last, int(0.75 * last) + 1)
+        return min(last, self.stop_epoch) if self.stop_epoch else last
+
+
+def required(value: str | None, flag: str) -> str:
+    """The value of a flag that has no default; raises InputError where it was not given."""
+    if not value:
+        raise InputError(f"--{flag} is missing")
+    return value
+
+
+def records_of(pattern: str | None, flag: str) -> tuple[str, ...]:
+    """The shards that a flag's pattern names, sorted."""
+    return tuple(expand_glob(required(pattern, flag)))
+
+
+def existing_file(path: str | None, flag: str) -> str | None:
+    """The path, if a file is there or none was given."""
+    if path and not Path(path).is_file():
+        raise InputError(f"--{flag}={path}: there is no such file")
+    return path or None
+
+
+def writable_folder(path: str | None, flag: str) -> str:
+    """The folder, made if absent; raises InputError where that cannot be done."""
+    folder = Path(required(path, flag))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--{flag}={path}: cannot be made a folder ({error.strerror})") from error
+    return str(folder)
+
+
+def class_names_for(records: tuple[str, ...], *, json_file: str | None) -> ClassNames:
+    """The classes that stand beside the records or, for records made elsewhere, in a COCO json.
+
+    Raises InputError where there are none, or where the two differ.
+    """
+    beside = class_names_of_records(list(records))
+    in_json = read_class_names(json_file) if json_file else None
+    if beside is None and in_json is None:
+        raise InputError(f"{records[0]}: no .classes.json beside the records; pass a COCO json with --val_json_file")
+    if beside is not None and in_json is not None and beside != in_json:
+        raise InputError(f"{json_file}: its categories ({_shown(in_json)}) are not the classes of the records "
+                         f"({_shown(beside)})")
+    return beside or in_json
+
+
+def _shown(class_names: ClassNames) -> str:
+    pairs = [f"{i} {name}" for i, name in zip(class_names.category_ids, class_names.names, strict=True)]
+    return ", ".join(pairs[:6]) + (", .." if len(pairs) > 6 else "")

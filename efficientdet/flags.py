@@ -1,0 +1,37 @@
+"""Flags that several entry points share, and what they mean; free of Keras and TensorFlow."""
+
+from absl import flags
+
+from efficientdet.hyperparameters import Hyperparameters, hyperparameters_of, parse_overrides, with_overrides
+
+DEFAULT_MODEL = "efficientdet-d0"
+
+
+def define_model_flags() -> None:
+    """--model_name and --hparams."""
+    flags.DEFINE_string("model_name", DEFAULT_MODEL, "efficientdet-d0 to efficientdet-d7x.")
+    flags.DEFINE_string("hparams", "", "Hyperparameters: key=value items with commas between, or a .yaml file.")
+
+
+def define_machine_flags() -> None:
+    """--amp, --precision, --use_xla."""
+    flags.DEFINE_bool("amp", None, "mixed_float16 instead of float32. Default: on where there is an accelerator.")
+    flags.DEFINE_string("precision", None, "float32, mixed_float16 or mixed_bfloat16; wins over --amp.")
+    flags.DEFINE_bool("use_xla", None, "Compile with XLA. Default: on where there is an accelerator.")
+
+
+def machine_settings() -> dict:
+    """What `start_runtime` wants."""
+    return {"precision": flags.FLAGS.precision, "amp": flags.FLAGS.amp, "use_xla": flags.FLAGS.use_xla}
+
+
+def hyperparameters(**overrides) -> Hyperparameters:
+    """Of --model_name, then `overrides` that are not None, then --hparams."""
+    given = {key: value for key, value in overrides.items() if value is not None}
+    hparams = hyperparameters_of(flags.FLAGS.model_name, given)
+    return with_overrides(hparams, parse_overrides(flags.FLAGS.hparams))
+
+
+def model_name_given() -> bool:
+    """Whether --model_name stood on the command line."""
+    return flags.FLAGS["model_name"].present > 0

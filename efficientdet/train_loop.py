@@ -1,0 +1,372 @@
+"""A training from first to last: weights, steps, averages, checkpoints, evaluations."""
+
+import contextlib
+import math
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from dataset.pipeline import InputConfig, evaluation_dataset, training_dataset
+from dataset.record_index import RecordIndex, index_records
+from efficientdet.build import build_detector
+from efficientdet.checkpoint import Description, write_arrays
+from efficientdet.config import TrainingConfig
+from efficientdet.evaluate import detect_all, read_evaluator, write_measures
+from efficientdet.hyperparameters import height_and_width
+from efficientdet.journal import Interval, Journal
+from efficientdet.optimizer import build_optimizer, inner_optimizer
+from efficientdet.predict import build_predict
+from efficientdet.progress import Progress
+from efficientdet.runtime import Runtime, accelerator_count, skip_graph_rewriting, start_runtime
+from efficientdet.schedule import CosineSchedule
+from efficientdet.train_step import build_train_step
+from efficientdet.weight_average import WeightAverage
+from efficientdet.weights import load_backbone, load_what_fits, read_source
+from model.dense_detector import DenseDetector
+from model.detector import named_variables
+from model.import_weights import AVERAGE_SUFFIX
+from object_detection.coco_evaluation import CocoEvaluator
+from object_detection.coco_results import TESTDEV_FILE_NAME, results_json, write_results
+from object_detection.errors import InputError
+from object_detection.structures import Batch
+
+_IMAGES_TO_SEE_A_POSITIVE = 1000
+_RATE_PER_IMAGES = 0.08 / 64  # the published rate: 0.08 at a global batch of 64
+_PRETRAINED = "imagenet"
+
+
+@dataclass
+class TrainingState:
+    """What changes while a training runs."""
+
+    detector: DenseDetector
+    optimizer: keras.optimizers.Optimizer
+    average: WeightAverage | None
+    step: int = 0  # steps done
+
+
+def train(config: TrainingConfig) -> dict[str, float]:
+    """Train, evaluate, write everything into model_dir; returns the final COCO numbers (empty without evaluation)."""
+    runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, seed=config.seed)
+    skip_graph_rewriting()
+    with Journal(config.model_dir, file_name=config.log_filename, curves=not config.benchmark) as journal:
+        return _Training(config, runtime, journal).run()
+
+
+class _Training:
+    """One training; methods in the order in which they happen."""
+
+    def __init__(self, config: TrainingConfig, runtime: Runtime, journal: Journal):
+        self.config, self.runtime, self.journal = config, runtime, journal
+        self.index = index_records(config.records)
+        examples = config.num_examples_per_epoch or len(self.index)
+        self.steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / config.batch_size)
+        self.schedule = CosineSchedule.from_epochs(
+            self._peak_learning_rate(), warmup_init=config.hparams.lr_warmup_init,
+            warmup_epochs=config.hparams.lr_warmup_epoch, num_epochs=config.hparams.num_epochs,
+            steps_per_epoch=self.steps_per_epoch)
+        self.description = Description(
+            model_name=config.hparams.name, hparams=config.hparams.to_dict(),
+            categories=config.class_names.to_categories(), weights="raw and averaged",
+            steps_per_epoch=self.steps_per_epoch)
+
+    def run(self) -> dict[str, float]:
+        """Everything, in order."""
+        started = time.monotonic()
+        self.state = self._initial_state()
+        self._resume()
+        self._announce()
+        step = build_train_step(self.state.detector, self.state.optimizer, self.state.average,
+                                compiled=self.runtime.use_xla)
+        self.predict = build_predict(self.state.detector, compiled=self.runtime.use_xla)
+        last_loss = self._epochs(step)
+        numbers = {}
+        if not self.config.benchmark:
+            self._save("ckpt-final")
+            with self._averaged_weights():
+                self._export()
+                if self.config.evaluates:
+                    numbers = self._evaluate(epoch=self.config.last_epoch, final=True)
+        self.journal.finish(training_loss=last_loss, seconds=time.monotonic() - started, devices=1)
+        return numbers
+
+    def _peak_learning_rate(self) -> float:
+        if self.config.hparams.learning_rate is not None:
+            return self.config.hparams.learning_rate
+        return _RATE_PER_IMAGES * self.config.batch_size
+
+    def _initial_state(self) -> TrainingState:
+        config = self.config
+        file_weights = config.backbone_init and (config.backbone_init == _PRETRAINED or config.backbone_init.endswith(".h5"))
+        detector = build_detector(config.hparams, num_classes=len(config.class_names), precision=self.runtime.precision,
+                                  backbone_weights=config.backbone_init if file_weights else None)
+        if config.backbone_init and not file_weights:
+            self._say_all(load_backbone(detector.network, read_source(config.backbone_init)))
+        if config.pretrained_ckpt:
+            source = read_source(config.pretrained_ckpt)
+            self._say_all(load_what_fits(detector.network, source, class_names=config.class_names))
+        if expression := config.hparams.var_freeze_expr:
+            self._freeze(detector, expression)
+        decay = config.hparams.moving_average_decay
+        average = WeightAverage(list(named_variables(detector.network).values()), decay=decay) if decay else None
+        optimizer = build_optimizer(config.hparams, precision=self.runtime.precision)
+        optimizer.build(detector.network.trainable_variables)
+        return TrainingState(detector, optimizer, average)
+
+    def _freeze(self, detector: DenseDetector, expression: str) -> None:
+        """Weights whose name begins with the expression are neither trained nor decayed."""
+        frozen = [variable for name, variable in named_variables(detector.network).items()
+                  if variable.trainable and re.match(expression, name)]
+        if not frozen:
+            raise InputError(f"hparam var_freeze_expr is {expression!r}: matches the beginning of no weight's name, such "
+                             f"as {next(iter(named_variables(detector.network)))}")
+        for variable in frozen:
+            variable.trainable = False
+        left = len(detector.network.trainable_variables)
+        if not left:
+            raise InputError(f"hparam var_freeze_expr is {expression!r}: leaves nothing to train")
+        self.journal.say(f"var_freeze_expr freezes {len(frozen)} weights, {left} stay trainable")
+
+    def _resume(self) -> None:
+        """Go on from model_dir/ckpt, if there is one, at the step it was written after."""
+        prefix = Path(self.config.model_dir) / "ckpt"
+        if not Path(f"{prefix}.index").exists() or self.config.benchmark:
+            return
+        source = read_source(str(prefix))
+        if source.description is None or source.class_names != self.config.class_names:
+            raise InputError(f"{prefix}: was written for other classes; use another --model_dir or remove it")
+        restore_state(self.state, source.arrays, prefix=str(prefix))
+        self.journal.say(f"resumes from {prefix} after step {self.state.step} "
+                         f"(epoch {self.state.step // self.steps_per_epoch})")
+
+    def _announce(self) -> None:
+        config = self.config
+        network = self.state.detector.network
+        trainable = sum(math.prod(variable.shape) for variable in network.trainable_variables)
+        self.journal.log((), {
+            "model": config.hparams.name, "image_size": height_and_width(config.hparams.image_size),
+            "classes": len(config.class_names), "trainable_parameters": trainable, "records": len(self.index),
+            "batch_size": config.batch_size, "steps_per_epoch": self.steps_per_epoch, "epochs": config.last_epoch,
+            "peak_learning_rate": self.schedule.peak_learning_rate, "precision": self.runtime.precision,
+            "use_xla": self.runtime.use_xla, "backend": keras.backend.backend(), "seed": config.seed})
+        self.description.write(Path(config.model_dir) / "config.json")
+        config.class_names.write(Path(config.model_dir) / "classes.json")
+
+    def _say_all(self, lines: list[str]) -> None:
+        for line in lines:
+            self.journal.say(line)
+
+    def _input_config(self, batch_size: int) -> InputConfig:
+        hparams = self.config.hparams
+        accelerated = accelerator_count() > 0
+        threads = max(2, (os.cpu_count() or 4) - 2) if accelerated and self.config.set_num_threads else 0
+        return InputConfig(
+            image_size=height_and_width(hparams.image_size), batch_size=batch_size,
+            category_ids=self.config.class_names.category_ids,
+            max_instances_per_image=hparams.max_instances_per_image, seed=self.config.seed,
+            jitter_min=hparams.jitter_min, jitter_max=hparams.jitter_max,
+            flip_probability=0.5 if hparams.input_rand_hflip else 0.0,
+            pad_to_batch_maximum=not self.runtime.use_xla and keras.backend.backend() == "tensorflow",
+            use_fake_data=self.config.use_fake_data,
+            num_threads=threads if self.config.enable_map_parallelization else 1)
+
+    def _epochs(self, step) -> float:
+        """All steps that are left; returns the mean loss of the last epoch."""
+        config, state = self.config, self.state
+        epochs = 1 if config.benchmark else config.last_epoch
+        total = epochs * self.steps_per_epoch
+        batches = iter(training_dataset(self.index, self._input_config(config.batch_size), start_step=state.step))
+        watch = _LossWatch(batch_size=config.batch_size)
+        loss = math.nan
+        with Progress("train", total=total, steps_per_epoch=self.steps_per_epoch, done=state.step) as progress:
+            while state.step < total:
+                loss = self._one_epoch(step, batches, watch=watch, progress=progress)
+                epoch = state.step // self.steps_per_epoch
+                if not config.benchmark:
+                    self._after_epoch(epoch)
+        return loss
+
+    def _one_epoch(self, step, batches: Iterator[Batch], *, watch: "_LossWatch", progress: Progress) -> float:
+        """The steps to the next multiple of steps_per_epoch; logs, and returns the mean loss."""
+        config, state = self.config, self.state
+        end = (state.step // self.steps_per_epoch + 1) * self.steps_per_epoch
+        sums: dict[str, float] = {}
+        first, clock = state.step, time.monotonic()
+        logged, logged_at = first, clock
+        while state.step < end:
+            rate = self.schedule(state.step)
+            report = {name: float(value) for name, value in step(next(batches), rate).items()}
+            state.step += 1
+            watch.check(report, step=state.step, rate=rate)
+            for name, value in report.items():
+                sums[name] = sums.get(name, 0.0) + value
+            progress.show(loss=report["loss"], lr=rate)
+            progress.advance(images=config.batch_size)
+            if config.lr_tb:
+                self.journal.curves(state.step, {"learning_rate": rate})
+            if config.time_history and (state.step % config.log_steps == 0 or state.step == end):
+                now = time.monotonic()
+                self.journal.interval(Interval(logged, state.step, (state.step - logged) * config.batch_size, now - logged_at))
+                logged, logged_at = state.step, now
+        means = {name: value / (end - first) for name, value in sums.items()}
+        means["learning_rate"] = rate
+        self.journal.curves(end, {f"train/{name}": value for name, value in means.items()})
+        return means["loss"]
+
+    def _after_epoch(self, epoch: int) -> None:
+        config = self.config
+        if epoch % config.checkpoint_period == 0:
+            self._save("ckpt")
+            if self.state.average is not None:
+                self._save_average(epoch)
+        due = epoch % config.checkpoint_period == 0 and epoch >= max(config.eval_start_epoch, 1)
+        if config.training_mode == "traineval" and config.evaluates and due and epoch < config.last_epoch:
+            with self._averaged_weights():
+                self._evaluate(epoch=epoch)
+        if config.validate:
+            with self._averaged_weights():
+                self._validate(epoch)
+
+    def _save(self, name: str) -> None:
+        """Everything that a resumed training needs."""
+        description = Description(**{**vars(self.description), "global_step": self.state.step})
+        write_arrays(str(Path(self.config.model_dir) / name), state_arrays(self.state), description)
+
+    def _save_average(self, epoch: int) -> None:
+        arrays = {name: np.asarray(value) for name, value in _averages_by_name(self.state).items()}
+        description = Description(**{**vars(self.description), "weights": "averaged", "global_step": self.state.step})
+        write_arrays(str(Path(self.config.model_dir) / "ema_weights" / f"emackpt-{epoch}"), arrays, description)
+
+    def _export(self) -> None:
+        """The averaged weights as a SavedModel, where the backend can write one."""
+        if keras.backend.backend() == "tensorflow":
+            from efficientdet.export import export_saved_model
+
+            description = Description(**{**vars(self.description), "weights": "averaged", "global_step": self.state.step})
+            export_saved_model(self.state.detector, str(Path(self.config.model_dir) / "emackpt-final"),
+                               description=description)
+
+    @contextlib.contextmanager
+    def _averaged_weights(self):
+        """The network with its averaged weights, for evaluation; the raw ones are put back bit for bit."""
+        if self.state.average is None:
+            yield
+            return
+        average = self.state.average
+        raw = [keras.ops.copy(variable.value) for variable in average.variables]
+        for variable, value in zip(average.variables, average.averages, strict=True):
+            variable.assign(value.value)
+        try:
+            yield
+        finally:
+            for variable, value in zip(average.variables, raw, strict=True):
+                variable.assign(value)
+
+    def _evaluate(self, *, epoch: int, final: bool = False) -> dict[str, float]:
+        config = self.config
+        index = index_records(config.val_records)
+        rows = detect_all(self.predict, index, self._input_config(config.eval_batch_size),
+                          class_names=config.class_names, samples=config.eval_samples)
+        if config.testdev_dir and final:
+            write_results(Path(config.testdev_dir) / TESTDEV_FILE_NAME, results_json(rows))
+        measures = self._evaluator(index).evaluate(rows)
+        self.journal.say(measures.table() if final else f"epoch {epoch} " + " ".join(
+            f"{name}={value:.4f}" for name, value in measures.numbers.items()))
+        percent = ",".join(f"{100 * measures.numbers[name]:.2f}" for name in ("AP", "AP50", "AP75", "APs", "APm", "APl"))
+        self.journal.say(f"csv format: {epoch},{percent}")
+        self.journal.validation(epoch, step=self.state.step, average_precision=measures.numbers["AP"])
+        write_measures(Path(config.model_dir) / ("metrics-final.json" if final else f"metrics-{epoch}.json"), measures)
+        return measures.numbers
+
+    def _evaluator(self, index: RecordIndex) -> CocoEvaluator:
+        if not hasattr(self, "_cached_evaluator"):
+            self._cached_evaluator = read_evaluator(index, self.config.class_names, json_file=self.config.val_json_file)
+        return self._cached_evaluator
+
+    def _validate(self, epoch: int) -> None:
+        """The losses of the averaged weights on the validation records, without augmentation."""
+        detector, sums, count = self.state.detector, {}, 0
+        config = self._input_config(self.config.eval_batch_size)
+        for batch, row_valid in evaluation_dataset(index_records(self.config.val_records), config,
+                                                   samples=self.config.eval_samples):
+            if not np.asarray(row_valid).all():
+                continue  # rows that only fill up the last batch would count as empty images
+            targets = detector.assign(batch.objects)
+            terms = detector.loss_terms(batch, targets, detector.count_positives(targets) + 1.0, training=False)
+            for name, value in terms.items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+            count += 1
+        if count:
+            means = {f"val_{name}": value / count for name, value in sums.items()}
+            self.journal.log((epoch,), means)
+            self.journal.curves(self.state.step, {f"validation/{name}": value for name, value in means.items()})
+
+
+class _LossWatch:
+    """Stops a training that cannot succeed."""
+
+    def __init__(self, *, batch_size: int):
+        self._batch_size, self._images, self._positives = batch_size, 0, 0.0
+
+    def check(self, report: dict[str, float], *, step: int, rate: float) -> None:
+        """Raises InputError where the loss is not finite, or where the first 1,000 images had no positive anchor."""
+        if not math.isfinite(report["loss"]):
+            terms = ", ".join(f"{name} {value:.4g}" for name, value in report.items() if name.endswith("loss"))
+            raise InputError(f"step {step}: the loss is not finite ({terms}; gradient norm {report['gradient_norm']:.4g}, "
+                             f"learning rate {rate:.4g}): lower --lr, lengthen --warmup_epochs, or use --precision=float32")
+        self._positives += report["positives"]
+        self._images += self._batch_size
+        if not self._positives and self._images >= _IMAGES_TO_SEE_A_POSITIVE:
+            raise InputError(f"no positive anchor in the first {self._images} images: the records hold no boxes (were they "
+                             "made from captions_*.json?) or none that any anchor overlaps (see hparam anchor_scale)")
+
+
+def state_arrays(state: TrainingState) -> dict[str, np.ndarray]:
+    """Everything a training needs to go on, by the names of the published checkpoints."""
+    variables = named_variables(state.detector.network)
+    arrays = {name: np.asarray(variable.value) for name, variable in variables.items()}
+    if state.average is not None:
+        arrays |= {f"{name}{AVERAGE_SUFFIX}": np.asarray(value) for name, value in _averages_by_name(state).items()}
+    arrays |= {name: np.asarray(variable.value) for name, variable in _optimizer_slots(state).items()}
+    arrays["global_step"] = np.int64(state.step)
+    return arrays
+
+
+def restore_state(state: TrainingState, arrays: dict[str, np.ndarray], *, prefix: str) -> None:
+    """Put a checkpoint's arrays back; raises InputError naming one that is missing or of another shape."""
+    variables = dict(named_variables(state.detector.network))
+    if state.average is not None:
+        by_variable = dict(zip(map(id, state.average.variables), state.average.averages, strict=True))
+        variables |= {f"{name}{AVERAGE_SUFFIX}": by_variable[id(variable)]
+                      for name, variable in named_variables(state.detector.network).items()}
+    variables |= _optimizer_slots(state)
+    for name, variable in variables.items():
+        if name not in arrays or tuple(arrays[name].shape) != tuple(variable.shape):
+            found = f"has shape {arrays[name].shape}, wanted {variable.shape}" if name in arrays else "is missing"
+            raise InputError(f"{prefix}: {name} {found}; this training is another one: use another --model_dir")
+        variable.assign(arrays[name])
+    state.step = int(arrays["global_step"])
+
+
+def _averages_by_name(state: TrainingState) -> dict[str, object]:
+    by_variable = dict(zip(map(id, state.average.variables), state.average.averages, strict=True))
+    return {name: by_variable[id(variable)].value for name, variable in named_variables(state.detector.network).items()}
+
+
+def _optimizer_slots(state: TrainingState) -> dict[str, keras.Variable]:
+    """Momentum by the name of its weight, the optimizer's own counters under `optimizer/`."""
+    inner = inner_optimizer(state.optimizer)
+    names = {id(variable): name for name, variable in named_variables(state.detector.network).items()}
+    slots = {f"{names[id(weight)]}/Momentum": momentum
+             for weight, momentum in zip(inner._trainable_variables, inner.momentums, strict=True)} if inner.momentum else {}
+    slots["optimizer/iterations"] = inner.iterations
+    if inner is not state.optimizer:
+        slots["optimizer/loss_scale/current_loss_scale"] = state.optimizer.dynamic_scale
+        slots["optimizer/loss_scale/good_steps"] = state.optimizer.step_counter
+    return slots

@@ -1,0 +1,52 @@
+"""Evaluate a checkpoint on TFRecords: `python eval.py --ckpt=DIR --val_file_pattern='DIR/val-*' [--val_json_file=...]`"""
+
+from absl import flags
+
+from dataset.command_line import run
+from efficientdet.checkpoint import checkpoint_prefix
+from efficientdet.config import class_names_for, existing_file, records_of, required
+from efficientdet.flags import define_machine_flags, define_model_flags, machine_settings, model_name_given
+from efficientdet.hyperparameters import parse_overrides, with_overrides
+from efficientdet.hyperparameters import hyperparameters_of as _check_overrides
+from efficientdet.runtime_environment import prepare_environment
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Every flag of the reference's eval.py, and ours."""
+    define_model_flags()
+    define_machine_flags()
+    flags.DEFINE_string("val_file_pattern", None, "Glob of the TFRecords to evaluate on.")
+    flags.DEFINE_string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
+    flags.DEFINE_string("ckpt_path", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
+    flags.DEFINE_alias("ckpt", "ckpt_path")
+    flags.DEFINE_integer("batch_size", 8, "Images a step.")
+    flags.DEFINE_integer("eval_samples", 0, "Evaluate the first so many records; 0: all.")
+    flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
+    flags.DEFINE_bool("enable_map_parallelization", True, "Read and decode images in parallel.")
+    flags.DEFINE_string("testdev_dir", None, "Folder for the detections as a COCO submission.")
+    flags.DEFINE_string("output_json", None, "File for the numbers as JSON.")
+
+
+def main() -> None:
+    """Flags to one call."""
+    overrides = parse_overrides(FLAGS.hparams)
+    with_overrides(_check_overrides(FLAGS.model_name, {}), overrides)
+    json_file = existing_file(FLAGS.val_json_file, "val_json_file")
+    records = records_of(FLAGS.val_file_pattern, "val_file_pattern")
+    prefix = checkpoint_prefix(required(FLAGS.ckpt_path, "ckpt_path"))
+    prepare_environment()
+    from efficientdet.evaluate import EvaluationConfig, evaluate_checkpoint
+
+    evaluate_checkpoint(EvaluationConfig(
+        ckpt_path=prefix, records=records, json_file=json_file, class_names=class_names_for(records, json_file=json_file),
+        model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
+        averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, samples=FLAGS.eval_samples,
+        num_threads=0 if FLAGS.enable_map_parallelization else 1, testdev_dir=FLAGS.testdev_dir,
+        output_json=FLAGS.output_json, **machine_settings()))
+
+
+if __name__ == "__main__":
+    define_flags()
+    run(main)

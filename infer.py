@@ -1,0 +1,57 @@
+"""Detect in images and draw what was found: `python infer.py --image_path='DIR/*.jpg' --model_dir=DIR --output_dir=OUT`"""
+
+from absl import flags
+
+from dataset.command_line import run
+from efficientdet.checkpoint import checkpoint_prefix
+from efficientdet.config import required, writable_folder
+from efficientdet.flags import define_machine_flags, define_model_flags, machine_settings, model_name_given
+from efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
+from efficientdet.image_files import find_images
+from efficientdet.runtime_environment import prepare_environment
+from efficientdet.saved_model_files import is_saved_model
+from object_detection.errors import InputError
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Every flag of the reference's infer.py, and ours."""
+    define_model_flags()
+    define_machine_flags()
+    flags.DEFINE_multi_string("image_path", None, "An image, a folder or a glob; may be given several times.")
+    flags.DEFINE_string("output_dir", None, "Folder for the annotated images and detections.json.")
+    flags.DEFINE_string("model_dir", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
+    flags.DEFINE_alias("ckpt_path", "model_dir")
+    flags.DEFINE_string("saved_model_dir", None, "A SavedModel to run; with --model_dir too, where to write it first.")
+    flags.DEFINE_integer("batch_size", 1, "Images a step.")
+    flags.DEFINE_float("min_score_thresh", 0.4, "Draw detections from this score on; detections.json has them all.")
+    flags.DEFINE_integer("max_boxes_to_draw", 100, "Draw the best so many of an image.")
+    flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
+    flags.DEFINE_bool("debug", False, "Run step by step, without compilation.")
+
+
+def main() -> None:
+    """Flags to one call."""
+    images = find_images(FLAGS.image_path or [required(None, "image_path")])
+    overrides = parse_overrides(FLAGS.hparams)
+    with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
+    if not FLAGS.model_dir and not FLAGS.saved_model_dir:
+        raise InputError("--model_dir is missing: a checkpoint, or --saved_model_dir=FOLDER")
+    prefix = checkpoint_prefix(FLAGS.model_dir) if FLAGS.model_dir else None
+    if prefix is None and not is_saved_model(FLAGS.saved_model_dir):
+        raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
+    output_dir = writable_folder(FLAGS.output_dir, "output_dir")
+    prepare_environment()
+    from efficientdet.annotate import AnnotationConfig, annotate
+
+    annotate(AnnotationConfig(
+        images=images, output_dir=output_dir, ckpt_path=prefix, saved_model_dir=FLAGS.saved_model_dir,
+        model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
+        averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, min_score=FLAGS.min_score_thresh,
+        max_boxes=FLAGS.max_boxes_to_draw, debug=FLAGS.debug, **machine_settings()))
+
+
+if __name__ == "__main__":
+    define_flags()
+    run(main)

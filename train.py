@@ -1,0 +1,83 @@
+"""Train a detector on TFRecords: `python train.py --training_file_pattern='DIR/train-*' --val_file_pattern=... --model_dir=...`"""
+
+from absl import flags
+
+from dataset.command_line import run
+from efficientdet.config import (
+    TrainingConfig,
+    class_names_for,
+    existing_file,
+    records_of,
+    writable_folder,
+)
+from efficientdet.flags import define_machine_flags, define_model_flags, hyperparameters, machine_settings
+from efficientdet.runtime_environment import prepare_environment
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Every flag of the reference's train.py, and ours."""
+    define_model_flags()
+    define_machine_flags()
+    flags.DEFINE_enum("training_mode", "traineval", ["train", "train300", "traineval"],
+                      "traineval: evaluate while training; train: stop after three quarters of the schedule and evaluate "
+                      "once; train300: no evaluation.")
+    flags.DEFINE_string("training_file_pattern", None, "Glob of the training TFRecords.")
+    flags.DEFINE_string("val_file_pattern", None, "Glob of the validation TFRecords.")
+    flags.DEFINE_string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
+    flags.DEFINE_string("model_dir", None, "Folder for everything that the training writes.")
+    flags.DEFINE_integer("batch_size", 64, "Images a step (of one rank).")
+    flags.DEFINE_integer("eval_batch_size", 64, "Images a step of evaluation (of one rank).")
+    flags.DEFINE_integer("num_examples_per_epoch", None, "Images an epoch. Default: the number of records.")
+    flags.DEFINE_integer("num_epochs", None, "Length of the learning rate schedule. Default: hparam num_epochs, 300.")
+    flags.DEFINE_integer("stop_epoch", 0, "Stop here, however long the schedule; 0: at its end.")
+    flags.DEFINE_integer("eval_start_epoch", 0, "traineval: no evaluation before this epoch.")
+    flags.DEFINE_bool("benchmark", False, "Time --benchmark_steps steps; nothing is saved or evaluated.")
+    flags.DEFINE_integer("benchmark_steps", 100, "Steps of --benchmark.")
+    flags.DEFINE_bool("use_fake_data", False, "Repeat the first batch: the speed without input.")
+    flags.DEFINE_bool("set_num_threads", True, "On an accelerator leave two cores free of input work.")
+    flags.DEFINE_string("log_filename", "time_log.txt", "Name of the log in model_dir.")
+    flags.DEFINE_integer("log_steps", 1, "Steps between log entries.")
+    flags.DEFINE_bool("lr_tb", False, "The learning rate of every step to TensorBoard.")
+    flags.DEFINE_bool("enable_map_parallelization", True, "Read and crop images in parallel.")
+    flags.DEFINE_integer("checkpoint_period", 10, "Epochs between checkpoints, and between evaluations.")
+    flags.DEFINE_string("pretrained_ckpt", None, "Detector to start from: ours, google/automl's or NVIDIA's checkpoint.")
+    flags.DEFINE_string("backbone_init", None, "Backbone to start from: 'imagenet', a .h5 file of keras.applications, or a "
+                                               "checkpoint.")
+    flags.DEFINE_float("lr", None, "Peak learning rate, absolute. Default: 0.08 for every 64 images of a step.")
+    flags.DEFINE_float("warmup_value", 0.0001, "Learning rate of the first step.")
+    flags.DEFINE_float("warmup_epochs", None, "Epochs of warm-up. Default: hparam lr_warmup_epoch, 1.")
+    flags.DEFINE_integer("seed", 0, "Of weights, order and augmentation.")
+    flags.DEFINE_bool("debug", False, "Run step by step, without compilation.")
+    flags.DEFINE_bool("time_history", True, "Log images per second.")
+    flags.DEFINE_bool("validate", False, "The loss on the validation records after every epoch.")
+    flags.DEFINE_string("testdev_dir", None, "Folder for the final detections as a COCO submission.")
+    flags.DEFINE_integer("eval_samples", 0, "Evaluate the first so many records; 0: all.")
+
+
+def main() -> None:
+    """Flags to configuration to one call."""
+    hparams = hyperparameters(learning_rate=FLAGS.lr, lr_warmup_init=FLAGS.warmup_value,
+                              lr_warmup_epoch=FLAGS.warmup_epochs, num_epochs=FLAGS.num_epochs)
+    val_json_file = existing_file(FLAGS.val_json_file, "val_json_file")
+    records = records_of(FLAGS.training_file_pattern, "training_file_pattern")
+    same_name = ("training_mode", "batch_size", "eval_batch_size", "num_examples_per_epoch", "stop_epoch",
+                 "eval_start_epoch", "benchmark", "benchmark_steps", "use_fake_data", "set_num_threads", "log_filename",
+                 "log_steps", "lr_tb", "enable_map_parallelization", "checkpoint_period", "pretrained_ckpt",
+                 "backbone_init", "seed", "debug", "time_history", "validate", "testdev_dir", "eval_samples")
+    config = TrainingConfig(
+        hparams=hparams, records=records, val_json_file=val_json_file,
+        val_records=records_of(FLAGS.val_file_pattern, "val_file_pattern") if FLAGS.val_file_pattern else (),
+        class_names=class_names_for(records, json_file=val_json_file),
+        model_dir=writable_folder(FLAGS.model_dir, "model_dir"),
+        **machine_settings(), **{name: getattr(FLAGS, name) for name in same_name})
+    prepare_environment()
+    from efficientdet.train_loop import train
+
+    train(config)
+
+
+if __name__ == "__main__":
+    define_flags()
+    run(main)
