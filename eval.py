@@ -6,8 +6,7 @@ from dataset.command_line import run
 from efficientdet.checkpoint import checkpoint_prefix
 from efficientdet.config import class_names_for, existing_file, records_of, required
 from efficientdet.flags import define_machine_flags, define_model_flags, machine_settings, model_name_given
-from efficientdet.hyperparameters import parse_overrides, with_overrides
-from efficientdet.hyperparameters import hyperparameters_of as _check_overrides
+from efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
 from efficientdet.runtime_environment import prepare_environment
 
 FLAGS = flags.FLAGS
@@ -32,15 +31,16 @@ def define_flags() -> None:
 def main() -> None:
     """Flags to one call."""
     overrides = parse_overrides(FLAGS.hparams)
-    with_overrides(_check_overrides(FLAGS.model_name, {}), overrides)
+    with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
     json_file = existing_file(FLAGS.val_json_file, "val_json_file")
     records = records_of(FLAGS.val_file_pattern, "val_file_pattern")
+    class_names = class_names_for(records, json_file=json_file)
     prefix = checkpoint_prefix(required(FLAGS.ckpt_path, "ckpt_path"))
     prepare_environment()
     from efficientdet.evaluate import EvaluationConfig, evaluate_checkpoint
 
     evaluate_checkpoint(EvaluationConfig(
-        ckpt_path=prefix, records=records, json_file=json_file, class_names=class_names_for(records, json_file=json_file),
+        ckpt_path=prefix, records=records, json_file=json_file, class_names=class_names,
         model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
         averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, samples=FLAGS.eval_samples,
         num_threads=0 if FLAGS.enable_map_parallelization else 1, testdev_dir=FLAGS.testdev_dir,

@@ -8,14 +8,18 @@ from absl import flags
 from object_detection.errors import InputError
 
 USER_ERROR_EXIT_CODE = 2  # absl's own is 1, which a launcher cannot tell from a crash
+_HELP = {"-h", "--help", "-help", "--helpshort", "--helpfull"}
 
 
 def run(main: Callable[[], None], argv: list[str] | None = None) -> None:
     """Parse the flags, call `main` and exit: 0, or 2 with one line for a wrong flag or an `InputError`.
 
-    Any other exception is a bug of ours and keeps its traceback.
+    With --help among the flags says what they are and exits with 0. Any other exception is a bug of ours and keeps its traceback.
     """
     arguments = sys.argv if argv is None else argv
+    if _HELP & {*arguments[1:]}:
+        print(f"{sys.modules['__main__'].__doc__}\n\n{flags.FLAGS.get_help()}")
+        sys.exit(0)
     try:
         rest = flags.FLAGS(arguments)
         if len(rest) > 1:

@@ -88,7 +88,7 @@ def read_arrays(prefix: str) -> dict[str, np.ndarray]:
     try:
         reader = tf.train.load_checkpoint(prefix)
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    except (tf.errors.OpError, ValueError) as error:
+    except (tf.errors.OpError, ValueError, IndexError) as error:  # IndexError: the data file is cut short
         raise InputError(f"{prefix}: cannot be read as a checkpoint ({str(error).splitlines()[0]})") from error
 
 

@@ -16,7 +16,7 @@ def define_model_flags() -> None:
 def define_machine_flags() -> None:
     """--amp, --precision, --use_xla."""
     flags.DEFINE_bool("amp", None, "mixed_float16 instead of float32. Default: on where there is an accelerator.")
-    flags.DEFINE_string("precision", None, "float32, mixed_float16 or mixed_bfloat16; wins over --amp.")
+    flags.DEFINE_enum("precision", None, ["float32", "mixed_float16", "mixed_bfloat16"], "Wins over --amp.")
     flags.DEFINE_bool("use_xla", None, "Compile with XLA. Default: on where there is an accelerator.")
 
 

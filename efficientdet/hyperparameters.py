@@ -242,7 +242,7 @@ def _fitted(owner: type, key: str, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(value, bool) and bool not in kinds or not isinstance(value, kinds):
+    if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
         raise InputError(f"hparam {key} is {value!r}; wanted {expected}")
     return value

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from efficientdet.event_file import EventFile
-
 DEFAULT_FILE_NAME = "time_log.txt"
 TRAINING_UNITS = {
     "avg_fps_training": "images/s",
@@ -74,7 +72,7 @@ class Journal:
         self._units = dict(units)
         self._intervals: list[Interval] = []
         self._log = None if folder is None else _open_to_append(Path(folder) / file_name)
-        self._events = None if folder is None or not curves else EventFile(folder)
+        self._events = None if folder is None or not curves else _event_file(folder)
         for metric, unit in self._units.items():
             self._write("METADATA", {"metric": metric, "metadata": {"unit": unit}})
 
@@ -146,6 +144,12 @@ class Journal:
         line = {"timestamp": str(now.timestamp()), "elapsedtime": str((now - self._started).total_seconds()),
                 "datetime": now.isoformat(sep=" ", timespec="microseconds"), "type": kind, **content}
         self._log.write(f"DLLL {json.dumps(_plain(line))}\n")
+
+
+def _event_file(folder: str | Path):
+    from efficientdet.event_file import EventFile  # needs TensorBoard, which a log without curves does not
+
+    return EventFile(folder)
 
 
 def _open_to_append(path: Path):

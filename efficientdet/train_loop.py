@@ -11,6 +11,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from dataset.pipeline import InputConfig, evaluation_dataset, training_dataset
 from dataset.record_index import RecordIndex, index_records
@@ -55,6 +56,8 @@ def train(config: TrainingConfig) -> dict[str, float]:
     """Train, evaluate, write everything into model_dir; returns the final COCO numbers (empty without evaluation)."""
     runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, seed=config.seed)
     skip_graph_rewriting()
+    if config.debug:
+        tf.config.run_functions_eagerly(True)
     with Journal(config.model_dir, file_name=config.log_filename, curves=not config.benchmark) as journal:
         return _Training(config, runtime, journal).run()
 
@@ -201,7 +204,7 @@ class _Training:
         logged, logged_at = first, clock
         while state.step < end:
             rate = self.schedule(state.step)
-            report = {name: float(value) for name, value in step(next(batches), rate).items()}
+            report = {name: float(value) for name, value in step(_next_batch(batches), rate).items()}
             state.step += 1
             watch.check(report, step=state.step, rate=rate)
             for name, value in report.items():
@@ -306,6 +309,14 @@ class _Training:
             means = {f"val_{name}": value / count for name, value in sums.items()}
             self.journal.log((epoch,), means)
             self.journal.curves(self.state.step, {f"validation/{name}": value for name, value in means.items()})
+
+
+def _next_batch(batches: Iterator[Batch]) -> Batch:
+    """The next batch; a record that cannot be used (unknown category, undecodable image) is the user's to mend."""
+    try:
+        return next(batches)
+    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
+        raise InputError(f"a training record cannot be used: {error.message}") from error
 
 
 class _LossWatch:

@@ -8,12 +8,11 @@ the update because a gradient overflowed).
 from collections.abc import Callable
 
 import keras
-from keras import ops
 
 from efficientdet.optimizer import global_norm, inner_optimizer
 from efficientdet.weight_average import WeightAverage
 from model.detector import Detector
-from object_detection.structures import Batch
+from object_detection.structures import Batch, Objects
 
 Step = Callable[[Batch, float], dict]
 
@@ -45,7 +44,6 @@ def _tensorflow_step(detector, optimizer, average, *, compiled: bool) -> Step:
     inner = inner_optimizer(optimizer)
     scales_loss = optimizer is not inner
 
-    @tf.function(jit_compile=compiled, reduce_retracing=True, autograph=False)
     def step(batch, learning_rate):
         inner.learning_rate.assign(learning_rate)
         targets = detector.assign(batch.objects)
@@ -63,7 +61,27 @@ def _tensorflow_step(detector, optimizer, average, *, compiled: bool) -> Step:
             average.update(inner.iterations, applied=applied)
         return _report(terms, loss=loss, norm=norm, positives=positives, applied=applied)
 
-    return lambda batch, learning_rate: step(batch, tf.constant(learning_rate, tf.float32))
+    traced = None
+
+    def run(batch, learning_rate):
+        nonlocal traced
+        if traced is None:
+            signature = [_batch_signature(batch, fixed_slots=compiled), tf.TensorSpec((), tf.float32)]
+            traced = tf.function(step, input_signature=signature, jit_compile=compiled, autograph=False)
+        return traced(batch, tf.constant(learning_rate, tf.float32))
+
+    return run
+
+
+def _batch_signature(batch: Batch, *, fixed_slots: bool) -> Batch:
+    """The shapes of a first batch; on a CPU the number of object slots may differ from batch to batch without a new trace."""
+    import tensorflow as tf
+
+    signature = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), batch)
+    if fixed_slots:
+        return signature
+    slots = (tf.TensorSpec([spec.shape[0], None, *spec.shape[2:]], spec.dtype) for spec in signature.objects)
+    return signature._replace(objects=Objects(*slots))
 
 
 def _jax_step(detector, optimizer, average) -> Step:

@@ -13,7 +13,8 @@ class WeightAverage:
     def __init__(self, variables: list[keras.Variable], *, decay: float):
         self.decay = decay
         self.variables = variables
-        self.averages = [keras.Variable(ops.convert_to_tensor(variable.value), dtype="float32", trainable=False,
+        # A copy by way of NumPy: a keras.Variable made from a tf.Variable does not copy it, it is that variable.
+        self.averages = [keras.Variable(ops.convert_to_numpy(variable.value).astype("float32"), trainable=False,
                                         name=variable.name + "_average")
                          for variable in variables]
 

@@ -92,9 +92,13 @@ def _copy_weights(original: keras.Model, backbone: keras.Model, names: dict[str,
     """
     for layer in original.layers:
         if isinstance(layer, keras.layers.Normalization):
-            mean = keras.ops.convert_to_numpy(layer.mean).reshape(-1)
-            if not np.allclose(mean, IMAGENET_MEAN, atol=1e-3):
-                raise InputError(f"backbone weights were trained on inputs with mean {mean.tolist()} taken off; wanted "
-                                 f"ImageNet's {list(IMAGENET_MEAN)} as in the files of keras.applications")
+            mean, variance = (keras.ops.convert_to_numpy(value).reshape(-1) for value in (layer.mean, layer.variance))
+            # A file that holds the true variance was trained on those inputs as well.
+            scaled = any(np.allclose(variance, np.float32(IMAGENET_STDDEV) ** power, atol=1e-3) for power in (1, 2))
+            if not np.allclose(mean, IMAGENET_MEAN, atol=1e-3) or not scaled:
+                raise InputError(
+                    f"backbone weights were trained on inputs with mean {mean.tolist()} and variance {variance.tolist()}; "
+                    f"wanted ImageNet's {list(IMAGENET_MEAN)} and {list(IMAGENET_STDDEV)} as in the files of "
+                    "keras.applications")
         elif layer.name in names and layer.weights:
             backbone.get_layer(names[layer.name]).set_weights(layer.get_weights())

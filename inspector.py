@@ -1,0 +1,168 @@
+"""Look at a model: `python inspector.py --mode=dry|export|benchmark|video [--ckpt_path=DIR]`."""
+
+import importlib.util
+from pathlib import Path
+
+from absl import flags
+
+from dataset.command_line import run
+from efficientdet.checkpoint import checkpoint_prefix
+from efficientdet.config import existing_file, required, writable_folder
+from efficientdet.flags import define_machine_flags, define_model_flags, machine_settings, model_name_given
+from efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
+from efficientdet.runtime_environment import prepare_environment
+from efficientdet.saved_model_files import is_saved_model
+from object_detection.errors import InputError
+
+FLAGS = flags.FLAGS
+GONE = {
+    "tensorrt": "TensorFlow no longer contains TensorRT; run an ONNX file of the model with TensorRT instead",
+    "tflite_path": "TensorFlow hands TFLite on to the package LiteRT; a later extra 'export' is to write that file",
+    "output_image_dir": "it never did anything; infer.py --output_dir draws into images",
+    "debug": "it never did anything here; infer.py --debug and train.py --debug run step by step",
+}
+_RANDOM_WEIGHTS = "_"
+_DRAWN_SCORE = 0.4
+
+
+def define_flags() -> None:
+    """Every flag of the reference's inspector.py, and ours."""
+    define_model_flags()
+    define_machine_flags()
+    flags.DEFINE_enum("mode", "benchmark", ["dry", "export", "benchmark", "video"],
+                      "dry: build it and say what it is; export: write a SavedModel; benchmark: time inference; video: "
+                      "draw detections into a video.")
+    flags.DEFINE_string("ckpt_path", _RANDOM_WEIGHTS, "Checkpoint: a prefix or a folder; ours, google/automl's or "
+                                                      "NVIDIA's; '_': random weights.")
+    flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
+    flags.DEFINE_string("export_ckpt", None, "dry: prefix of a checkpoint to write.")
+    flags.DEFINE_string("saved_model_dir", None, "export: where to write it. benchmark, video: a SavedModel to run.")
+    flags.DEFINE_integer("batch_size", 1, "Images a step.")
+    flags.DEFINE_integer("bm_runs", 100, "benchmark: timed runs, after 10 that are not.")
+    flags.DEFINE_string("input_image", None, "benchmark, export: this image in place of random pixels.")
+    flags.DEFINE_string("trace_filename", None, "benchmark: folder for the profiler's trace of one run.")
+    flags.DEFINE_string("dllogger_path", "/tmp/time_log.txt", "benchmark: the log.")
+    flags.DEFINE_string("output_json", None, "benchmark: file for the figures as JSON.")
+    flags.DEFINE_string("input_video", None, "video: the file to read.")
+    flags.DEFINE_string("output_video", None, "video: the .mp4 file to write.")
+    flags.DEFINE_integer("max_boxes_to_draw", None, "Detections an image. Default: hparam nms_configs.max_output_size.")
+    flags.DEFINE_float("min_score_thresh", None, "Lowest score. Default: hparam nms_configs.score_thresh, 0.001, which "
+                                                 "gives suppression work even with random weights; video: 0.4.")
+    flags.DEFINE_enum("nms_method", None, ["hard", "gaussian"], "Default: hparam nms_configs.method, gaussian.")
+    _define_gone_flags()
+
+
+def main() -> None:
+    """Flags to one call."""
+    for name in ("batch_size", "bm_runs"):
+        if FLAGS[name].value < 1:
+            raise InputError(f"--{name}={FLAGS[name].value}: wanted at least 1")
+    overrides = _overrides()
+    with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
+    {"dry": _dry, "export": _export, "benchmark": _benchmark, "video": _video}[FLAGS.mode](_model_settings(overrides))
+
+
+def _dry(model: dict) -> None:
+    if FLAGS.export_ckpt and Path(FLAGS.export_ckpt).is_dir():
+        raise InputError(f"--export_ckpt={FLAGS.export_ckpt}: is a folder; wanted a prefix inside, such as "
+                         f"{FLAGS.export_ckpt}/ckpt")
+    _prepare(needs_tensorflow=bool(model["ckpt_path"] or FLAGS.export_ckpt))
+    from efficientdet.inspection import ModelConfig, dry_run
+
+    dry_run(ModelConfig(**model), export_ckpt=FLAGS.export_ckpt)
+
+
+def _export(model: dict) -> None:
+    image = existing_file(FLAGS.input_image, "input_image")
+    folder = writable_folder(FLAGS.saved_model_dir, "saved_model_dir")
+    _prepare(needs_tensorflow=True)
+    from efficientdet.inspection import ModelConfig, export
+
+    export(ModelConfig(**model), folder, input_image=image)
+
+
+def _benchmark(model: dict) -> None:
+    image = existing_file(FLAGS.input_image, "input_image")
+    _check_saved_model(model)
+    for name in ("dllogger_path", "output_json"):
+        if FLAGS[name].value:
+            writable_folder(str(Path(FLAGS[name].value).parent), name)
+    _prepare(needs_tensorflow=bool(model["ckpt_path"] or image or FLAGS.saved_model_dir))
+    from efficientdet.benchmark import BenchmarkConfig, benchmark
+    from efficientdet.inspection import ModelConfig
+
+    benchmark(ModelConfig(**model), BenchmarkConfig(
+        batch_size=FLAGS.batch_size, runs=FLAGS.bm_runs, input_image=image, saved_model_dir=FLAGS.saved_model_dir,
+        trace_folder=FLAGS.trace_filename, log_file=FLAGS.dllogger_path, output_json=FLAGS.output_json))
+
+
+def _video(model: dict) -> None:
+    required(FLAGS.input_video, "input_video")
+    video = existing_file(FLAGS.input_video, "input_video")
+    if not required(FLAGS.output_video, "output_video").lower().endswith(".mp4"):
+        raise InputError(f"--output_video={FLAGS.output_video}: wanted a name that ends in .mp4")
+    _check_saved_model(model)
+    from efficientdet.video import (
+        VideoConfig,
+        annotate_video,
+        checkpoint_detector,
+        require_opencv,
+        saved_model_detector,
+    )
+
+    require_opencv()
+    _prepare(needs_tensorflow=True)
+    if FLAGS.saved_model_dir:
+        detect, names = saved_model_detector(FLAGS.saved_model_dir)
+    else:
+        from efficientdet.inspection import ModelConfig
+
+        detect, names = checkpoint_detector(ModelConfig(**model), batch_size=FLAGS.batch_size)
+    annotate_video(VideoConfig(
+        input_video=video, output_video=FLAGS.output_video, batch_size=FLAGS.batch_size,
+        min_score=_DRAWN_SCORE if FLAGS.min_score_thresh is None else FLAGS.min_score_thresh,
+        max_boxes=100 if FLAGS.max_boxes_to_draw is None else FLAGS.max_boxes_to_draw), detect, names)
+
+
+def _overrides() -> dict:
+    """--hparams, and on top of them the flags of suppression that were given, as in the reference."""
+    flag_of = {"nms_configs.max_output_size": "max_boxes_to_draw", "nms_configs.score_thresh": "min_score_thresh",
+               "nms_configs.method": "nms_method"}
+    given = {key: FLAGS[flag].value for key, flag in flag_of.items() if FLAGS[flag].value is not None}
+    return {**parse_overrides(FLAGS.hparams), **given}
+
+
+def _model_settings(overrides: dict) -> dict:
+    """What `ModelConfig` is made of; that class stands in a module that imports Keras."""
+    random_weights = FLAGS.ckpt_path in (None, "", _RANDOM_WEIGHTS)
+    return {"ckpt_path": None if random_weights else checkpoint_prefix(FLAGS.ckpt_path), "model_name": FLAGS.model_name,
+            "model_name_given": model_name_given(), "overrides": overrides, "averaged": FLAGS.weights == "averaged",
+            **machine_settings()}
+
+
+def _check_saved_model(model: dict) -> None:
+    if FLAGS.saved_model_dir and not is_saved_model(FLAGS.saved_model_dir):
+        raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
+    if FLAGS.saved_model_dir and model["ckpt_path"]:
+        raise InputError("--saved_model_dir and --ckpt_path: wanted one of the two")
+
+
+def _prepare(*, needs_tensorflow: bool) -> None:
+    """Network and benchmark run under JAX where TensorFlow is absent; files need it."""
+    if importlib.util.find_spec("tensorflow"):
+        prepare_environment()
+    elif needs_tensorflow:
+        raise InputError("checkpoints, SavedModels and image files need TensorFlow, which is not installed")
+
+
+def _define_gone_flags() -> None:
+    """Flags of the reference that end with the reason why they are gone, instead of `Unknown command line flag`."""
+    for name, reason in GONE.items():
+        define = flags.DEFINE_bool if name == "debug" else flags.DEFINE_string
+        define(name, None, f"Gone: {reason}.")
+        flags.register_validator(name, lambda value: not value, message=f"is gone: {reason}")
+
+
+if __name__ == "__main__":
+    define_flags()
+    run(main)

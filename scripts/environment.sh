@@ -1,0 +1,139 @@
+# shellcheck shell=bash
+# The Python environment of this project in .venv, made when it is missing. For other scripts to source:
+#
+#   source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+#   use_environment         # or: use_environment test, for an extra of pyproject.toml
+#   "$PYTHON" train.py ...
+#
+# Sourcing alone does nothing but define REPOSITORY (its root) and PYTHON (the interpreter in .venv).
+
+REPOSITORY="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+PYTHON="$REPOSITORY/.venv/bin/python"
+
+# use_environment [EXTRA]: .venv holds what pyproject.toml asks for, with that extra. Exits with 2 and one line if it cannot.
+# Calls at the same time wait for each other.
+use_environment() {
+    local extra="${1:-}"
+    # The lock lies on a file that is always there; opened for writing because network file systems want that.
+    exec 9<>"$REPOSITORY/pyproject.toml"
+    flock 9 || _give_up "cannot lock $REPOSITORY/pyproject.toml"
+    if ! _has_pip "$PYTHON"; then
+        _make_environment
+    elif ! _is_suitable "$PYTHON"; then
+        _give_up "$REPOSITORY/.venv has $("$PYTHON" --version); wanted Python 3.11 to 3.13: remove that folder"
+    fi
+    if ! _is_installed "$extra"; then
+        _install "$extra"
+    fi
+    exec 9>&-
+}
+
+_give_up() {
+    printf '%s: error: %s\n' "${0##*/}" "$*" >&2
+    exit 2
+}
+
+_is_suitable() {
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' >/dev/null 2>&1
+}
+
+_has_pip() {
+    "$1" -m pip --version >/dev/null 2>&1
+}
+
+# Prints the newest suitable Python that can make environments.
+_find_python() {
+    local candidate without_venv=""
+    for candidate in python3.13 python3.12 python3.11 python3; do
+        _is_suitable "$candidate" || continue # absent, too old, too new, or the shim of a version manager without one
+        if "$candidate" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+        without_venv="${without_venv:-$candidate}"
+    done
+    if [[ -n "$without_venv" ]]; then
+        local version
+        version="$("$without_venv" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+        _give_up "$without_venv lacks its venv module; install it, for example: apt install python3-venv python$version-venv"
+    fi
+    _give_up "no Python 3.11 to 3.13 found ($(python3 --version 2>&1 || true)); install one, for example:" \
+        "apt install python3.12 python3.12-venv"
+}
+
+_make_environment() {
+    local folder="$REPOSITORY/.venv" python message
+    python="$(_find_python)" || exit 2
+    if [[ -e "$folder" && ! -e "$folder/pyvenv.cfg" ]]; then
+        _give_up "$folder is there but no Python environment; move it away"
+    fi
+    printf 'making %s with %s\n' "$folder" "$("$python" --version)"
+    # --clear: what an interrupted call left behind is of no use.
+    if ! message="$("$python" -m venv --clear "$folder" 2>&1)"; then
+        rm -rf "$folder"
+        _give_up "$python -m venv failed: ${message//$'\n'/ }"
+    fi
+}
+
+# The installed state of an extra: what was asked for, and where, as an editable install points to a folder.
+_wanted_state() {
+    printf '%s %s\n' "$(sha256sum <"$REPOSITORY/pyproject.toml")" "$REPOSITORY"
+}
+
+_stamp() {
+    printf '%s/.venv/.installed%s\n' "$REPOSITORY" "${1:+-$1}"
+}
+
+_is_installed() {
+    local stamp
+    stamp="$(_stamp "$1")"
+    [[ -f "$stamp" && "$(<"$stamp")" == "$(_wanted_state)" ]]
+}
+
+_install() {
+    local extra="$1" log="$REPOSITORY/.venv/install.log" start=$SECONDS ticker status=0
+    printf 'installing into .venv (some minutes the first time; log: %s)\n' "$log"
+    : >"$log"
+    _tick "$log" 9>&- &
+    ticker=$!
+    (cd "$REPOSITORY" && "$PYTHON" -m pip install --disable-pip-version-check --no-input --progress-bar off \
+        --editable ".${extra:+[$extra]}") >"$log" 2>&1 9>&- </dev/null || status=$?
+    kill "$ticker" 2>/dev/null || true
+    wait "$ticker" 2>/dev/null || true
+    if ((status != 0)); then
+        _give_up "cannot install: $(_why "$log") (log: $log)"
+    fi
+    _wanted_state >"$(_stamp "$extra")"
+    printf 'installed in %d s\n' "$((SECONDS - start))"
+}
+
+# How far pip is: on a terminal a line that changes, elsewhere a line now and then.
+_tick() {
+    local log="$1" last ticks=0
+    while sleep 1 && kill -0 $$ 2>/dev/null; do
+        ticks=$((ticks + 1))
+        last="$(tail -n 1 "$log" 2>/dev/null)"
+        if [[ -t 1 ]]; then
+            printf '\r%3d s  %-70.70s\r' "$ticks" "${last##*[$'\r']}"
+        elif ((ticks % 20 == 0)); then
+            printf '%3d s  %.110s\n' "$ticks" "$last"
+        fi
+    done
+}
+
+# One line out of pip's log.
+_why() {
+    local line reason="pip failed" text
+    while IFS= read -r line; do
+        [[ "$line" == ERROR:* ]] && reason="${line#ERROR: }"
+    done <"$1"
+    text="$(<"$1")"
+    case "$text" in
+    *"Temporary failure in name resolution"* | *"Name or service not known"* | *"Failed to establish a new connection"* | \
+        *"Network is unreachable"* | *"Connection refused"* | *"timed out"* | *"ProxyError"*)
+        reason="the package index cannot be reached (network or proxy?); $reason"
+        ;;
+    *"No space left on device"*) reason="no space left on the device; wanted about 3 GB" ;;
+    esac
+    printf '%s' "$reason"
+}

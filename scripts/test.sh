@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Everything the project checks: ruff, the shell scripts, pytest. All of it runs; one failure fails the whole.
+# Arguments go to pytest: bash scripts/test.sh -k pipeline
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/environment.sh
+use_environment test
+
+failed=()
+
+check() {
+    local name="$1"
+    shift
+    printf '== %s\n' "$name"
+    "$@" || failed+=("$name")
+}
+
+parse_all() {
+    local script status=0
+    for script; do
+        bash -n "$script" || status=1
+    done
+    return "$status"
+}
+
+shopt -s globstar nullglob
+scripts=(*.sh **/*.sh .ci/run)
+check "ruff" "$PYTHON" -m ruff check .
+check "bash -n" parse_all "${scripts[@]}"
+check "shellcheck" .venv/bin/shellcheck "${scripts[@]}"
+check "pytest" "$PYTHON" -m pytest "$@"
+
+if ((${#failed[@]})); then
+    printf 'test.sh: FAILED: %s\n' "$(IFS=,; printf '%s' "${failed[*]}")"
+    exit 1
+fi
+printf 'test.sh: all passed (ruff, bash -n and shellcheck of %d scripts, pytest)\n' "${#scripts[@]}"

@@ -1,0 +1,52 @@
+"""A detector small enough to train inside a test: four convolutions, the real heads, anchors of levels 3 and 4.
+
+Layers are named as in the published checkpoints, so that everything which goes by name (checkpoints, frozen variables,
+backbone weights, the class predictor) can be tried on it.
+"""
+
+import keras
+
+from model.batch_norm import BatchNormalization
+from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
+from model.heads import HeadConfig, build_box_head, build_class_head
+from object_detection.anchor_grid import AnchorConfig
+from object_detection.suppression import SuppressionConfig
+
+MINIATURE_BACKBONE = "efficientnet-miniature"
+
+
+def miniature_detector(
+    num_classes: int = 3, image_size: tuple[int, int] = (64, 64), seed: int = 0, *, precision: str = "float32",
+    losses: LossConfig | None = None, suppression: SuppressionConfig | None = None,
+) -> DenseDetector:
+    """A `DenseDetector` with about 14,000 random weights, the same ones for the same seed.
+
+    64 x 64 pixels give 720 anchors (8 x 8 and 4 x 4 cells, 9 each) with sides of 16 to 51 pixels.
+    """
+    anchors = AnchorConfig(min_level=3, max_level=4, anchor_scale=2.0)
+    keras.utils.set_random_seed(seed)
+    previous = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision)
+    try:
+        network = _network(num_classes, image_size, anchors)
+    finally:
+        keras.config.set_dtype_policy(previous)
+    return DenseDetector(network, DenseDetectorConfig(
+        image_size=image_size, anchors=anchors, losses=losses or LossConfig(),
+        suppression=suppression or SuppressionConfig(candidates=100, max_detections=20)))
+
+
+def _network(num_classes: int, image_size: tuple[int, int], anchors: AnchorConfig) -> keras.Model:
+    images = keras.Input((*image_size, 3), name="images")
+    features, levels = images, []
+    for number, filters in enumerate((8, 16, 24, 24)):  # strides 2, 4, 8, 16
+        name = f"{MINIATURE_BACKBONE}.blocks_{number}"
+        features = keras.layers.Conv2D(filters, 3, strides=2, padding="same", use_bias=False,
+                                       name=f"{name}.conv2d")(features)
+        features = BatchNormalization(name=f"{name}.tpu_batch_normalization")(features)
+        features = keras.layers.Activation("silu")(features)
+        levels.append(features)
+    head = HeadConfig(filters=24, depth=1, min_level=anchors.min_level)
+    class_logits = build_class_head(levels[2:], head, num_anchors=anchors.per_cell, num_classes=num_classes)
+    box_deltas = build_box_head(levels[2:], head, num_anchors=anchors.per_cell)
+    return keras.Model(images, [class_logits, box_deltas], name="miniature")

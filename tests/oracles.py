@@ -1,0 +1,162 @@
+"""Slow second implementations, in plain Python and float64, one box at a time; and where the oracle numbers lie."""
+
+import math
+from pathlib import Path
+
+import keras
+import numpy as np
+
+TESTDATA = Path(__file__).resolve().parents[1] / "testdata"
+
+
+def to_numpy(tensors):
+    """Tensors of any backend, alone or in tuples and dictionaries, as arrays."""
+    return keras.tree.map_structure(keras.ops.convert_to_numpy, tensors)
+
+
+def area(box) -> float:
+    """Area of one box."""
+    return max(box[2] - box[0], 0.0) * max(box[3] - box[1], 0.0)
+
+
+def iou(one, other) -> float:
+    """Intersection over union of two boxes."""
+    one, other = np.float64(one), np.float64(other)
+    intersection = area([max(one[0], other[0]), max(one[1], other[1]), min(one[2], other[2]), min(one[3], other[3])])
+    return intersection / (area(one) + area(other) - intersection) if intersection > 0 else 0.0
+
+
+def generalised_iou(one, other, kind: str) -> float:
+    """IoU minus the penalty of GIoU, DIoU or CIoU, of two boxes that are not empty."""
+    one, other = np.float64(one), np.float64(other)
+    overlap = iou(one, other)
+    hull = [min(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3])]
+    if kind == "iou":
+        return overlap
+    if kind == "giou":
+        union = (area(one) + area(other)) / (1 + overlap)  # since union + intersection = both areas
+        return overlap - (area(hull) - union) / area(hull)
+    centres = math.dist((one[:2] + one[2:]) / 2, (other[:2] + other[2:]) / 2)
+    distance_iou = overlap - (centres / math.dist(hull[:2], hull[2:])) ** 2
+    if kind == "diou":
+        return distance_iou
+    slants = [math.atan((box[3] - box[1]) / (box[2] - box[0])) for box in (one, other)]
+    shape = 4 / math.pi**2 * (slants[0] - slants[1]) ** 2
+    return distance_iou - (shape**2 / (1 - overlap + shape) if shape else 0.0)
+
+
+def encode(box, anchor) -> list[float]:
+    """(t_y, t_x, t_h, t_w) of one box."""
+    box, anchor = np.float64(box), np.float64(anchor)
+    offsets = []
+    for low, high in ((0, 2), (1, 3)):
+        side = anchor[high] - anchor[low]
+        offsets.append(((box[low] + box[high]) / 2 - (anchor[low] + anchor[high]) / 2) / side)
+    return offsets + [math.log(max(box[high] - box[low], 1e-8) / (anchor[high] - anchor[low]))
+                      for low, high in ((0, 2), (1, 3))]
+
+
+def decode(offsets, anchor) -> list[float]:
+    """The box that has these offsets from an anchor."""
+    offsets, anchor = np.float64(offsets), np.float64(anchor)
+    low, high = [], []
+    for axis in (0, 1):
+        side = anchor[axis + 2] - anchor[axis]
+        centre = anchor[axis] + side / 2 + offsets[axis] * side
+        low.append(centre - side * math.exp(offsets[axis + 2]) / 2)
+        high.append(centre + side * math.exp(offsets[axis + 2]) / 2)
+    return low + high
+
+
+def anchors(image_size, *, levels, num_scales, aspect_ratios, anchor_scale) -> np.ndarray:
+    """[A, 4]: every anchor by itself, in the order level, row, column, octave, aspect."""
+    boxes = []
+    for level in levels:
+        rows, columns = (math.ceil(side / 2**level) for side in image_size)
+        stride_y, stride_x = image_size[0] / rows, image_size[1] / columns
+        for row in range(rows):
+            for column in range(columns):
+                for octave in range(num_scales):
+                    for width, height in aspect_ratios:
+                        size = anchor_scale * 2 ** (octave / num_scales)
+                        y, x = (row + 0.5) * stride_y, (column + 0.5) * stride_x
+                        half_height, half_width = size * stride_y * height / 2, size * stride_x * width / 2
+                        boxes.append([y - half_height, x - half_width, y + half_height, x + half_width])
+    return np.array(boxes)
+
+
+def assign(boxes, classes, learnable, anchor_boxes, *, positive_iou=0.5):
+    """Of one image: for each anchor the number of its object (-1: none), its class and its offsets."""
+    candidates = [number for number in range(len(boxes)) if learnable[number]]
+    overlaps = np.zeros((len(boxes), len(anchor_boxes)))
+    for number in candidates:
+        overlaps[number] = [iou(boxes[number], anchor) for anchor in anchor_boxes]
+    matched = np.full(len(anchor_boxes), -1)
+    for position in range(len(anchor_boxes)):
+        for number in candidates:
+            so_far = positive_iou if matched[position] < 0 else overlaps[matched[position], position]
+            better = overlaps[number, position] >= so_far if matched[position] < 0 else overlaps[number, position] > so_far
+            if better:
+                matched[position] = number
+    for number in reversed(candidates):  # so that the first of several has the last word
+        if overlaps[number].max() > 0:
+            matched[overlaps[number].argmax()] = number
+    offsets = [encode(boxes[number], anchor) if number >= 0 else [0.0] * 4
+               for number, anchor in zip(matched, anchor_boxes, strict=True)]
+    return matched, np.where(matched >= 0, np.asarray(classes)[matched], 0), np.array(offsets)
+
+
+def focal_loss(logit: float, target: int, *, alpha: float, gamma: float, label_smoothing: float = 0.0) -> float:
+    """Focal loss of one logit of moderate size, from probabilities."""
+    probability = 1 / (1 + math.exp(-logit))
+    true, weight = (probability, alpha) if target else (1 - probability, 1 - alpha)
+    smoothed = target * (1 - label_smoothing) + label_smoothing / 2
+    cross_entropy = -smoothed * math.log(probability) - (1 - smoothed) * math.log(1 - probability)
+    return weight * (1 - true) ** gamma * cross_entropy
+
+
+def huber_loss(error: float, *, delta: float) -> float:
+    """Huber loss of one error."""
+    return error**2 / 2 if abs(error) <= delta else delta * (abs(error) - delta / 2)
+
+
+def top_candidates(class_logits: np.ndarray, count: int):
+    """[A, K] of one image -> scores, classes, anchors of the flattened top k, by a stable sort of everything."""
+    flat = np.argsort(-class_logits.ravel(), kind="stable")[:count]
+    num_classes = class_logits.shape[1]
+    return 1 / (1 + np.exp(-np.float64(class_logits.ravel()[flat]))), flat % num_classes, flat // num_classes
+
+
+def suppress(boxes, scores, classes, *, config):
+    """Of one image: (box number, score) of what survives, best first. Class by class where the configuration says so."""
+    groups = sorted(set(classes.tolist())) if config.per_class else [None]
+    survivors = []
+    for group in groups:
+        members = [number for number in range(len(boxes)) if group is None or classes[number] == group]
+        survivors += _suppress_group(boxes, scores, members, config)
+    return sorted(survivors, key=lambda survivor: -survivor[1])[: config.max_detections]
+
+
+def _suppress_group(boxes, scores, members, config):
+    grown = np.float64(boxes) + [0, 0, config.iou_pixel_offset, config.iou_pixel_offset]
+    alive = {number: float(scores[number]) for number in members if scores[number] > config.score_threshold}
+    chosen = []
+    while alive and len(chosen) < config.max_detections:
+        best = max(alive, key=lambda number: (alive[number], -number))
+        chosen.append((best, alive.pop(best)))
+        for number in list(alive):
+            overlap = iou(grown[best], grown[number])
+            if config.method == "gaussian":
+                alive[number] *= math.exp(-(overlap**2) / config.sigma)
+            elif overlap > config.iou_threshold:
+                alive[number] = 0.0
+            if alive[number] <= config.score_threshold:
+                del alive[number]
+    return chosen
+
+
+def random_boxes(rng: np.random.Generator, shape, *, side: float = 100.0) -> np.ndarray:
+    """[*shape, 4] float32 boxes with sides of at least 1, inside a square of this side."""
+    corner = rng.uniform(0, side * 0.7, (*shape, 2))
+    size = rng.uniform(1, side * 0.3, (*shape, 2))
+    return np.concatenate([corner, corner + size], axis=-1).astype(np.float32)

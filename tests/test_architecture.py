@@ -1,0 +1,272 @@
+"""The shape of the project (DESIGN.md 1): who may import whom, what is known where. Read with `ast`; nothing is imported.
+
+Every rule is a function of a folder that returns what breaks it, so that each can also be shown a tree that does.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+FLOORS = {  # folder -> the folders of ours that it may use
+    "object_detection": {"object_detection"},
+    "model": {"model", "object_detection"},
+    "dataset": {"dataset", "object_detection"},
+    "efficientdet": {"efficientdet", "dataset", "model", "object_detection"},
+}
+ENTRY_POINTS = ("train", "eval", "infer", "inspector")
+ENTRY_POINTS_MAY_USE = {"efficientdet", "dataset.command_line", "object_detection.errors"}
+SCRIPTS = ("dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord", "dataset.synthetic")
+SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a user's mistake is told before
+
+# Packages that some floors must not know, and the modules that may.
+KNOWN_IN = {
+    "tensorflow": {"dataset.*", "efficientdet.*", "model.batch_norm"},
+    "keras": {"object_detection.*", "model.*", "efficientdet.*"},
+    "jax": {"efficientdet.train_step", "efficientdet.predict", "efficientdet.runtime", "efficientdet.distributed",
+            "efficientdet.benchmark"},
+    "horovod": {"efficientdet.distributed"},
+    "pycocotools": {"object_detection.coco_evaluation", "dataset.*"},  # in dataset/ for the masks of records
+    "PIL": {"object_detection.drawing", "dataset.*", "efficientdet.annotate", "efficientdet.image_files"},
+    "absl": {"dataset.*", "efficientdet.flags", *ENTRY_POINTS},
+    "tensorboard": {"efficientdet.event_file"},
+}
+INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it
+    "model.batch_norm": "tensorflow", "efficientdet.train_step": "tensorflow", "efficientdet.predict": "tensorflow",
+    "efficientdet.runtime": "tensorflow", "efficientdet.checkpoint": "tensorflow",
+}
+ASKS_FOR_THE_BACKEND = {
+    "model.batch_norm",  # TensorFlow's fused kernel, a third of the training speed on a CPU
+    "object_detection.suppression",  # TensorFlow's kernel on a CPU
+    "efficientdet.train_step", "efficientdet.predict",  # one function for each backend
+    "efficientdet.distributed", "efficientdet.runtime", "efficientdet.benchmark",  # devices, memory, synchronisation
+    "efficientdet.export",  # SavedModels are TensorFlow's
+    "efficientdet.train_loop",  # whether there is an export at its end, and whether shapes may vary between steps
+}
+VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc", "tools", "core", "stuff"}
+TENSOR_NAMES = {"boxes", "anchors", "scores", "classes", "images", "targets", "objects", "detections", "batch", "logits",
+                "deltas", "masks", "labels", "features"}
+MOST_LINES = 60
+
+
+class Import(NamedTuple):
+    """`name` is dotted: a module of ours where it is one, else what was written."""
+
+    module: str
+    name: str
+    line: int
+    inside_function: bool
+
+    @property
+    def package(self) -> str:
+        return self.name.split(".")[0]
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every module of the program by dotted name; a package is the name of its folder."""
+    files = [*root.glob("*.py"), *(file for folder in FLOORS for file in (root / folder).rglob("*.py"))]
+    names = {".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
+    return {name: file for name, file in names.items() if name.split(".")[0] in {*FLOORS, *ENTRY_POINTS}}
+
+
+def nodes(tree: ast.AST, *, inside: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node below, and whether it runs only when some function does."""
+    for child in ast.iter_child_nodes(tree):
+        yield child, inside
+        yield from nodes(child, inside=inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+
+
+def imports(root: Path) -> list[Import]:
+    known, found = modules(root), []
+    for module, file in known.items():
+        for node, inside in nodes(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                source = "." * node.level + (node.module or "")
+                names = [dotted if (dotted := f"{source}.{alias.name}") in known else source for alias in node.names]
+            else:
+                continue
+            found += [Import(module, name, node.lineno, inside) for name in dict.fromkeys(names)]
+    return found
+
+
+def _matches(module: str, patterns: set[str]) -> bool:
+    return module in patterns or f"{module.split('.')[0]}.*" in patterns
+
+
+def breaks_of_floors(root: Path) -> list[str]:
+    broken = []
+    for entry in imports(root):
+        owner = entry.module.split(".")[0]
+        where = f"{entry.module}:{entry.line} imports {entry.name}"
+        if entry.name.startswith("."):
+            broken.append(f"{where}: relative")
+        elif entry.package in ENTRY_POINTS:
+            broken.append(f"{where}: an entry point")
+        elif entry.package in FLOORS and owner in FLOORS and entry.package not in FLOORS[owner]:
+            broken.append(f"{where}: not a floor below")
+        elif entry.package in FLOORS and owner in ENTRY_POINTS and not {entry.package, entry.name} & ENTRY_POINTS_MAY_USE:
+            broken.append(f"{where}: not for an entry point")
+    return broken
+
+
+def breaks_of_package_places(root: Path) -> list[str]:
+    broken = [f"{entry.module}:{entry.line} imports {entry.package}" for entry in imports(root)
+              if entry.package in KNOWN_IN and not _matches(entry.module, KNOWN_IN[entry.package])]
+    return broken + [f"{entry.module}:{entry.line} imports {entry.package} outside a function" for entry in imports(root)
+                     if INSIDE_FUNCTIONS_ONLY.get(entry.module) == entry.package and not entry.inside_function]
+
+
+def breaks_by_circles(root: Path) -> list[str]:
+    """Modules that can be reached from themselves, imports inside functions included."""
+    below = _graph(root, top_level_only=False)
+    return [f"{name} imports itself by way of {' '.join(sorted(reached))}" for name in below
+            if name in (reached := _reached(below, below[name]))]
+
+
+def breaks_of_quick_start(root: Path) -> list[str]:
+    """Entry points and scripts whose own imports, and theirs, bring in a slow package."""
+    below, broken = _graph(root, top_level_only=True), []
+    for start in {*ENTRY_POINTS, *SCRIPTS} & {*below}:
+        for name in sorted({start} | _reached(below, below[start])):
+            broken += [f"{start} imports {slow} by way of {name}"
+                       for slow in sorted({other.split(".")[0] for other in below.get(name, ())} & SLOW)]
+    return broken
+
+
+def _graph(root: Path, *, top_level_only: bool) -> dict[str, set[str]]:
+    """Module -> what it imports; a module of a package brings the package's __init__ with it."""
+    below: dict[str, set[str]] = {name: set() for name in modules(root)}
+    for entry in imports(root):
+        if not (top_level_only and entry.inside_function):
+            below[entry.module].add(entry.name)
+    return below
+
+
+def _reached(below: dict[str, set[str]], start: set[str]) -> set[str]:
+    reached, waiting = set(), list(start)
+    while waiting:
+        name = waiting.pop()
+        if name in below and name not in reached:
+            reached.add(name)
+            waiting += below[name]
+            if "." in name:
+                waiting.append(name.rsplit(".", 1)[0])
+    return reached
+
+
+def breaks_of_backend_places(root: Path) -> list[str]:
+    broken = []
+    for module, file in modules(root).items():
+        for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8"))):
+            asks = isinstance(node, ast.Attribute) and node.attr == "backend" and isinstance(node.value, ast.Attribute)
+            asks = asks or isinstance(node, ast.Constant) and node.value == "KERAS_BACKEND"
+            if asks and module not in ASKS_FOR_THE_BACKEND:
+                broken.append(f"{module}:{node.lineno} asks for the backend")
+    return broken
+
+
+def breaks_of_names(root: Path) -> list[str]:
+    return [f"{name}: says nothing" if name.split(".")[-1] in VAGUE_NAMES else f"{name}: named like a tensor"
+            for name in modules(root) if name.split(".")[-1] in VAGUE_NAMES | TENSOR_NAMES]
+
+
+def breaks_of_length(root: Path) -> list[str]:
+    return [f"{module}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
+            for module, file in modules(root).items()
+            for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8")))
+            if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno + 1 > MOST_LINES]
+
+
+def breaks_of_flat_tests(root: Path) -> list[str]:
+    tests = root / "tests"
+    return [str(file.relative_to(root)) for file in tests.rglob("*.py")
+            if file.parent != tests or file.name == "__init__.py"]
+
+
+def breaks_of_state(root: Path) -> list[str]:
+    """A module that changes its own globals: two models in one process would share them."""
+    return [f"{module}:{node.lineno} global {', '.join(node.names)}" for module, file in modules(root).items()
+            for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Global)]
+
+
+RULES = (breaks_of_floors, breaks_of_package_places, breaks_by_circles, breaks_of_quick_start, breaks_of_backend_places,
+         breaks_of_names, breaks_of_length, breaks_of_flat_tests, breaks_of_state)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_project_keeps(rule):
+    assert rule(ROOT) == []
+
+
+def test_every_folder_with_code_is_a_floor():
+    with_code = {file.parent.name for file in ROOT.glob("*/*.py") if not file.parent.name.startswith(".")}
+    assert with_code - {"tests", "docs", "scripts", "build"} == {*FLOORS}
+
+
+PLANTED = [
+    (breaks_of_floors, "object_detection/x.py", "from model import y", "x:1"),
+    (breaks_of_floors, "model/x.py", "import dataset.y", "not a floor below"),
+    (breaks_of_floors, "dataset/x.py", "def f():\n    from model.y import z", "x:2"),
+    (breaks_of_floors, "dataset/x.py", "from efficientdet.y import z", "not a floor below"),
+    (breaks_of_floors, "efficientdet/x.py", "import train", "entry point"),
+    (breaks_of_floors, "efficientdet/x.py", "from . import y", "relative"),
+    (breaks_of_floors, "train.py", "from dataset.y import z", "not for an entry point"),
+    (breaks_of_floors, "eval.py", "from model.y import z", "not for an entry point"),
+    (breaks_of_package_places, "object_detection/x.py", "def f():\n    import tensorflow as tf", "tensorflow"),
+    (breaks_of_package_places, "model/x.py", "def f():\n    import tensorflow.data", "tensorflow"),
+    (breaks_of_package_places, "model/batch_norm.py", "import tensorflow as tf", "outside a function"),
+    (breaks_of_package_places, "dataset/x.py", "import keras", "keras"),
+    (breaks_of_package_places, "object_detection/x.py", "from pycocotools import mask", "pycocotools"),
+    (breaks_of_package_places, "object_detection/x.py", "from PIL import Image", "PIL"),
+    (breaks_of_package_places, "efficientdet/train_loop.py", "from PIL import Image", "PIL"),
+    (breaks_of_package_places, "model/x.py", "import jax", "jax"),
+    (breaks_by_circles, "model/x.py", "from model import y", "model.y"),
+    (breaks_by_circles, "model/x.py", "def f():\n    from model.y import g", "model.y"),
+    (breaks_of_quick_start, "train.py", "import keras", "train imports keras by way of train"),
+    (breaks_of_quick_start, "infer.py", "from efficientdet.slow import f", "by way of efficientdet.slow"),
+    (breaks_of_quick_start, "infer.py", "from efficientdet import slow", "by way of efficientdet.slow"),
+    (breaks_of_quick_start, "eval.py", "if True:\n    try:\n        import tensorflow\n    except ImportError:\n        pass",
+     "tensorflow"),
+    (breaks_of_backend_places, "model/x.py", "import keras\nif keras.backend.backend() == 'jax':\n    pass", "x:2"),
+    (breaks_of_backend_places, "dataset/x.py", "import os\nos.environ['KERAS_BACKEND']", "x:2"),
+    (breaks_of_names, "dataset/utils.py", "", "says nothing"),
+    (breaks_of_names, "object_detection/boxes.py", "", "tensor"),
+    (breaks_of_length, "model/x.py", "def f():\n" + "    pass\n" * MOST_LINES, "f has 61 lines"),
+    (breaks_of_flat_tests, "tests/model/test_x.py", "", "test_x"),
+    (breaks_of_flat_tests, "tests/__init__.py", "", "__init__"),
+    (breaks_of_state, "model/x.py", "n = 0\ndef f():\n    global n\n    n = 1", "global n"),
+]
+
+
+@pytest.mark.parametrize(("rule", "file", "text", "message"), PLANTED)
+def test_planted_violation_is_seen(tmp_path, rule, file, text, message):
+    plant(tmp_path, "model/y.py", "from model import x")
+    plant(tmp_path, "efficientdet/slow.py", "import tensorflow")
+    if rule is not breaks_by_circles:
+        assert rule(tmp_path) == []
+    plant(tmp_path, file, text)
+    assert any(message in line for line in rule(tmp_path)), rule(tmp_path)
+
+
+def test_slow_package_in_the_init_of_a_package_is_seen(tmp_path):
+    plant(tmp_path, "train.py", "from efficientdet.config import f")
+    plant(tmp_path, "efficientdet/config.py", "")
+    plant(tmp_path, "efficientdet/__init__.py", "import keras")
+    assert breaks_of_quick_start(tmp_path) == ["train imports keras by way of efficientdet"]
+
+
+def test_slow_package_inside_a_function_is_no_violation(tmp_path):
+    plant(tmp_path, "train.py", "def main():\n    from efficientdet.train_loop import train")
+    plant(tmp_path, "efficientdet/train_loop.py", "import tensorflow")
+    assert breaks_of_quick_start(tmp_path) == []
+
+
+def plant(root: Path, file: str, text: str) -> None:
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    (root / file).write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,108 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from model import batch_norm
+from model.batch_norm import BatchNormalization
+
+INPUTS = np.random.default_rng(0).normal(size=(3, 5, 4, 6)).astype(np.float32) * 3 + 7
+
+
+def layer_of(channels=6, *, policy="float32", **options):
+    """A layer with parameters that are not the trivial ones."""
+    layer = BatchNormalization(dtype=policy, **options)
+    layer.build((None, 4, 4, channels))
+    rng = np.random.default_rng(1)
+    layer.set_weights([rng.uniform(0.5, 2, channels), rng.normal(size=channels), rng.normal(size=channels),
+                       rng.uniform(0.5, 2, channels)])  # gamma, beta, mean, variance
+    return layer
+
+
+def test_one_channel_by_hand():
+    layer = BatchNormalization(momentum=0.9, epsilon=0.0)
+    inputs = tf.constant([1.0, 3.0, 5.0, 7.0], shape=(1, 2, 2, 1))  # mean 4, variance 5
+    outputs = layer(inputs, training=True)
+    np.testing.assert_allclose(np.ravel(outputs), np.array([-3, -1, 1, 3]) / np.sqrt(5), rtol=1e-5)
+    np.testing.assert_allclose(layer.moving_mean, [0.4], rtol=1e-6)
+    np.testing.assert_allclose(layer.moving_variance, [0.9 + 0.5], rtol=1e-6)
+
+
+def test_keras_own_layer_agrees():
+    ours, theirs = layer_of(), keras.layers.BatchNormalization()
+    theirs.build((None, 4, 4, 6))
+    theirs.set_weights(ours.get_weights())
+    for training in (False, True, False):
+        np.testing.assert_allclose(ours(INPUTS, training=training), theirs(INPUTS, training=training), atol=1e-4)
+    for one, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+@pytest.mark.parametrize("learns", [True, False])
+@pytest.mark.parametrize("shape", [(3, 5, 4, 6), (2, 1, 1, 6), (1, 1, 1, 6)])
+def test_the_fused_kernel_agrees_with_the_moments(learns, shape):
+    layer = layer_of()
+    inputs = tf.constant(np.random.default_rng(2).normal(size=shape).astype(np.float32))
+    results, gradients = [], []
+    for normalise in (batch_norm._fused, batch_norm._by_moments):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs, mean, variance = normalise(layer, inputs, learns)
+            loss = tf.reduce_sum(outputs * tf.sin(outputs))
+        results.append((outputs, mean, variance))
+        gradients.append(tape.gradient(loss, [inputs, layer.gamma.value, layer.beta.value]))
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    for one, other in zip(*gradients, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-3)
+
+
+def test_a_batch_of_one_row_has_no_variance():
+    layer = BatchNormalization(momentum=0.5)
+    outputs = layer(tf.fill([1, 1, 1, 3], 4.0), training=True)
+    np.testing.assert_allclose(outputs, np.zeros((1, 1, 1, 3)), atol=1e-5)
+    np.testing.assert_allclose(layer.moving_mean, [2.0] * 3)
+    np.testing.assert_allclose(layer.moving_variance, [0.5] * 3)
+
+
+@pytest.mark.parametrize("normalise", [batch_norm._fused, batch_norm._by_moments])
+@pytest.mark.parametrize(("policy", "dtype"), [("mixed_bfloat16", tf.bfloat16), ("mixed_float16", tf.float16)])
+def test_moments_stay_float32_under_16_bits(normalise, policy, dtype):
+    """A sum of 40,000 values of about 40 overflows float16, and bfloat16 has 8 bits of mantissa."""
+    layer = layer_of(2, policy=policy)
+    inputs = tf.cast(np.random.default_rng(3).normal(size=(4, 100, 100, 2)) * 2 + 40, dtype)
+    exact = inputs.numpy().astype(np.float64)
+    outputs, mean, variance = normalise(layer, inputs, True)
+    assert outputs.dtype == dtype
+    assert mean.dtype == variance.dtype == tf.float32
+    np.testing.assert_allclose(mean, exact.mean(axis=(0, 1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(variance, exact.var(axis=(0, 1, 2)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_parameters_are_float32_under_every_policy(policy):
+    layer = layer_of(policy=policy)
+    outputs = layer(INPUTS, training=True)
+    assert outputs.dtype == layer.compute_dtype
+    assert {variable.dtype for variable in layer.variables} == {"float32"}
+    mean = INPUTS.mean(axis=(0, 1, 2))
+    before = layer_of().get_weights()[2]
+    np.testing.assert_allclose(layer.moving_mean, before * 0.99 + mean * 0.01, atol=1e-3)
+
+
+def test_a_frozen_layer_uses_and_keeps_its_statistics():
+    layer = layer_of()
+    wanted = layer(INPUTS, training=False)
+    before = layer.get_weights()
+    layer.trainable = False
+    np.testing.assert_array_equal(layer(INPUTS, training=True), wanted)
+    for one, other in zip(before, layer.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_compiled_function_moves_the_statistics():
+    layers = [layer_of(), layer_of()]
+    layers[0](INPUTS, training=True)
+    tf.function(lambda inputs: layers[1](inputs, training=True), jit_compile=True)(tf.constant(INPUTS))
+    for one, other in zip(*(layer.get_weights() for layer in layers), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4)

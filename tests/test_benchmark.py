@@ -1,0 +1,198 @@
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from miniature import miniature_detector
+
+from dataset.class_names import ClassNames
+from efficientdet import benchmark as module
+from efficientdet.benchmark import (
+    BenchmarkConfig,
+    Images,
+    Latency,
+    Run,
+    benchmark,
+    candidates_above_threshold,
+    detector_programs,
+    figures,
+    latency_of,
+    log_values,
+    measure_detector,
+    preprocess,
+    timed_runs,
+)
+from efficientdet.checkpoint import Description
+from efficientdet.hyperparameters import Hyperparameters
+from efficientdet.inspection import ModelConfig
+from efficientdet.restore import Restored
+from efficientdet.runtime import Runtime
+from object_detection.suppression import SuppressionConfig
+
+ROOT = Path(__file__).parents[1]
+MODEL = ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={})
+
+
+@pytest.fixture
+def miniature(monkeypatch):
+    """The detector that `benchmark` opens."""
+    detector = miniature_detector()
+    names = ClassNames((1, 2, 3), ("a", "b", "c"))
+    description = Description(model_name="efficientdet-d0", hparams={}, categories=names.to_categories(), weights="raw")
+    restored = Restored(detector=detector, hparams=Hyperparameters(image_size=64), class_names=names,
+                        description=description)
+    monkeypatch.setattr(module, "open_model", lambda _: (restored, Runtime(precision="float32", use_xla=False)))
+    return detector
+
+
+def test_percentiles_of_one_to_hundred():
+    # 100 samples have 99 gaps: the 90th percentile lies 89.1 gaps from the first, at 1 + 89.1.
+    found = latency_of(list(range(100, 0, -1)))
+    assert found == pytest.approx(Latency(mean=50.5, p50=50.5, p90=90.1, p95=95.05, p99=99.01))
+
+
+def test_a_slow_tail_raises_the_percentiles_above_the_mean():
+    # 4 gaps: p90 lies 3.6 gaps from the first, 0.6 of the way from 1 to 11; the reference would say 1.
+    found = latency_of([1, 1, 11, 1, 1])
+    assert found == pytest.approx(Latency(mean=3, p50=1, p90=7, p95=9, p99=10.6))
+
+
+def test_one_sample_is_every_percentile():
+    assert latency_of([0.25]) == Latency(0.25, 0.25, 0.25, 0.25, 0.25)
+
+
+def test_first_run_is_kept_apart_and_the_warm_up_is_dropped():
+    runs = iter(Run({"end_to_end": float(number)}, 0.0) for number in range(100))
+    first, timed = timed_runs(lambda: next(runs), warm_up_runs=10, runs=3)
+    assert first.seconds == {"end_to_end": 0.0}
+    assert [run.seconds["end_to_end"] for run in timed] == [10.0, 11.0, 12.0]
+
+
+def test_figures_and_log_values_by_hand():
+    first = Run({"preprocessing": 1.0, "end_to_end": 5.0}, 0.0)
+    runs = [Run({"preprocessing": 0.5, "end_to_end": seconds}, found) for seconds, found in ((0.1, 10.0), (0.3, 20.0))]
+    report = figures(first, runs, batch_size=4)
+    assert report["images_per_s"] == pytest.approx({"preprocessing": 8.0, "end_to_end": 20.0})
+    assert report["compile_s"] == pytest.approx({"end_to_end": 4.8})
+    assert report["detections_per_image"] == 15.0
+    assert log_values(report) == pytest.approx({
+        "inference_fps": 20.0, "inference_latency_ms": 200.0, "latency_avg": 0.2, "latency_90": 0.28,
+        "latency_95": 0.29, "latency_99": 0.298})
+
+
+def test_images_are_drawn_anew():
+    images = Images(None, size=(64, 96), batch_size=2)
+    (first, sizes, scales), (second, *_) = images.batch(), images.batch()
+    assert first.shape == (2, 64, 96, 3)
+    assert first.dtype == np.uint8
+    assert (first != second).mean() > 0.9
+    assert (first[0] != first[1]).mean() > 0.9
+    np.testing.assert_array_equal(sizes, [[64, 96]] * 2)
+    np.testing.assert_array_equal(scales, np.ones((2, 2)))
+
+
+def test_a_photograph_is_boxed_and_repeated():
+    photograph = np.full((32, 16, 3), 200, np.uint8)
+    images, sizes, scales = Images(photograph, size=(64, 64), batch_size=2).batch()
+    np.testing.assert_array_equal(sizes, [[64, 32]] * 2)
+    np.testing.assert_array_equal(scales, [[0.5, 0.5]] * 2)
+    assert (images[:, :, :32] == 200).all()
+    assert not images[:, :, 32:].any()
+
+
+def test_the_two_parts_give_what_the_whole_gives():
+    detector = miniature_detector()
+    programs = detector_programs(detector, use_xla=False)
+    batch = Images(None, size=(64, 64), batch_size=2).batch()
+    whole = programs.predict(*batch)
+    parts = programs.post_processing(*programs.network(*batch[:2]))
+    np.testing.assert_allclose(np.asarray(parts.scores), np.asarray(whole.scores), rtol=1e-5)
+    np.testing.assert_array_equal(np.asarray(parts.classes), np.asarray(whole.classes))
+    np.testing.assert_allclose(np.clip(np.asarray(parts.boxes), 0, 64), np.asarray(whole.boxes), atol=1e-3)
+
+
+def test_random_weights_give_suppression_work():
+    detector = miniature_detector()
+    programs = detector_programs(detector, use_xla=False)
+    images = Images(None, size=(64, 64), batch_size=1)
+    run = measure_detector(programs, images, preprocessing=lambda photographs: preprocess(photographs, (64, 64)))
+    assert list(run.seconds) == ["preprocessing", "network", "post_processing", "end_to_end"]
+    assert all(seconds > 0 for seconds in run.seconds.values())
+    assert run.detections == 20  # all slots
+
+
+@pytest.mark.parametrize(("threshold", "wanted"), [(0.0, 4), (0.4, 3), (0.5, 2), (1.0, 0)])
+def test_candidates_above_threshold_by_hand(threshold, wanted):
+    detector = miniature_detector()
+    detector.config = replace(detector.config, suppression=SuppressionConfig(score_threshold=threshold, candidates=4))
+    logits = np.array([[-9.0, -8.0], [0.0, 1.0], [3.0, -0.5]])  # 0.5 at 0, 0.38 at -0.5
+    assert candidates_above_threshold(detector, logits) == wanted
+
+
+def test_report_log_and_trace(miniature, tmp_path, capsys):
+    report = benchmark(MODEL, BenchmarkConfig(
+        batch_size=2, runs=3, warm_up_runs=2, trace_folder=str(tmp_path / "trace"),
+        log_file=str(tmp_path / "time_log.txt"), output_json=str(tmp_path / "report.json")))
+    assert json.loads((tmp_path / "report.json").read_text()) == report
+    assert set(report["latency_ms"]) == {"preprocessing", "network", "post_processing", "end_to_end"}
+    assert report["latency_ms"]["end_to_end"]["p50"] <= report["latency_ms"]["end_to_end"]["p99"]
+    assert report["candidates_per_image"] == 100
+    assert report["detections_per_image"] == 20
+    assert report["backend"] == "tensorflow"
+    assert {"tensorflow", "keras", "numpy"} <= set(report["versions"])
+    assert report["peak_host_memory_bytes"] > 2**20
+    lines = [json.loads(line.removeprefix("DLLL ")) for line in (tmp_path / "time_log.txt").read_text().splitlines()]
+    assert lines[-1]["type"] == "LOG"
+    assert lines[-1]["data"] == log_values(report)
+    assert {line["metric"]: line["metadata"]["unit"] for line in lines[:-1]} == {
+        "inference_fps": "images/s", "inference_latency_ms": "ms", "latency_avg": "s", "latency_90": "s",
+        "latency_95": "s", "latency_99": "s"}
+    assert list((tmp_path / "trace").rglob("*.xplane.pb"))
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("p99", "end_to_end", "random pixels", "100 above score 0.001"))
+
+
+def test_a_saved_model_is_timed_end_to_end(tmp_path):
+    from efficientdet.export import export_saved_model
+
+    categories = [{"id": number, "name": str(number)} for number in (1, 2, 3)]
+    export_saved_model(miniature_detector(), str(tmp_path), description=Description(
+        model_name="efficientdet-d0", hparams=Hyperparameters(image_size=64).to_dict(), categories=categories,
+        weights="raw"))
+    report = benchmark(MODEL, BenchmarkConfig(batch_size=2, runs=2, warm_up_runs=1, saved_model_dir=str(tmp_path)))
+    assert list(report["latency_ms"]) == ["end_to_end"]
+    assert report["image_size"] == [64, 64]
+    assert report["detections_per_image"] == 20
+
+
+_WITHOUT_TENSORFLOW = """
+import importlib.abc, importlib.util, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("tensorflow", "tensorboard"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+import efficientdet.benchmark, efficientdet.inspection, efficientdet.journal
+from miniature import miniature_detector
+detector = miniature_detector()
+programs = efficientdet.benchmark.detector_programs(detector, use_xla=False)
+images = efficientdet.benchmark.Images(None, size=(64, 64), batch_size=2)
+run = efficientdet.benchmark.measure_detector(programs, images, preprocessing=None)
+print(sorted(run.seconds), run.detections)
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
+def test_under_jax_with_tensorflow_absent():
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_TENSORFLOW], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "['end_to_end', 'network', 'post_processing'] 20.0"
+

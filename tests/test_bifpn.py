@@ -1,0 +1,128 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from model.bifpn import BifpnConfig, NearestResize, WeightedFusion, build_bifpn, cell_nodes
+from model.detector import named_variables
+from object_detection.errors import InputError
+
+LEVELS_3_TO_7 = [(6, [3, 4]), (5, [2, 5]), (4, [1, 6]), (3, [0, 7]), (4, [1, 7, 8]), (5, [2, 6, 9]), (6, [3, 5, 10]),
+                 (7, [4, 11])]
+LEVELS_3_TO_8 = [(7, [4, 5]), (6, [3, 6]), (5, [2, 7]), (4, [1, 8]), (3, [0, 9]), (4, [1, 9, 10]), (5, [2, 8, 11]),
+                 (6, [3, 7, 12]), (7, [4, 6, 13]), (8, [5, 14])]
+
+
+def pyramid_of(config, *, side=64, channels=(5, 6, 7)):
+    """A model from backbone features of levels 3 to 5 to the pyramid."""
+    inputs = [keras.Input((side >> level, side >> level, number))
+              for level, number in zip(range(3, 6), channels, strict=True)]
+    return keras.Model(inputs, build_bifpn(inputs, config))
+
+
+@pytest.mark.parametrize(("max_level", "table"), [(7, LEVELS_3_TO_7), (8, LEVELS_3_TO_8)])
+def test_the_nodes_are_the_published_ones(max_level, table):
+    assert cell_nodes(3, max_level) == table
+
+
+def test_the_nodes_of_two_levels_and_of_one():
+    assert cell_nodes(4, 5) == [(4, [0, 1]), (5, [1, 2])]
+    assert cell_nodes(3, 3) == []
+
+
+def test_every_edge_of_the_first_cell_has_its_own_convolution():
+    names = set(named_variables(pyramid_of(BifpnConfig(filters=8, cells=2))))
+    resampling = {name.rsplit("/", 2)[0] for name in names if "resample" in name}
+    assert resampling == {"resample_p6"} | {f"fpn_cells/cell_0/{edge}" for edge in (
+        "fnode1/resample_0_2_6", "fnode2/resample_0_1_7", "fnode3/resample_0_0_8", "fnode4/resample_0_1_9",
+        "fnode5/resample_0_2_10")}
+    assert {f"fpn_cells/cell_1/fnode{i}/op_after_combine{5 + i}/conv/pointwise_kernel" for i in range(8)} <= names
+    assert sum("/WSM" in name for name in names) == 2 * 19
+    assert "fpn_cells/cell_0/fnode4/WSM_2" in names
+    assert "fpn_cells/cell_0/fnode7/WSM_2" not in names
+
+
+def test_a_pyramid_whose_features_have_its_filters_resamples_without_weights():
+    names = named_variables(pyramid_of(BifpnConfig(filters=8, cells=1), channels=(8, 8, 8)))
+    assert not [name for name in names if "resample" in name]
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"weight_method": "sum"}, {"separable_conv": False}, {"conv_bn_act_pattern": True}, {"max_level": 8},
+    {"conv_after_downsample": True}, {"apply_bn_for_resampling": False}, {"activation": "relu"}])
+def test_shapes_and_finite_values_of_every_variant(changes):
+    pyramid = pyramid_of(BifpnConfig(**{"filters": 8, "cells": 1, **changes}), side=96)
+    rng = np.random.default_rng(0)
+    inputs = [rng.normal(size=(2, *tensor.shape[1:])).astype(np.float32) for tensor in pyramid.inputs]
+    outputs = pyramid(inputs)
+    sides = [12, 6, 3, 2, 1, 1][: changes.get("max_level", 7) - 2]  # 3 -> 2 -> 1: nearest upwards is by no whole factor
+    assert [tuple(output.shape) for output in outputs] == [(2, side, side, 8) for side in sides]
+    assert all(np.isfinite(output).all() for output in outputs)
+    names = set(named_variables(pyramid))
+    assert any("/WSM" in name for name in names) == (changes.get("weight_method") != "sum")
+    assert ("fpn_cells/cell_0/fnode0/op_after_combine5/conv/bias" in names) == ("conv_bn_act_pattern" not in changes) \
+        or "max_level" in changes
+    assert ("resample_p6/bn/gamma" in names) == ("apply_bn_for_resampling" not in changes)
+
+
+def test_coarse_levels_are_pooled_without_padding_winning():
+    pyramid = pyramid_of(BifpnConfig(filters=4, cells=1), channels=(4, 4, 4), side=128)
+    pooled = keras.Model(pyramid.inputs, pyramid.get_layer("resample_p6.pool").output)
+    features = -1.0 - np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1).repeat(4, axis=-1)  # all negative
+    outputs = pooled([np.zeros((1, 16, 16, 4), np.float32), np.zeros((1, 8, 8, 4), np.float32), features])
+    np.testing.assert_array_equal(outputs[0, :, :, 0], [[-1, -3], [-9, -11]])
+
+
+def fusion_of(weights, *, fusion_relu=True):
+    layer = WeightedFusion(fusion_relu=fusion_relu)
+    layer.build([(None, 2, 2, 3)] * len(weights))
+    layer.set_weights([np.float32(weight) for weight in weights])
+    return layer
+
+
+def test_fusion_by_hand():
+    inputs = [tf.fill([1, 2, 2, 3], value) for value in (1.0, 10.0, 100.0)]
+    found = fusion_of([1.0, 2.0, 3.0])(inputs)
+    np.testing.assert_allclose(found, np.full((1, 2, 2, 3), 321 / 6.0001), rtol=1e-6)
+    negative = fusion_of([1.0, -2.0, 3.0])(inputs)
+    np.testing.assert_allclose(negative, np.full((1, 2, 2, 3), 301 / 4.0001), rtol=1e-6)
+    without_relu = fusion_of([1.0, -2.0, 3.0], fusion_relu=False)(inputs)
+    np.testing.assert_allclose(without_relu, np.full((1, 2, 2, 3), 281 / 2.0001), rtol=1e-6)
+
+
+def test_fusion_of_nothing_but_negative_weights_is_zero():
+    found = fusion_of([-1.0, -2.0])([tf.ones([1, 2, 2, 3])] * 2)
+    np.testing.assert_array_equal(found, np.zeros((1, 2, 2, 3)))
+
+
+def test_fusion_divides_in_float32_under_16_bits():
+    layer = WeightedFusion(dtype="mixed_float16")
+    outputs = layer([tf.ones([1, 2, 2, 3], tf.float16)] * 2)
+    assert outputs.dtype == tf.float16
+    assert {variable.dtype for variable in layer.variables} == {"float32"}
+
+
+@pytest.mark.parametrize("source", [1, 2, 3, 5, 12, 20, 47])
+def test_nearest_is_the_legacy_one_also_for_odd_sizes(source):
+    """The sizes that a pyramid has: twice the coarser map's or one less."""
+    features = np.arange(source * (source + 1), dtype=np.float32).reshape(1, source, source + 1, 1)
+    for size in [(2 * source, 2 * source + 2), (2 * source - 1, 2 * source + 1), (source, source + 1)]:
+        wanted = tf.raw_ops.ResizeNearestNeighbor(images=features, size=size, align_corners=False, half_pixel_centers=False)
+        np.testing.assert_array_equal(NearestResize(size)(features), wanted)
+
+
+def test_nearest_by_hand():
+    features = tf.reshape(tf.range(3.0), (1, 3, 1, 1))
+    np.testing.assert_array_equal(np.ravel(NearestResize((5, 1))(features)), [0, 0, 1, 1, 2])
+
+
+def test_layers_survive_their_configuration():
+    for layer in (WeightedFusion(fusion_relu=False), NearestResize((5, 3))):
+        again = type(layer).from_config(layer.get_config())
+        assert again.get_config() == layer.get_config()
+
+
+@pytest.mark.parametrize("wrong", [{"weight_method": "attn"}, {"filters": 0}, {"cells": 0}])
+def test_a_pyramid_that_cannot_be_is_refused(wrong):
+    with pytest.raises(InputError, match="wanted"):
+        BifpnConfig(**{"filters": 8, "cells": 1, **wrong})

@@ -1,0 +1,86 @@
+import math
+
+import numpy as np
+import oracles
+import pytest
+import tensorflow as tf
+from oracles import to_numpy
+
+from object_detection.box_geometry import IOU_KINDS, box_area, clip_boxes, generalised_iou, iou, pairwise_iou
+
+ONE = [0.0, 0.0, 2.0, 2.0]
+OTHER = [1.0, 1.0, 3.0, 3.0]  # intersection 1, union 7, hull 9, centres 2 apart squared, diagonal squared 18
+
+
+def test_areas_by_hand():
+    boxes = tf.constant([[0.0, 0, 2, 3], [5, 5, 5, 9], [4, 4, 2, 2], [-1, -1, 1, 1]])
+    np.testing.assert_array_equal(box_area(boxes), [6, 0, 0, 4])
+
+
+def test_overlaps_by_hand():
+    others = tf.constant([ONE, OTHER, [2.0, 0, 4, 2], [1.0, 1, 1, 1], [3.0, 3, 1, 1]])
+    overlaps = to_numpy(pairwise_iou(tf.constant([ONE]), others))
+    np.testing.assert_allclose(overlaps, [[1, 1 / 7, 0, 0, 0]], rtol=1e-6)
+
+
+def test_pairs_are_counted_first_by_second():
+    rng = np.random.default_rng(0)
+    boxes, others = oracles.random_boxes(rng, (2, 3)), oracles.random_boxes(rng, (2, 5))
+    overlaps = to_numpy(pairwise_iou(boxes, others))
+    assert overlaps.shape == (2, 3, 5)
+    wanted = [[[oracles.iou(box, other) for other in others[i]] for box in boxes[i]] for i in range(2)]
+    np.testing.assert_allclose(overlaps, wanted, atol=1e-6)
+    np.testing.assert_allclose(iou(boxes[0, 1], others[0, 4]), wanted[0][1][4], atol=1e-6)
+
+
+def test_no_boxes_have_no_overlaps():
+    assert pairwise_iou(tf.zeros([2, 0, 4]), tf.zeros([2, 7, 4])).shape == (2, 0, 7)
+    np.testing.assert_array_equal(pairwise_iou(tf.zeros([3, 4]), tf.zeros([2, 4])), np.zeros((3, 2)))
+
+
+def test_clipping_goes_by_the_size_of_each_image():
+    boxes = tf.constant([[[-5.0, -5, 5, 50]], [[30.0, 30, 90, 90]]])
+    clipped = clip_boxes(boxes, tf.constant([[10, 20], [40, 80]], tf.int32))
+    np.testing.assert_array_equal(clipped, [[[0, 0, 5, 20]], [[30, 30, 40, 80]]])
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [
+    ("iou", 1 / 7), ("giou", 1 / 7 - 2 / 9), ("diou", 1 / 7 - 1 / 9), ("ciou", 1 / 7 - 1 / 9)])
+def test_penalties_by_hand(kind, wanted):
+    assert float(generalised_iou(tf.constant(ONE), tf.constant(OTHER), kind=kind)) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_complete_iou_of_a_lying_and_a_standing_box_by_hand():
+    # intersection 4, union 12, centres (1, 2) and (2, 1), hull 4 x 4
+    shape = 4 / math.pi**2 * (math.atan(2) - math.atan(0.5)) ** 2
+    wanted = 1 / 3 - 2 / 32 - shape**2 / (1 - 1 / 3 + shape)
+    found = generalised_iou(tf.constant([0.0, 0, 2, 4]), tf.constant([0.0, 0, 4, 2]), kind="ciou")
+    assert float(found) == pytest.approx(wanted, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", IOU_KINDS)
+def test_random_pairs_against_the_oracle(kind):
+    rng = np.random.default_rng(1)
+    boxes, others = oracles.random_boxes(rng, (60,)), oracles.random_boxes(rng, (60,))
+    others[:5] = boxes[:5]
+    wanted = [oracles.generalised_iou(box, other, kind) for box, other in zip(boxes, others, strict=True)]
+    np.testing.assert_allclose(generalised_iou(boxes, others, kind=kind), wanted, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", IOU_KINDS)
+def test_empty_boxes_give_finite_values_and_gradients(kind):
+    degenerate = tf.constant([[0.0, 0, 0, 0], [5, 5, 5, 5], [5, 5, 5, 9], [5, 5, 9, 5], [9, 9, 5, 5], [0, 0, 1e-6, 1e-6],
+                              [0, 0, 4, 4], [1e4, 1e4, 1e4, 1e4]])
+    boxes = tf.Variable(tf.repeat(degenerate, 8, axis=0))
+    others = tf.Variable(tf.tile(degenerate, [8, 1]))  # every one with every other
+    with tf.GradientTape() as tape:
+        overlaps = generalised_iou(boxes.value(), others.value(), kind=kind)
+        total = tf.reduce_sum(overlaps)
+    assert np.isfinite(overlaps).all()
+    for gradient in tape.gradient(total, [boxes, others]):
+        assert np.isfinite(gradient).all()
+
+
+def test_an_unknown_kind_is_named():
+    with pytest.raises(ValueError, match=r"'siou'.*iou, giou, diou, ciou"):
+        generalised_iou(tf.constant(ONE), tf.constant(OTHER), kind="siou")

@@ -1,0 +1,109 @@
+import json
+
+import pytest
+
+from dataset.class_names import ClassNames
+from efficientdet.config import TrainingConfig, class_names_for, existing_file, records_of, required, writable_folder
+from efficientdet.hyperparameters import Hyperparameters, with_overrides
+from object_detection.errors import InputError
+
+NAMES = ClassNames((1, 7), ("cat", "dog"))
+
+
+def config(hparams=None, **changes):
+    defaults = {"hparams": with_overrides(Hyperparameters(), hparams or {}), "records": ("train-00000-of-00001.tfrecord",),
+                "val_records": ("val-00000-of-00001.tfrecord",), "val_json_file": None, "class_names": NAMES,
+                "model_dir": "out"}
+    return TrainingConfig(**{**defaults, **changes})
+
+
+@pytest.mark.parametrize(("mode", "epochs", "stop", "last"), [
+    ("traineval", 300, 0, 300), ("train", 400, 0, 301), ("train", 300, 0, 226), ("train", 350, 0, 263),
+    ("train", 1, 0, 1), ("train300", 300, 0, 300), ("traineval", 400, 300, 300), ("traineval", 3, 300, 3),
+    ("train", 400, 300, 300)])
+def test_last_epoch(mode, epochs, stop, last):
+    # efficientdet.md 2.1: 226 of 300, 263 of 350; 400 stop at 300 there by a second rule, here by --stop_epoch.
+    assert config({"num_epochs": epochs}, training_mode=mode, stop_epoch=stop).last_epoch == last
+
+
+@pytest.mark.parametrize(("mode", "benchmark", "evaluates"), [
+    ("traineval", False, True), ("train", False, True), ("train300", False, False), ("traineval", True, False)])
+def test_what_is_evaluated(mode, benchmark, evaluates):
+    assert config(training_mode=mode, benchmark=benchmark).evaluates is evaluates
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"training_mode": "eval"}, "wanted one of train, train300, traineval"),
+    ({"batch_size": 0}, "--batch_size=0"),
+    ({"eval_batch_size": -1}, "--eval_batch_size=-1"),
+    ({"checkpoint_period": 0}, "--checkpoint_period=0"),
+    ({"benchmark_steps": 0}, "--benchmark_steps=0"),
+    ({"log_steps": 0}, "--log_steps=0"),
+    ({"val_records": ()}, "--val_file_pattern is missing"),
+    ({"val_records": (), "training_mode": "train300", "validate": True}, "--validate needs"),
+    ({"hparams": {"var_freeze_expr": "("}}, r"no regular expression"),
+])
+def test_refusals(changes, message):
+    with pytest.raises(InputError, match=message):
+        config(**changes)
+
+
+def test_no_evaluation_needs_no_validation_records():
+    assert config(val_records=(), training_mode="train300").val_records == ()
+    assert config(val_records=(), benchmark=True).val_records == ()
+
+
+def test_required():
+    assert required("x", "flag") == "x"
+    for missing in (None, ""):
+        with pytest.raises(InputError, match="--flag is missing"):
+            required(missing, "flag")
+
+
+def test_existing_file(tmp_path):
+    (tmp_path / "a").touch()
+    assert existing_file(str(tmp_path / "a"), "f") == str(tmp_path / "a")
+    assert existing_file(None, "f") is None
+    assert existing_file("", "f") is None
+    for missing in (tmp_path, tmp_path / "b"):
+        with pytest.raises(InputError, match=f"--f={missing}: there is no such file"):
+            existing_file(str(missing), "f")
+
+
+def test_writable_folder(tmp_path):
+    assert writable_folder(str(tmp_path / "a" / "b"), "f") == str(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").touch()
+    for wrong in (tmp_path / "file", tmp_path / "file" / "b"):
+        with pytest.raises(InputError, match="--f=.*cannot be made a folder"):
+            writable_folder(str(wrong), "f")
+    with pytest.raises(InputError, match="--f is missing"):
+        writable_folder(None, "f")
+
+
+def test_records_are_sorted(tmp_path):
+    for number in (1, 0):
+        (tmp_path / f"train-{number:05d}-of-00002.tfrecord").touch()
+    assert records_of(f"{tmp_path}/train-*", "f") == tuple(
+        f"{tmp_path}/train-{number:05d}-of-00002.tfrecord" for number in (0, 1))
+    with pytest.raises(InputError, match="no file matches"):
+        records_of(f"{tmp_path}/val-*", "f")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    NAMES.write(tmp_path / "train.classes.json")
+    for name, categories in (("same", NAMES.to_categories()), ("other", [{"id": 1, "name": "cow"}])):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"categories": categories, "images": [], "annotations": []}))
+    return tmp_path
+
+
+def test_class_names(folder):
+    records, bare = (f"{folder}/train-00000-of-00001.tfrecord",), (f"{folder}/bare-00000-of-00001.tfrecord",)
+    assert class_names_for(records, json_file=None) == NAMES
+    assert class_names_for(records, json_file=f"{folder}/same.json") == NAMES
+    assert class_names_for(bare, json_file=f"{folder}/same.json") == NAMES
+    with pytest.raises(InputError, match=r"other.json: its categories \(1 cow\) are not .* \(1 cat, 7 dog\)"):
+        class_names_for(records, json_file=f"{folder}/other.json")
+    with pytest.raises(InputError, match="no .classes.json beside the records"):
+        class_names_for(bare, json_file=None)

@@ -1,0 +1,105 @@
+import keras
+import numpy as np
+import pytest
+
+from model.detector import named_variables
+from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV, build_backbone
+from object_detection.errors import InputError
+
+CHANNELS = {  # of levels 1 to 5, and the number of blocks
+    0: ((16, 24, 40, 112, 320), 16), 1: ((16, 24, 40, 112, 320), 23), 2: ((16, 24, 48, 120, 352), 23),
+    3: ((24, 32, 48, 136, 384), 26), 4: ((24, 32, 56, 160, 448), 32), 5: ((24, 40, 64, 176, 512), 39),
+    6: ((32, 40, 72, 200, 576), 45), 7: ((32, 48, 80, 224, 640), 55)}
+
+
+def unfilled(*arguments, **options):
+    """A backbone whose weights exist by name and shape only: drawing B7's takes most of the time."""
+    with keras.StatelessScope(initialize_variables=False):
+        return build_backbone(*arguments, **options)
+
+
+@pytest.mark.parametrize("number", CHANNELS)
+def test_features_of_every_backbone(number):
+    channels, blocks = CHANNELS[number]
+    backbone = unfilled(f"efficientnet-b{number}", (192, 128))
+    assert [output.shape for output in backbone.outputs] == [
+        (None, 192 >> level, 128 >> level, filters) for level, filters in enumerate(channels, start=1)]
+    names = {name.split("/")[1] for name in named_variables(backbone)}
+    assert names == {"stem"} | {f"blocks_{block}" for block in range(blocks)}
+
+
+def test_features_of_a_size_that_is_no_multiple_of_32():
+    backbone = unfilled("efficientnet-b0", (100, 75))
+    assert [output.shape[1:3] for output in backbone.outputs] == [(50, 38), (25, 19), (13, 10), (7, 5), (4, 3)]
+
+
+def test_the_sizes_of_b0():
+    backbone = unfilled("efficientnet-b0", (64, 64))
+    assert len(named_variables(backbone)) == 304
+    assert sum(np.prod(variable.shape) for variable in backbone.variables) == 3_634_844
+    assert sum(np.prod(variable.shape) for variable in backbone.trainable_variables) == 3_595_388
+
+
+def test_stochastic_depth_grows_linearly_from_the_first_block():
+    backbone = unfilled("efficientnet-b0", (64, 64), survival_prob=0.8)
+    rates = {layer.name: layer.rate for layer in backbone.layers if isinstance(layer, keras.layers.Dropout)}
+    assert len(rates) == 9  # blocks that have something to skip
+    for name, place in {"block2b_drop": 2, "block4c_drop": 7, "block6d_drop": 14}.items():
+        assert rates[name] == pytest.approx(0.2 * place / 16)
+
+
+def test_without_stochastic_depth_nothing_is_dropped():
+    backbone = unfilled("efficientnet-b0", (64, 64))
+    assert not [layer for layer in backbone.layers if isinstance(layer, keras.layers.Dropout)]
+
+
+def weights_file(path, *, mean, variance):
+    """Random weights in the form of keras.applications' files; and the model they came from."""
+    keras.utils.set_random_seed(0)
+    model = keras.applications.EfficientNetB0(include_top=False, weights=None, input_shape=(64, 64, 3))
+    rng = np.random.default_rng(0)
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.set_weights([rng.uniform(0.8, 1.2, weight.shape) for weight in layer.get_weights()])
+        if isinstance(layer, keras.layers.Normalization):
+            layer.adapt_mean.assign(mean)
+            layer.adapt_variance.assign(variance)
+            layer.finalize_state()
+    model.save_weights(path)
+    return model
+
+
+def published_features(model, images):
+    """What keras.applications computes with its own files: one more division by the root of the deviation."""
+    normalised = keras.Model(model.input, next(
+        layer.output for layer in model.layers if isinstance(layer, keras.layers.Normalization)))(images)
+    taps = ("block1a_project_bn", "block2b_add", "block3b_add", "block5c_add", "block7a_project_bn")
+    rest = keras.Model(model.get_layer("stem_conv_pad").input, [model.get_layer(tap).output for tap in taps])
+    return rest(normalised / np.sqrt(np.float32(IMAGENET_STDDEV)))
+
+
+def test_weights_from_a_file_see_the_inputs_they_were_trained_on(tmp_path):
+    path = str(tmp_path / "b0.weights.h5")
+    model = weights_file(path, mean=IMAGENET_MEAN, variance=IMAGENET_STDDEV)  # so they are, see keras.applications
+    images = np.random.default_rng(1).integers(0, 256, (2, 64, 64, 3)).astype(np.float32)
+    backbone = build_backbone("efficientnet-b0", (64, 64), weights=path)
+    features = backbone((images / 255 - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STDDEV))
+    for ours, theirs in zip(features, published_features(model, images), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-3 * np.abs(theirs).max())
+        assert np.std(theirs) > 0.01
+
+
+@pytest.mark.parametrize(("mean", "variance"), [
+    ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), ((0.5, 0.5, 0.5), IMAGENET_STDDEV), (IMAGENET_MEAN, (1.0, 1.0, 1.0))])
+def test_weights_for_inputs_normalised_otherwise_are_refused(tmp_path, mean, variance):
+    path = str(tmp_path / "b0.weights.h5")
+    weights_file(path, mean=mean, variance=variance)
+    with pytest.raises(InputError, match="mean"):
+        build_backbone("efficientnet-b0", (64, 64), weights=path)
+
+
+def test_zero_input_stays_zero_to_the_stem():
+    """Padding is zeroed after normalisation, so no layer may normalise again."""
+    backbone = build_backbone("efficientnet-b0", (32, 32))
+    stem = keras.Model(backbone.input, backbone.get_layer("efficientnet-b0.stem.conv2d").output)
+    np.testing.assert_array_equal(stem(np.zeros((1, 32, 32, 3), np.float32)), np.zeros((1, 16, 16, 32)))
