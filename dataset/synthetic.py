@@ -25,7 +25,7 @@ from object_detection.errors import InputError
 _UNITS = 128
 _OVERSAMPLING = 4  # shapes are drawn this much larger and averaged: smooth edges
 _LEAST_SIDE = 10.0  # units; what is smaller could not be learnt at an input of 128
-_LEAST_SEEN = 0.5  # of an object's own pixels; nothing is placed that would hide more of another
+_LEAST_SEEN = 0.6  # of an object's own pixels; nothing is placed that would hide more of another
 _LEAST_INSIDE = 0.7  # of an object's pixels inside the image
 _ATTEMPTS = 12  # to find a place
 _EMPTY_SHARE, _CROWDED_SHARE, _SHOAL_SHARE = 0.04, 0.12, 0.06  # of the images
@@ -141,13 +141,13 @@ class _Kind:
     paint: Callable[[_Pen, np.random.Generator], None]
 
 
-_FISH = _Kind(category_id=2, name="fish", side=(24, 64), aspect=0.55, tilt=0.3, paint=_paint_fish)
+_FISH = _Kind(category_id=2, name="fish", side=(32, 68), aspect=0.55, tilt=0.3, paint=_paint_fish)
 _KINDS = (
-    _Kind(category_id=1, name="ball", side=(14, 48), aspect=1.0, tilt=math.pi, paint=_paint_ball),
+    _Kind(category_id=1, name="ball", side=(22, 56), aspect=1.0, tilt=math.pi, paint=_paint_ball),
     _FISH,
-    _Kind(category_id=4, name="tree", side=(36, 96), aspect=1.8, tilt=0.06, paint=_paint_tree),
-    _Kind(category_id=7, name="pencil", side=(46, 92), aspect=0.25, tilt=0.12, upright_too=True, paint=_paint_pencil),
-    _Kind(category_id=9, name="star", side=(14, 28), aspect=1.0, tilt=math.pi, paint=_paint_star),
+    _Kind(category_id=4, name="tree", side=(40, 96), aspect=1.8, tilt=0.06, paint=_paint_tree),
+    _Kind(category_id=7, name="pencil", side=(52, 92), aspect=0.25, tilt=0.12, upright_too=True, paint=_paint_pencil),
+    _Kind(category_id=9, name="star", side=(20, 34), aspect=1.0, tilt=math.pi, paint=_paint_star),
 )
 
 

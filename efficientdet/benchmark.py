@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 from keras import ops
 
 from efficientdet.device import (
+    backend_name,
     compiled,
     device_name,
     peak_device_memory,
@@ -37,6 +37,7 @@ from object_detection.suppression import detections_from_outputs
 
 WARM_UP_RUNS = 10
 PHOTOGRAPH = (480, 640)  # height, width of what preprocessing gets: COCO's usual size
+_RANDOM_INPUT = "random pixels, drawn anew for each run"
 _LOG_UNITS = {"inference_fps": "images/s", "inference_latency_ms": "ms", "latency_avg": "s", "latency_90": "s",
               "latency_95": "s", "latency_99": "s"}
 
@@ -73,6 +74,7 @@ class Run(NamedTuple):
 
 
 Measure = Callable[[], Run]
+Describe = Callable[[], dict[str, Any]]  # called after the runs
 
 
 class Programs(NamedTuple):
@@ -94,16 +96,13 @@ def latency_of(seconds: Sequence[float]) -> Latency:
 
 def benchmark(model: ModelConfig, config: BenchmarkConfig) -> dict[str, Any]:
     """Measure, print a table, write what was asked for, and return the report."""
-    if config.saved_model_dir:
-        measure, about = _saved_model_measure(model, config)
-    else:
-        measure, about = _detector_measure(model, config)
+    measure, describe = (_saved_model_measure if config.saved_model_dir else _detector_measure)(model, config)
     first, runs = timed_runs(measure, warm_up_runs=config.warm_up_runs, runs=config.runs)
     if config.trace_folder:
         with trace(config.trace_folder):
             measure()
         print(f"wrote a trace of one run: {config.trace_folder}")
-    report = {**about, **_machine(), **figures(first, runs, batch_size=config.batch_size)}
+    report = {**describe(), **_machine(), **figures(first, runs, batch_size=config.batch_size)}
     print("\n".join(table(report)))
     write_report(report, config)
     return report
@@ -259,7 +258,7 @@ def candidates_above_threshold(detector: DenseDetector, class_logits: np.ndarray
     return int(min(above.sum(), suppression.candidates))
 
 
-def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, dict[str, Any]]:
+def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:
     restored, runtime = open_model(model)
     detector = restored.detector
     images = Images(read_image(config.input_image) if config.input_image else None, size=detector.config.image_size,
@@ -271,22 +270,25 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
             return preprocess(photographs, detector.config.image_size)
     else:
         print("preprocessing is not timed: it needs TensorFlow, which is absent")
-    class_logits, _ = programs.network(*to_device(*images.batch())[:2])
-    is_compiled = runtime.use_xla or keras.backend.backend() == "jax"
-    about = {
-        "model": restored.hparams.name,
-        "weights": model.ckpt_path or "random",
-        "runtime": f"{keras.backend.backend()}{' with XLA' if is_compiled else ''}",
-        "precision": runtime.precision,
-        "image_size": list(detector.config.image_size),
-        "input": config.input_image or "random pixels, drawn anew for each run",
-        "score_threshold": detector.config.suppression.score_threshold,
-        "candidates_per_image": candidates_above_threshold(detector, np.asarray(class_logits[0])),
-    }
-    return lambda: measure_detector(programs, images, preprocessing=preprocessing), about
+
+    def describe() -> dict[str, Any]:
+        class_logits, _ = programs.network(*to_device(*images.batch())[:2])
+        is_compiled = runtime.use_xla or backend_name() == "jax"
+        return {
+            "model": restored.hparams.name,
+            "weights": model.ckpt_path or "random",
+            "runtime": f"{backend_name()}{' with XLA' if is_compiled else ''}",
+            "precision": runtime.precision,
+            "image_size": list(detector.config.image_size),
+            "input": config.input_image or _RANDOM_INPUT,
+            "score_threshold": detector.config.suppression.score_threshold,
+            "candidates_per_image": candidates_above_threshold(detector, np.asarray(class_logits[0])),
+        }
+
+    return lambda: measure_detector(programs, images, preprocessing=preprocessing), describe
 
 
-def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, dict[str, Any]]:
+def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:
     from efficientdet.export import load_saved_model
     from efficientdet.hyperparameters import height_and_width, hyperparameters_of
 
@@ -304,20 +306,19 @@ def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[M
         seconds, outputs = _timed(lambda: detect(batch))
         return Run({"end_to_end": seconds}, float(outputs["count"].mean()))
 
-    about = {
+    return measure, lambda: {
         "model": description.model_name,
         "weights": config.saved_model_dir,
         "runtime": "SavedModel",
         "precision": "as exported",
         "image_size": list(size),
-        "input": config.input_image or "random pixels, drawn anew for each run",
+        "input": config.input_image or _RANDOM_INPUT,
     }
-    return measure, about
 
 
 def _machine() -> dict[str, Any]:
     return {
-        "backend": keras.backend.backend(),
+        "backend": backend_name(),
         "device": device_name(),
         "load_average": round(os.getloadavg()[0], 2),
         "versions": versions(),

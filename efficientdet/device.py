@@ -18,6 +18,11 @@ from keras import ops
 _PACKAGES = ("tensorflow", "keras", "jax", "jaxlib", "numpy")
 
 
+def backend_name() -> str:
+    """tensorflow or jax."""
+    return keras.backend.backend()
+
+
 def compiled(function: Callable, network: keras.Model, *, use_xla: bool) -> Callable:
     """A function of tensors as one compiled program, with the weights that `network` has at each call."""
     if _is_jax():
@@ -99,7 +104,7 @@ def versions() -> dict[str, str]:
 
 
 def _is_jax() -> bool:
-    return keras.backend.backend() == "jax"
+    return backend_name() == "jax"
 
 
 def _jitted(function: Callable, network: keras.Model) -> Callable:

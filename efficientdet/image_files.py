@@ -22,7 +22,7 @@ def find_images(names: Sequence[str]) -> tuple[str, ...]:
         path = Path(name)
         if path.is_dir():
             files = sorted(str(file) for file in path.iterdir()
-                           if file.suffix.lower() in _SUFFIXES and not file.name.startswith("."))
+                           if file.suffix.lower() in _SUFFIXES and not file.name.startswith(".") and file.is_file())
         else:
             files = [name] if path.is_file() else sorted(file for file in glob.glob(name) if Path(file).is_file())
         if not files:

@@ -11,6 +11,7 @@ import numpy as np
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.build import build_detector
 from efficientdet.checkpoint import Description, write_arrays
+from efficientdet.device import backend_name
 from efficientdet.hyperparameters import Hyperparameters, height_and_width, hyperparameters_of, with_overrides
 from efficientdet.restore import Restored, restore_detector
 from efficientdet.runtime import Runtime, start_runtime
@@ -109,9 +110,9 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     Compared on `input_image`, else on random pixels. Raises InputError under another backend than TensorFlow, and
     RuntimeError where the two differ.
     """
-    if keras.backend.backend() != "tensorflow":
+    if backend_name() != "tensorflow":
         raise InputError("--mode=export: a SavedModel is written by the TensorFlow backend; KERAS_BACKEND is "
-                         f"{keras.backend.backend()}")
+                         f"{backend_name()}")
     from efficientdet.annotate import Found, _from_checkpoint
     from efficientdet.export import export_saved_model, load_saved_model
     from efficientdet.image_files import read_image

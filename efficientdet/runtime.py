@@ -1,7 +1,5 @@
-"""What a run asks of the machine: precision, compilation, memory, threads, seeds. Called once, before any network."""
+"""What a run asks of the machine: precision, compilation, seeds. Called once, before any network."""
 
-import ctypes
-import sys
 from dataclasses import dataclass
 
 import keras
@@ -28,7 +26,6 @@ def start_runtime(
     """
     if precision is not None and precision not in PRECISIONS:
         raise InputError(f"--precision={precision}: wanted one of {', '.join(PRECISIONS)}")
-    keep_freed_memory()
     accelerated = accelerator_count() > 0
     if precision is None:
         precision = "mixed_float16" if (accelerated if amp is None else amp) else "float32"
@@ -60,20 +57,3 @@ def skip_graph_rewriting() -> None:
         import tensorflow as tf
 
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-
-
-def keep_freed_memory() -> None:
-    """Let glibc reuse the large blocks that a step frees instead of returning them to the kernel.
-
-    Every step on a CPU allocates gigabytes of activations; mapped anew each time, their page faults cost up to half of it.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-    except OSError:
-        return  # another C library: nothing to tune
-    trim_threshold, top_pad, mmap_max = -1, -2, -4  # malloc.h: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX
-    libc.mallopt(ctypes.c_int(trim_threshold), ctypes.c_int(2**31 - 1))
-    libc.mallopt(ctypes.c_int(top_pad), ctypes.c_int(2**28))
-    libc.mallopt(ctypes.c_int(mmap_max), ctypes.c_int(0))

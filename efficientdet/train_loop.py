@@ -1,12 +1,14 @@
 """A training from first to last: weights, steps, averages, checkpoints, evaluations."""
 
 import contextlib
+import dataclasses
 import math
 import os
 import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import keras
@@ -238,12 +240,12 @@ class _Training:
 
     def _save(self, name: str) -> None:
         """Everything that a resumed training needs."""
-        description = Description(**{**vars(self.description), "global_step": self.state.step})
+        description = dataclasses.replace(self.description, global_step=self.state.step)
         write_arrays(str(Path(self.config.model_dir) / name), state_arrays(self.state), description)
 
     def _save_average(self, epoch: int) -> None:
         arrays = {name: np.asarray(value) for name, value in _averages_by_name(self.state).items()}
-        description = Description(**{**vars(self.description), "weights": "averaged", "global_step": self.state.step})
+        description = dataclasses.replace(self.description, weights="averaged", global_step=self.state.step)
         write_arrays(str(Path(self.config.model_dir) / "ema_weights" / f"emackpt-{epoch}"), arrays, description)
 
     def _export(self) -> None:
@@ -251,7 +253,7 @@ class _Training:
         if keras.backend.backend() == "tensorflow":
             from efficientdet.export import export_saved_model
 
-            description = Description(**{**vars(self.description), "weights": "averaged", "global_step": self.state.step})
+            description = dataclasses.replace(self.description, weights="averaged", global_step=self.state.step)
             export_saved_model(self.state.detector, str(Path(self.config.model_dir) / "emackpt-final"),
                                description=description)
 
@@ -273,12 +275,11 @@ class _Training:
 
     def _evaluate(self, *, epoch: int, final: bool = False) -> dict[str, float]:
         config = self.config
-        index = index_records(config.val_records)
-        rows = detect_all(self.predict, index, self._input_config(config.eval_batch_size),
+        rows = detect_all(self.predict, self._val_index, self._input_config(config.eval_batch_size),
                           class_names=config.class_names, samples=config.eval_samples)
         if config.testdev_dir and final:
             write_results(Path(config.testdev_dir) / TESTDEV_FILE_NAME, results_json(rows))
-        measures = self._evaluator(index).evaluate(rows)
+        measures = self._evaluator.evaluate(rows)
         self.journal.say(measures.table() if final else f"epoch {epoch} " + " ".join(
             f"{name}={value:.4f}" for name, value in measures.numbers.items()))
         percent = ",".join(f"{100 * measures.numbers[name]:.2f}" for name in ("AP", "AP50", "AP75", "APs", "APm", "APl"))
@@ -287,16 +288,19 @@ class _Training:
         write_measures(Path(config.model_dir) / ("metrics-final.json" if final else f"metrics-{epoch}.json"), measures)
         return measures.numbers
 
-    def _evaluator(self, index: RecordIndex) -> CocoEvaluator:
-        if not hasattr(self, "_cached_evaluator"):
-            self._cached_evaluator = read_evaluator(index, self.config.class_names, json_file=self.config.val_json_file)
-        return self._cached_evaluator
+    @cached_property
+    def _val_index(self) -> RecordIndex:
+        return index_records(self.config.val_records)
+
+    @cached_property
+    def _evaluator(self) -> CocoEvaluator:
+        return read_evaluator(self._val_index, self.config.class_names, json_file=self.config.val_json_file)
 
     def _validate(self, epoch: int) -> None:
         """The losses of the averaged weights on the validation records, without augmentation."""
         detector, sums, count = self.state.detector, {}, 0
         config = self._input_config(self.config.eval_batch_size)
-        for batch, row_valid in evaluation_dataset(index_records(self.config.val_records), config,
+        for batch, row_valid in evaluation_dataset(self._val_index, config,
                                                    samples=self.config.eval_samples):
             if not np.asarray(row_valid).all():
                 continue  # rows that only fill up the last batch would count as empty images
@@ -306,8 +310,8 @@ class _Training:
                 sums[name] = sums.get(name, 0.0) + float(value)
             count += 1
         if count:
-            means = {f"val_{name}": value / count for name, value in sums.items()}
-            self.journal.log((epoch,), means)
+            means = {name: value / count for name, value in sums.items()}
+            self.journal.log((epoch,), {f"val_{name}": value for name, value in means.items()})
             self.journal.curves(self.state.step, {f"validation/{name}": value for name, value in means.items()})
 
 

@@ -1,6 +1,7 @@
 """The moving average of all weights, batch statistics included (the published figures are the average's)."""
 
 import keras
+import numpy as np
 from keras import ops
 
 
@@ -14,7 +15,7 @@ class WeightAverage:
         self.decay = decay
         self.variables = variables
         # A copy by way of NumPy: a keras.Variable made from a tf.Variable does not copy it, it is that variable.
-        self.averages = [keras.Variable(ops.convert_to_numpy(variable.value).astype("float32"), trainable=False,
+        self.averages = [keras.Variable(np.asarray(variable.value).astype("float32"), trainable=False,
                                         name=variable.name + "_average")
                          for variable in variables]
 
@@ -29,6 +30,6 @@ class WeightAverage:
         """The averages after one more step, as a function without state."""
         step = ops.cast(step, "float32")
         share = 1.0 - ops.minimum(self.decay, (1.0 + step) / (10.0 + step))
-        share = ops.where(applied, share, 0.0)
-        return [average + share * (ops.cast(value, "float32") - average)
+        # Chosen, not multiplied by 0: what a skipped step left in the batch statistics may be NaN.
+        return [ops.where(applied, average + share * (ops.cast(value, "float32") - average), average)
                 for average, value in zip(averages, values, strict=True)]

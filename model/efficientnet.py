@@ -9,6 +9,7 @@ import re
 import keras
 import numpy as np
 
+from model.activations import silu
 from model.batch_norm import BatchNormalization
 from object_detection.errors import InputError
 
@@ -39,6 +40,8 @@ def build_backbone(
         config["dtype"] = keras.config.dtype_policy()
         if isinstance(layer, keras.layers.BatchNormalization):
             return BatchNormalization.from_config(config)
+        if isinstance(layer, keras.layers.Activation) and layer.activation is keras.activations.silu:
+            return keras.layers.Activation(silu, name=config["name"])
         if isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)):
             return keras.layers.Identity(name=config["name"])  # the detector normalises: padding must stay zero
         if isinstance(layer, keras.layers.Dropout):

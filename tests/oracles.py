@@ -10,8 +10,8 @@ TESTDATA = Path(__file__).resolve().parents[1] / "testdata"
 
 
 def to_numpy(tensors):
-    """Tensors of any backend, alone or in tuples and dictionaries, as arrays."""
-    return keras.tree.map_structure(keras.ops.convert_to_numpy, tensors)
+    """Tensors or weights of any backend, alone or in tuples and dictionaries, as arrays."""
+    return keras.tree.map_structure(np.asarray, tensors)
 
 
 def area(box) -> float:
@@ -48,12 +48,12 @@ def generalised_iou(one, other, kind: str) -> float:
 def encode(box, anchor) -> list[float]:
     """(t_y, t_x, t_h, t_w) of one box."""
     box, anchor = np.float64(box), np.float64(anchor)
-    offsets = []
+    shifts, scales = [], []
     for low, high in ((0, 2), (1, 3)):
         side = anchor[high] - anchor[low]
-        offsets.append(((box[low] + box[high]) / 2 - (anchor[low] + anchor[high]) / 2) / side)
-    return offsets + [math.log(max(box[high] - box[low], 1e-8) / (anchor[high] - anchor[low]))
-                      for low, high in ((0, 2), (1, 3))]
+        shifts.append(((box[low] + box[high]) / 2 - (anchor[low] + anchor[high]) / 2) / side)
+        scales.append(math.log(max(box[high] - box[low], 1e-8) / side))
+    return shifts + scales
 
 
 def decode(offsets, anchor) -> list[float]:
@@ -138,7 +138,7 @@ def suppress(boxes, scores, classes, *, config):
 
 
 def _suppress_group(boxes, scores, members, config):
-    grown = np.float64(boxes) + [0, 0, config.iou_pixel_offset, config.iou_pixel_offset]
+    grown = np.float64(boxes) + np.array([0, 0, config.iou_pixel_offset, config.iou_pixel_offset])
     alive = {number: float(scores[number]) for number in members if scores[number] > config.score_threshold}
     chosen = []
     while alive and len(chosen) < config.max_detections:

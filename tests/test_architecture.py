@@ -165,7 +165,7 @@ def breaks_of_backend_places(root: Path) -> list[str]:
     for module, file in modules(root).items():
         for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8"))):
             asks = isinstance(node, ast.Attribute) and node.attr == "backend" and isinstance(node.value, ast.Attribute)
-            asks = asks or isinstance(node, ast.Constant) and node.value == "KERAS_BACKEND"
+            asks = asks or (isinstance(node, ast.Constant) and node.value == "KERAS_BACKEND")
             if asks and module not in ASKS_FOR_THE_BACKEND:
                 broken.append(f"{module}:{node.lineno} asks for the backend")
     return broken

@@ -157,19 +157,6 @@ def test_report_log_and_trace(miniature, tmp_path, capsys):
     assert all(text in shown for text in ("p99", "end_to_end", "random pixels", "100 above score 0.001"))
 
 
-def test_a_saved_model_is_timed_end_to_end(tmp_path):
-    from efficientdet.export import export_saved_model
-
-    categories = [{"id": number, "name": str(number)} for number in (1, 2, 3)]
-    export_saved_model(miniature_detector(), str(tmp_path), description=Description(
-        model_name="efficientdet-d0", hparams=Hyperparameters(image_size=64).to_dict(), categories=categories,
-        weights="raw"))
-    report = benchmark(MODEL, BenchmarkConfig(batch_size=2, runs=2, warm_up_runs=1, saved_model_dir=str(tmp_path)))
-    assert list(report["latency_ms"]) == ["end_to_end"]
-    assert report["image_size"] == [64, 64]
-    assert report["detections_per_image"] == 20
-
-
 _WITHOUT_TENSORFLOW = """
 import importlib.abc, importlib.util, sys
 
@@ -191,7 +178,8 @@ print(sorted(run.seconds), run.detections)
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 def test_under_jax_with_tensorflow_absent():
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
+                   "XLA_FLAGS": "--xla_backend_optimization_level=0"}  # nothing is timed here
     done = subprocess.run([sys.executable, "-c", _WITHOUT_TENSORFLOW], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "['end_to_end', 'network', 'post_processing'] 20.0"

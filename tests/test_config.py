@@ -75,7 +75,7 @@ def test_writable_folder(tmp_path):
     assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").touch()
     for wrong in (tmp_path / "file", tmp_path / "file" / "b"):
-        with pytest.raises(InputError, match="--f=.*cannot be made a folder"):
+        with pytest.raises(InputError, match=r"--f=.*cannot be made a folder"):
             writable_folder(str(wrong), "f")
     with pytest.raises(InputError, match="--f is missing"):
         writable_folder(None, "f")
@@ -105,5 +105,5 @@ def test_class_names(folder):
     assert class_names_for(bare, json_file=f"{folder}/same.json") == NAMES
     with pytest.raises(InputError, match=r"other.json: its categories \(1 cow\) are not .* \(1 cat, 7 dog\)"):
         class_names_for(records, json_file=f"{folder}/other.json")
-    with pytest.raises(InputError, match="no .classes.json beside the records"):
+    with pytest.raises(InputError, match=r"no \.classes\.json beside the records"):
         class_names_for(bare, json_file=None)

@@ -1,3 +1,5 @@
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -65,7 +67,9 @@ def weights_file(path, *, mean, variance):
             layer.adapt_mean.assign(mean)
             layer.adapt_variance.assign(variance)
             layer.finalize_state()
-    model.save_weights(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # keras.Variable.__array__ under NumPy 2
+        model.save_weights(path)
     return model
 
 

@@ -69,7 +69,8 @@ def test_an_untrained_head_believes_in_one_percent_and_in_its_anchors():
 
 def test_convolutions_are_shared_and_statistics_are_not():
     names = set(named_variables(heads_of(HeadConfig(filters=8, depth=2))))
-    convs = {f"class_net/class-{i}/{role}" for i in (0, 1, "predict") for role in ("depthwise_kernel", "pointwise_kernel", "bias")}
+    convs = {f"class_net/class-{i}/{role}" for i in (0, 1, "predict")
+             for role in ("depthwise_kernel", "pointwise_kernel", "bias")}
     norms = {f"class_net/class-{i}-bn-{level}/{role}" for i in (0, 1) for level in (3, 4)
              for role in ("gamma", "beta", "moving_mean", "moving_variance")}
     wanted = convs | norms
@@ -107,9 +108,3 @@ def test_no_hidden_layer_one_level_and_one_class():
     class_logits, box_deltas = network([np.zeros((3, 1, 1, 8), np.float32)])
     assert class_logits.shape == (3, 2, 1)
     assert box_deltas.shape == (3, 2, 4)
-
-
-def test_an_empty_batch():
-    class_logits, box_deltas = heads_of(HeadConfig(filters=8, depth=1))([np.zeros((0, *s, 8), np.float32) for s in PYRAMID])
-    assert class_logits.shape == (0, 40, 3)
-    assert box_deltas.shape == (0, 40, 4)

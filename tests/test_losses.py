@@ -9,7 +9,8 @@ from object_detection.losses import focal_loss, huber_loss
 
 
 def focal(logits, targets, **others):
-    return focal_loss(tf.constant(logits, tf.float32), tf.constant(targets, tf.float32), **{"alpha": 0.25, "gamma": 1.5, **others})
+    options = {"alpha": 0.25, "gamma": 1.5, **others}
+    return focal_loss(tf.constant(logits, tf.float32), tf.constant(targets, tf.float32), **options)
 
 
 def test_focal_loss_by_hand():

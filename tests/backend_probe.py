@@ -1,0 +1,138 @@
+"""What object_detection and model compute, on whichever Keras backend is loaded; run by test_backends.
+
+    python backend_probe.py given.npz found.npz
+
+`tensorflow` is made unimportable first. Arrays in, arrays out.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    sys.modules["tensorflow"] = None
+    sys.path.insert(0, sys.argv[3])
+
+import keras
+import numpy as np
+from keras import ops
+from miniature import miniature_detector
+
+from model.bifpn import BifpnConfig
+from model.dense_detector import LossConfig
+from model.detector import named_variables
+from model.efficientdet import EfficientDetConfig, build_efficientdet
+from model.heads import HeadConfig
+from object_detection.anchor_grid import AnchorConfig
+from object_detection.structures import Batch, Objects
+from object_detection.suppression import SuppressionConfig, detections_from_outputs
+
+
+def given_arrays() -> dict[str, np.ndarray]:
+    """Images, objects and the weights of both networks."""
+    rng = np.random.default_rng(0)
+    corner = rng.uniform(0, 30, (2, 4, 2))
+    given = {
+        "images": rng.integers(0, 256, (2, 64, 64, 3), dtype=np.uint8),
+        "sizes": np.int32([[64, 64], [40, 64]]),
+        "boxes": np.concatenate([corner, corner + rng.uniform(8, 30, (2, 4, 2))], axis=-1).astype(np.float32),
+        "classes": rng.integers(0, 3, (2, 4)).astype(np.int32),
+        "valid": np.array([[True, True, True, False], [True, True, False, False]]),
+        "crowd": np.array([[False, True, False, False], [False] * 4]),
+    }
+    for prefix, network in (("miniature", _detector().network), ("b0", _b0())):
+        for name, variable in named_variables(network).items():
+            low = 0.8 if name.endswith(("gamma", "moving_variance")) else None
+            value = rng.uniform(low, 1.2, variable.shape) if low else rng.normal(size=variable.shape) * 0.1
+            given[f"{prefix}:{name}"] = value.astype(np.float32)
+    return given
+
+
+def found_arrays(given) -> dict[str, np.ndarray]:
+    """Everything that the two backends must agree on, by name."""
+    detector = _detector()
+    for name, variable in named_variables(detector.network).items():
+        variable.assign(given[f"miniature:{name}"])
+    objects = Objects(*(ops.convert_to_tensor(given[name]) for name in ("boxes", "classes", "valid", "crowd")))
+    images, sizes = ops.convert_to_tensor(given["images"]), ops.convert_to_tensor(given["sizes"])
+    targets = _compiled(detector.assign)(objects)
+    detections = _compiled(detector.detect)(images, sizes)
+    logits, deltas = _compiled(detector.outputs)(images, sizes)
+    found = {"outputs.logits": logits, "outputs.deltas": deltas} | _named("targets", targets) | _named("detections", detections)
+    for method, per_class in (("hard", True), ("hard", False), ("gaussian", False)):
+        found |= _named(f"{method}.{per_class}", _suppressed(logits, deltas, detector, method=method, per_class=per_class))
+    terms, gradients = _trained(detector, Batch(images, sizes, objects, None, None), targets)
+    found |= {f"losses.{name}": value for name, value in terms.items()}
+    found |= {f"gradients.{i}": gradient for i, gradient in enumerate(gradients)}
+    found |= dict(zip(("b0.logits", "b0.deltas"), _b0_outputs(detector.normalise(images, sizes), given), strict=True))
+    return {name: ops.convert_to_numpy(value) for name, value in found.items()}
+
+
+def _named(prefix: str, bundle) -> dict:
+    return {f"{prefix}.{name}": value for name, value in bundle._asdict().items()}
+
+
+def _compiled(function):
+    """As one program; step by step JAX would compile every operation by itself."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(function)
+    import tensorflow as tf
+
+    return tf.function(function, autograph=False)
+
+
+def _suppressed(logits, deltas, detector, *, method: str, per_class: bool):
+    config = SuppressionConfig(method=method, per_class=per_class, candidates=80, max_detections=8)
+    anchors = ops.convert_to_tensor(detector.anchors)
+    return _compiled(lambda logits, deltas: detections_from_outputs(logits, deltas, anchors, config=config))(logits, deltas)
+
+
+def _detector():
+    return miniature_detector(losses=LossConfig(iou_loss_type="giou"),
+                              suppression=SuppressionConfig(candidates=100, max_detections=10))
+
+
+def _b0():
+    with keras.StatelessScope(initialize_variables=False):  # drawing weights that are given anyway is slow
+        return build_efficientdet(EfficientDetConfig(
+            backbone="efficientnet-b0", image_size=(64, 64), num_classes=3, bifpn=BifpnConfig(filters=8, cells=1),
+            head=HeadConfig(filters=8, depth=1), anchors=AnchorConfig()))
+
+
+def _b0_outputs(images, given):
+    """Class logits and box deltas of the network with the given weights."""
+    network = _b0()
+    names = {id(variable): name for name, variable in named_variables(network).items()}
+    trainable, frozen = ([ops.convert_to_tensor(given[f"b0:{names[id(variable)]}"]) for variable in variables]
+                         for variables in (network.trainable_variables, network.non_trainable_variables))
+    outputs, _ = _compiled(lambda *state: network.stateless_call(*state, training=False))(trainable, frozen, images)
+    return outputs
+
+
+def _trained(detector, batch, targets):
+    """Loss terms in training and the gradient of every trainable weight."""
+    normalizer = detector.count_positives(targets) + 1.0
+    weights = detector.network.trainable_variables
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            terms = detector.loss_terms(batch, targets, normalizer)
+            loss = sum(terms.values())
+        return terms, tape.gradient(loss, [weight.value for weight in weights])
+
+    import jax
+
+    def loss_of(values):
+        with keras.StatelessScope(state_mapping=list(zip(weights, values, strict=True))):
+            terms = detector.loss_terms(batch, targets, normalizer)
+        return sum(terms.values()), terms
+
+    values = [weight.value for weight in weights]
+    (_, terms), gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))(values)
+    return terms, gradients
+
+
+if __name__ == "__main__":
+    assert keras.backend.backend() == "jax"
+    np.savez(sys.argv[2], **found_arrays(np.load(sys.argv[1])))

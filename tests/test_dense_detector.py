@@ -1,0 +1,249 @@
+import dataclasses
+
+import keras
+import numpy as np
+import oracles
+import pytest
+import tensorflow as tf
+from miniature import miniature_detector
+from oracles import to_numpy
+
+from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
+from model.detector import named_variables
+from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
+from object_detection.anchor_grid import AnchorConfig
+from object_detection.errors import InputError
+from object_detection.structures import Batch, Objects, Targets
+
+MEAN, STDDEV = np.float32(IMAGENET_MEAN), np.float32(IMAGENET_STDDEV)
+
+
+@pytest.fixture(scope="module")
+def detector():
+    """Shared: no test here changes its weights."""
+    return miniature_detector(losses=LossConfig(iou_loss_type="ciou"))
+
+
+def with_config(detector, **changes):
+    """The same network read otherwise."""
+    return DenseDetector(detector.network, dataclasses.replace(detector.config, **changes))
+
+
+def batch_of(rng, *, images=2, valid=True):
+    boxes = oracles.random_boxes(rng, (images, 3), side=64.0)
+    boxes[..., 2:] += 8
+    objects = Objects(boxes, rng.integers(0, 3, (images, 3)).astype(np.int32), np.full((images, 3), valid),
+                      np.zeros((images, 3), bool))
+    return Batch(rng.integers(0, 256, (images, 64, 64, 3), dtype=np.uint8), np.full((images, 2), 64, np.int32), objects,
+                 np.arange(images), np.ones((images, 2), np.float32))
+
+
+def random_outputs(rng, *, images=2, spread=1.0):
+    return (rng.normal(size=(images, 720, 3)).astype(np.float32) * spread,
+            rng.normal(size=(images, 720, 4)).astype(np.float32) * 0.3 * spread)
+
+
+def test_losses_against_the_oracle(detector):
+    rng = np.random.default_rng(0)
+    batch = batch_of(rng, images=1)
+    logits, deltas = random_outputs(rng, images=1)
+    targets = detector.assign(batch.objects)
+    positives = to_numpy(targets.positive)[0]
+    assert float(detector.count_positives(targets)) == positives.sum() > 3
+    found = detector.detection_losses(logits, deltas, targets=targets, normalizer=7.0)
+    classes, wanted_deltas = to_numpy(targets.classes)[0], to_numpy(targets.box_deltas)[0]
+    focal = sum(oracles.focal_loss(float(logits[0, a, k]), int(positives[a] and classes[a] == k), alpha=0.25, gamma=1.5)
+                for a in range(720) for k in range(3))
+    huber = sum(oracles.huber_loss(float(deltas[0, a, i] - wanted_deltas[a, i]), delta=0.1)
+                for a in np.flatnonzero(positives) for i in range(4))
+    overlap = sum(1 - oracles.generalised_iou(oracles.decode(deltas[0, a], detector.anchors[a]),
+                                              oracles.decode(wanted_deltas[a], detector.anchors[a]), "ciou")
+                  for a in np.flatnonzero(positives))
+    wanted = {"cls_loss": focal / 7, "box_loss": 50 * huber / 28, "box_iou_loss": overlap / 28}
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(wanted, rel=1e-4)
+
+
+def whole_pyramid_detector(losses):
+    """A stand-in whose anchors are those of EfficientDet at 256 x 256 and whose network is not used."""
+    images = keras.Input((256, 256, 3))
+    maps = [keras.layers.AveragePooling2D(2**level)(images) for level in range(3, 8)]
+
+    def head(values):
+        return keras.layers.Concatenate(axis=1)([
+            keras.layers.Reshape((-1, values))(keras.layers.Conv2D(9 * values, 1)(features)) for features in maps])
+
+    return DenseDetector(keras.Model(images, [head(7), head(4)]), DenseDetectorConfig(
+        image_size=(256, 256), anchors=AnchorConfig(), losses=losses))
+
+
+def test_the_published_losses(golden_folder):
+    golden, outputs = np.load(golden_folder / "losses.npz"), np.load(golden_folder / "nms_inputs.npz")
+    objects = Objects(np.zeros((2, 9, 4), np.float32), np.zeros((2, 9), np.int32), np.zeros((2, 9), bool),
+                      np.zeros((2, 9), bool))
+    for image in range(2):
+        count = len(golden[f"gt_boxes{image}"])
+        objects.boxes[image, :count] = golden[f"gt_boxes{image}"]
+        objects.classes[image, :count] = golden[f"gt_classes{image}"] - 1
+        objects.valid[image, :count] = True
+    for smoothing, name in ((0.0, "class_loss"), (0.1, "class_loss_smoothing_0p1")):
+        detector = whole_pyramid_detector(LossConfig(label_smoothing=smoothing))
+        targets = detector.assign(objects)
+        np.testing.assert_array_equal(to_numpy(targets.positive).sum(axis=1), golden["num_positives"])
+        losses = detector.detection_losses(tf.constant(outputs["class_logits"]), tf.constant(outputs["box_outputs"]),
+                                           targets=targets, normalizer=detector.count_positives(targets) + 1.0)
+        assert float(losses["cls_loss"]) == pytest.approx(float(golden[name]), rel=1e-5)
+        assert float(losses["box_loss"]) / 50 == pytest.approx(float(golden["box_loss"]), rel=1e-5)
+
+
+def targets_of_one(*, positive=True, ignored=False):
+    """Anchor 0 wants class 1 and offsets of exactly zero."""
+    one = np.zeros((1, 720), bool)
+    one[0, 0] = True
+    return Targets(np.int32(one), np.zeros((1, 720, 4), np.float32), one & positive, one & ignored)
+
+
+def test_an_offset_of_exactly_zero_counts(detector):
+    deltas = np.zeros((1, 720, 4), np.float32)
+    deltas[0, :2] = 1.0
+    losses = detector.detection_losses(np.zeros((1, 720, 3), np.float32), deltas, targets=targets_of_one(), normalizer=1.0)
+    assert float(losses["box_loss"]) == pytest.approx(50 * 0.095)  # four coordinates of anchor 0, none of anchor 1
+
+
+def test_an_ignored_anchor_counts_in_no_class(detector):
+    logits = np.full((1, 720, 3), -1000.0, np.float32)
+    logits[0, 0] = 1000.0
+    deltas = np.zeros((1, 720, 4), np.float32)
+    counted, ignored = (detector.detection_losses(logits, deltas, targets=targets_of_one(positive=False, ignored=ignored),
+                                                  normalizer=1.0)["cls_loss"] for ignored in (False, True))
+    assert float(counted) == pytest.approx(3 * 750)
+    assert float(ignored) == 0.0
+
+
+def test_two_halves_make_a_whole(detector):
+    """What lets two ranks equal one: the normalizer is summed first, the losses add up."""
+    rng = np.random.default_rng(1)
+    batch, (logits, deltas) = batch_of(rng), random_outputs(rng)
+    targets = to_numpy(detector.assign(batch.objects))
+    halves = [detector.detection_losses(logits[i:i + 1], deltas[i:i + 1], normalizer=30.0,
+                                        targets=Targets(*(array[i:i + 1] for array in targets))) for i in range(2)]
+    for name, value in detector.detection_losses(logits, deltas, targets=targets, normalizer=30.0).items():
+        assert float(value) == pytest.approx(float(halves[0][name]) + float(halves[1][name]), rel=1e-5)
+
+
+@pytest.mark.parametrize("iou_loss_type", ["iou", "giou", "diou", "ciou"])
+@pytest.mark.parametrize("valid", [True, False])
+def test_losses_are_finite_in_value_and_gradient(detector, iou_loss_type, valid):
+    rng = np.random.default_rng(2)
+    detector = with_config(detector, losses=LossConfig(iou_loss_type=iou_loss_type))
+    targets = detector.assign(batch_of(rng, valid=valid).objects)
+    logits, deltas = (tf.Variable(array) for array in random_outputs(rng))
+    logits.assign(1000.0 * tf.sign(logits))
+    deltas.assign(tf.where(tf.range(720)[:, None] % 3 == 0, -1000.0, deltas))  # boxes that have shrunk to nothing
+    negative = ~to_numpy(targets.positive)[..., None]
+    deltas.assign(tf.where(negative, 1000.0, deltas))  # boundless ones, whose loss is masked
+    with tf.GradientTape() as tape:
+        losses = detector.detection_losses(logits.value(), deltas.value(), targets=targets, normalizer=1.0)
+        total = sum(losses.values())
+    assert np.isfinite(total)
+    for gradient in tape.gradient(total, [logits, deltas]):
+        assert np.isfinite(gradient).all()
+    if not valid:
+        assert float(losses["box_loss"]) == float(losses["box_iou_loss"]) == 0.0
+
+
+def test_a_perfect_answer_costs_nothing(detector):
+    batch = batch_of(np.random.default_rng(3))
+    targets = to_numpy(detector.assign(batch.objects))
+    right = (targets.classes[..., None] == np.arange(3)) & targets.positive[..., None]
+    losses = detector.detection_losses(np.where(right, 1000.0, -1000.0).astype(np.float32), targets.box_deltas,
+                                       targets=targets, normalizer=1.0)
+    assert {name: float(value) for name, value in losses.items()} == pytest.approx(
+        dict.fromkeys(losses, 0.0), abs=1e-3)
+
+
+def test_weight_decay_acts_on_trainable_kernels_alone():
+    detector = miniature_detector()
+    variables = named_variables(detector.network)
+    kernels = {name: to_numpy(variable.value) for name, variable in variables.items() if name.endswith("kernel")}
+    assert len(kernels) == 4 + 8
+    batch = batch_of(np.random.default_rng(0))
+    targets = detector.assign(batch.objects)
+    losses = detector.loss_terms(batch, targets, 1.0, training=False)
+    assert set(losses) == {"cls_loss", "box_loss", "reg_l2_loss"}
+    assert float(losses["reg_l2_loss"]) == pytest.approx(2e-5 * sum(np.sum(kernel**2) for kernel in kernels.values()), rel=1e-5)
+    frozen = "efficientnet-miniature/blocks_0/conv2d/kernel"
+    variables[frozen].trainable = False
+    losses = detector.loss_terms(batch, targets, 1.0, training=False)
+    assert float(losses["reg_l2_loss"]) == pytest.approx(
+        2e-5 * sum(np.sum(kernel**2) for name, kernel in kernels.items() if name != frozen), rel=1e-5)
+
+
+def test_training_moves_the_batch_statistics_and_evaluation_does_not():
+    detector = miniature_detector()
+    batch = batch_of(np.random.default_rng(0))
+    statistics = [variable for name, variable in named_variables(detector.network).items() if "moving" in name]
+    before = [to_numpy(variable.value) for variable in statistics]
+    detector.loss_terms(batch, detector.assign(batch.objects), 1.0, training=False)
+    assert all((to_numpy(variable.value) == old).all() for variable, old in zip(statistics, before, strict=True))
+    detector.loss_terms(batch, detector.assign(batch.objects), 1.0)
+    assert all((to_numpy(variable.value) != old).any() for variable, old in zip(statistics, before, strict=True))
+
+
+def test_padding_is_zero_after_normalisation(detector):
+    images = np.full((2, 64, 64, 3), 255, np.uint8)
+    sizes = np.int32([[64, 64], [10, 20]])
+    found = to_numpy(detector.normalise(images, sizes))
+    white = (1 - MEAN) / STDDEV
+    np.testing.assert_allclose(found[0], np.broadcast_to(white, (64, 64, 3)), rtol=1e-5)
+    np.testing.assert_allclose(found[1, :10, :20], np.broadcast_to(white, (10, 20, 3)), rtol=1e-5)
+    assert not found[1, 10:].any()
+    assert not found[1, :, 20:].any()
+
+
+def test_nvidias_second_normalisation_goes_over_the_padding_too(detector):
+    twice = with_config(detector, normalisations=2)
+    found = to_numpy(twice.normalise(np.full((1, 64, 64, 3), 255, np.uint8), np.int32([[10, 20]])))
+    np.testing.assert_allclose(found[0, 0, 0], ((1 - MEAN) / STDDEV - MEAN) / STDDEV, rtol=1e-5)
+    np.testing.assert_allclose(found[0, 63, 63], -MEAN / STDDEV, rtol=1e-5)
+
+
+def test_detections_are_what_the_oracle_makes_of_the_outputs(detector):
+    detector = with_config(detector, suppression=dataclasses.replace(
+        detector.config.suppression, candidates=50, max_detections=10, score_threshold=1e-6))
+    batch = batch_of(np.random.default_rng(4))
+    logits, deltas = to_numpy(detector.outputs(batch.images, batch.sizes))
+    found = to_numpy(detector.detect(batch.images, batch.sizes))
+    for image in range(2):
+        scores, classes, numbers = oracles.top_candidates(logits[image], 50)
+        boxes = np.array([oracles.decode(deltas[image, number], detector.anchors[number]) for number in numbers])
+        wanted = oracles.suppress(boxes, scores, classes, config=detector.config.suppression)
+        np.testing.assert_allclose(found.scores[image], [score for _, score in wanted], rtol=1e-3)
+        np.testing.assert_allclose(found.boxes[image], boxes[[number for number, _ in wanted]], atol=1e-2)
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_outputs_and_losses_are_float32_under_16_bits(precision):
+    detector = miniature_detector(precision=precision)
+    batch = batch_of(np.random.default_rng(0))
+    assert {output.dtype for output in detector.network.outputs} == {precision.removeprefix("mixed_")}
+    assert {output.dtype for output in detector.outputs(batch.images, batch.sizes)} == {tf.float32}
+    losses = detector.loss_terms(batch, detector.assign(batch.objects), 1.0)
+    assert {loss.dtype for loss in losses.values()} == {tf.float32}
+    assert all(np.isfinite(loss) for loss in losses.values())
+
+
+def test_the_miniature_is_the_same_for_the_same_seed():
+    networks = [miniature_detector(seed=seed).network for seed in (5, 5, 6)]
+    weights = [np.concatenate([weight.ravel() for weight in network.get_weights()]) for network in networks]
+    np.testing.assert_array_equal(weights[0], weights[1])
+    assert (weights[0] != weights[2]).any()
+
+
+def test_a_network_with_other_anchors_is_refused(detector):
+    with pytest.raises(ValueError, match=r"speaks at 720 anchors, the grid has 180"):
+        with_config(detector, image_size=(32, 32))
+
+
+def test_an_unknown_overlap_is_refused():
+    with pytest.raises(InputError, match=r"'siou'.*iou, giou, diou, ciou"):
+        LossConfig(iou_loss_type="siou")

@@ -1,0 +1,127 @@
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+from oracles import TESTDATA
+
+from efficientdet.build import build_detector, network_config
+from efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.presets import PRESETS
+from model.batch_norm import BatchNormalization
+from model.bifpn import BifpnConfig
+from model.detector import named_variables
+from model.efficientdet import EfficientDetConfig, build_efficientdet
+from model.heads import HeadConfig
+from object_detection.anchor_grid import AnchorConfig, anchor_boxes
+from object_detection.errors import InputError
+
+SIZES = {  # with 90 classes: variables, their values, the trainable ones; anchors at the model's own size
+    "efficientdet-d0": (709, 3_927_203, 3_880_067, 49_104),
+    "efficientdet-d1": (912, 6_697_354, 6_625_898, 76_725),
+    "efficientdet-d2": (987, 8_178_815, 8_097_039, 110_484),
+    "efficientdet-d3": (1165, 12_146_600, 12_032_296, 150_381),
+    "efficientdet-d4": (1354, 20_890_987, 20_723_675, 196_416),
+    "efficientdet-d5": (1482, 33_880_707, 33_653_315, 306_900),
+    "efficientdet-d6": (1565, 52_183_766, 51_871_782, 306_900),
+    "efficientdet-d7": (1565, 52_183_766, 51_871_782, 441_936),
+    "efficientdet-d7x": (1902, 77_564_894, 77_147_166, 442_260),
+}
+
+
+def small_config(**changes):
+    """A D0 with a thin pyramid."""
+    return EfficientDetConfig(**{
+        "backbone": "efficientnet-b0", "image_size": (64, 64), "num_classes": 3, "bifpn": BifpnConfig(filters=8, cells=1),
+        "head": HeadConfig(filters=8, depth=1), "anchors": AnchorConfig(), **changes})
+
+
+def unfilled(config, **options):
+    """A network whose weights exist by name and shape only: drawing those of D7x takes most of the time."""
+    with keras.StatelessScope(initialize_variables=False):
+        return build_efficientdet(config, **options)
+
+
+def count(variables):
+    return sum(int(np.prod(variable.shape)) for variable in variables)
+
+
+def test_the_sizes_are_those_of_every_preset():
+    assert set(SIZES) == set(PRESETS)
+
+
+@pytest.mark.parametrize("model_name", SIZES)
+def test_the_size_of_every_model(model_name):
+    network = unfilled(network_config(hyperparameters_of(model_name, {}), num_classes=90))
+    anchors = SIZES[model_name][3]
+    assert network.output_shape == [(None, anchors, 90), (None, anchors, 4)]
+    assert (len(network.variables), count(network.variables), count(network.trainable_variables)) == SIZES[model_name][:3]
+    assert len(named_variables(network)) == len(network.variables)
+
+
+def test_d0_with_91_classes():
+    network = unfilled(network_config(hyperparameters_of("efficientdet-d0", {}), num_classes=91))
+    assert (count(network.variables), count(network.trainable_variables)) == (3_927_788, 3_880_652)
+    kernels = [variable for name, variable in named_variables(network).items() if name.endswith("kernel")]
+    assert (len(kernels), count(kernels)) == (150, 3_820_960)  # what weight decay acts on
+    pyramid = [variable for name, variable in named_variables(network).items() if name.startswith("fpn_cells")]
+    assert (len(pyramid), count(pyramid)) == (255, 179_321)
+
+
+def test_names_and_shapes_are_those_of_the_published_checkpoint():
+    wanted = json.loads((TESTDATA / "automl_d0_tensors.json").read_text())
+    wanted = {name: tuple(shape) for name, shape in wanted.items() if name != "global_step" and "Momentum" not in name}
+    network = unfilled(network_config(hyperparameters_of("efficientdet-d0", {}), num_classes=7))
+    assert {name: tuple(variable.shape) for name, variable in named_variables(network).items()} == wanted
+
+
+@pytest.mark.parametrize("image_size", [(96, 160), (100, 75), (32, 33)])
+@pytest.mark.parametrize("levels", [(3, 7), (2, 6), (3, 5), (4, 4)])
+def test_outputs_stand_at_the_anchors_of_any_size_and_levels(image_size, levels):
+    low, high = levels
+    anchors = AnchorConfig(min_level=low, max_level=high, num_scales=2)
+    config = small_config(image_size=image_size, anchors=anchors, bifpn=BifpnConfig(
+        filters=8, cells=1, min_level=low, max_level=high), head=HeadConfig(filters=8, depth=0, min_level=low))
+    if low == high:
+        config = dataclasses.replace(config, bifpn=dataclasses.replace(config.bifpn, filters=112))
+    wanted = len(anchor_boxes(anchors, image_size))
+    assert unfilled(config).output_shape == [(None, wanted, 3), (None, wanted, 4)]
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("mixed_float16", "float16"), ("mixed_bfloat16", "bfloat16")])
+def test_precision_is_of_the_computation_only_and_of_this_network_only(precision, dtype):
+    before = keras.config.dtype_policy()
+    network = unfilled(small_config(), precision=precision)
+    assert keras.config.dtype_policy() == before
+    assert {output.dtype for output in network.outputs} == {dtype}
+    assert {variable.dtype for variable in network.variables} == {"float32"}
+
+
+def test_one_seed_gives_one_network_with_outputs_that_are_finite():
+    networks = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        networks.append(build_efficientdet(small_config(image_size=(32, 32))))
+    images = np.random.default_rng(0).normal(size=(1, 32, 32, 3)).astype(np.float32)
+    outputs = [network(images) for network in networks]
+    for one, other in zip(*outputs, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert np.isfinite(one).all()
+        assert np.std(one) > 0
+
+
+@pytest.mark.parametrize("wrong", [
+    {"num_classes": 0}, {"image_size": (64, 31)}, {"bifpn": BifpnConfig(filters=8, cells=1, min_level=6, max_level=7)}])
+def test_a_network_that_cannot_be_is_refused(wrong):
+    with pytest.raises(InputError, match=r"wanted|has levels"):
+        small_config(**wrong)
+
+
+def test_batch_statistics_can_be_frozen():
+    hparams = hyperparameters_of("efficientdet-d0", {"is_training_bn": False, "image_size": 64})
+    with keras.StatelessScope(initialize_variables=False):
+        network = build_detector(hparams, num_classes=2).network
+    norms = [layer for layer in network.layers if isinstance(layer, BatchNormalization)]
+    assert norms
+    assert not any(layer.trainable for layer in norms)

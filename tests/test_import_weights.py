@@ -1,0 +1,285 @@
+import json
+import re
+
+import numpy as np
+import pytest
+from miniature import MINIATURE_BACKBONE, miniature_detector
+from oracles import TESTDATA, to_numpy
+
+from dataset.class_names import COCO_2017, ClassNames
+from efficientdet.checkpoint import Description, write_arrays
+from efficientdet.restore import restore_detector
+from efficientdet.weights import Source, load_backbone, load_weights, load_what_fits, read_source
+from model.detector import named_variables
+from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
+from model.import_weights import check_against, from_nvidia, is_object_based, model_arrays
+from object_detection.errors import InputError
+
+SEVEN = ClassNames(tuple(range(1, 8)), tuple("abcdefg"))
+THREE = ClassNames((1, 2, 3), ("one", "two", "three"))
+FOUR = ClassNames((1, 2, 3, 4), ("one", "two", "three", "four"))
+
+
+def shapes_of(file: str) -> dict[str, tuple[int, ...]]:
+    """The tensors of a published checkpoint in the order of their names."""
+    return {name: tuple(shape) for name, shape in json.loads((TESTDATA / file).read_text()).items()}
+
+
+def arrays_like(network, *, num_classes=None, seed=0) -> dict[str, np.ndarray]:
+    """Random arrays for every weight of the network, or with another number of class rows."""
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    for name, variable in named_variables(network).items():
+        shape = list(variable.shape)
+        if num_classes and re.fullmatch("class_net/class-predict/(pointwise_kernel|bias)", name):
+            shape[-1] = 9 * num_classes
+        arrays[name] = rng.uniform(0.5, 1.5, shape).astype(np.float32)
+    return arrays
+
+
+def values_of(network) -> dict[str, np.ndarray]:
+    return {name: to_numpy(variable.value) for name, variable in named_variables(network).items()}
+
+
+def assert_holds(network, arrays):
+    values = values_of(network)
+    assert values.keys() == arrays.keys()
+    for name, value in values.items():
+        np.testing.assert_array_equal(value, arrays[name], err_msg=name)
+
+
+@pytest.fixture
+def network():
+    return miniature_detector(num_classes=3).network
+
+
+# Names
+
+
+def test_averages_stand_for_the_raw_values_and_the_optimizer_is_no_model():
+    arrays = {"a/kernel": 1, "a/kernel/ExponentialMovingAverage": 2, "a/kernel/Momentum": 3, "global_step": 4, "b/bias": 5,
+              "save_counter": 6, "save_counter/.ATTRIBUTES/VARIABLE_VALUE": 7,
+              "optimizer/iter/.ATTRIBUTES/VARIABLE_VALUE": 8, "a/.OPTIMIZER_SLOT/optimizer/average": 9}
+    assert model_arrays(arrays) == {"a/kernel": 2, "b/bias": 5}
+    assert model_arrays(arrays, averaged=False) == {"a/kernel": 1, "b/bias": 5}
+    assert model_arrays({"a/kernel/ExponentialMovingAverage": 2}) == {"a/kernel": 2}
+    assert model_arrays({}) == {}
+
+
+def test_what_does_not_fit_is_named():
+    arrays = {"a": np.zeros(3), "b": np.zeros((2, 2)), "x": np.zeros(1)}
+    check_against(arrays, {"a": (3,), "b": (2, 2), "x": (1,)}, source="file")
+    with pytest.raises(InputError, match=r"^file: c is missing; x is unexpected; b has shape \(2, 2\), wanted \(2,\)$"):
+        check_against(arrays, {"a": (3,), "b": (2,), "c": (1,)}, source="file")
+    with pytest.raises(InputError, match=r"^file: n0 is missing.*n4 is missing; and 5 more$"):
+        check_against({}, {f"n{i}": () for i in range(10)}, source="file")
+
+
+def test_nvidias_numbers_become_our_names_one_to_one():
+    """By shape: each of NVIDIA's tensors gets a name whose published tensor has the same shape, and none is left over."""
+    published, numbered = shapes_of("automl_d0_tensors.json"), shapes_of("nvidia_d0_tensors.json")
+    published = {name: shape for name, shape in published.items() if name != "global_step" and "Momentum" not in name}
+    arrays = {name: np.zeros(shape, np.int8) for name, shape in numbered.items()}
+    slots = {f"{name.removesuffix('/.ATTRIBUTES/VARIABLE_VALUE')}/.OPTIMIZER_SLOT/optimizer/average/.ATTRIBUTES/VARIABLE_VALUE":
+             array for name, array in arrays.items()}
+    others = {"_CHECKPOINTABLE_OBJECT_GRAPH": b"", "save_counter/.ATTRIBUTES/VARIABLE_VALUE": 1,
+              "optimizer/awg_optimizer/momentum/.ATTRIBUTES/VARIABLE_VALUE": 0.9}
+    translated = from_nvidia({**arrays, **slots, **others}, in_layer_order(published))
+    assert {name: array.shape for name, array in translated.items()} == published
+    assert is_object_based({**arrays, **others})
+    assert not is_object_based(published)
+
+
+def in_layer_order(names):
+    """Names as the network has them: blocks by number, and in a block expansion, depthwise, squeeze and projection."""
+    roles = ["conv2d/", "tpu_batch_normalization/", "depthwise_conv2d/", "tpu_batch_normalization_1/", "se/conv2d/",
+             "se/conv2d_1/", "conv2d_1/", "tpu_batch_normalization_2/"]
+    first = ["depthwise_conv2d/", "tpu_batch_normalization/", "se/conv2d/", "se/conv2d_1/", "conv2d/",
+             "tpu_batch_normalization_1/"]
+
+    def place(name):
+        match = re.match(r"efficientnet-b0/(?:blocks_(\d+)|stem)/(.*)", name)
+        if not match:
+            return (99, 0)
+        order = first if match[1] == "0" else roles
+        return (-1 if match[1] is None else int(match[1]), [match[2].startswith(role) for role in order].index(True))
+
+    return sorted(names, key=place)
+
+
+def test_what_has_no_counterpart_keeps_its_name():
+    path = "backbone/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"
+    found = from_nvidia({path: 1, "segmentation/.ATTRIBUTES/VARIABLE_VALUE": 2}, ["efficientnet-b0/stem/conv2d/kernel"])
+    assert found == {"efficientnet-b0/stem/conv2d/kernel": 1, "segmentation": 2}
+
+
+# Whole checkpoints, on a miniature
+
+
+@pytest.mark.parametrize("averaged", [True, False])
+def test_a_checkpoint_of_the_same_classes_is_loaded_whole(network, tmp_path, averaged):
+    right, wrong = arrays_like(network), arrays_like(network, seed=1)
+    first, second = (right, wrong) if averaged else (wrong, right)
+    prefix = str(tmp_path / "ckpt")
+    write_arrays(prefix, {**second, "global_step": np.int64(7), **{f"{name}/Momentum": array for name, array in wrong.items()},
+                          **{f"{name}/ExponentialMovingAverage": array for name, array in first.items()}},
+                 Description(model_name="miniature", hparams={}, categories=THREE.to_categories(), weights="raw and averaged"))
+    load_weights(network, read_source(prefix), class_names=THREE, averaged=averaged)
+    assert_holds(network, right)
+
+
+@pytest.mark.parametrize("load", [load_weights, load_what_fits])
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda arrays: arrays.pop("box_net/box-0/bias"), "box_net/box-0/bias is missing"),
+    (lambda arrays: arrays.update(extra=np.zeros(2)), "extra is unexpected"),
+    (lambda arrays: arrays.update({"box_net/box-0/bias": np.zeros(25)}), r"box-0/bias has shape \(25,\), wanted \(24,\)"),
+])
+def test_a_tensor_that_does_not_fit_is_an_error_and_changes_nothing(network, load, change, message):
+    arrays, before = arrays_like(network), values_of(network)
+    change(arrays)
+    with pytest.raises(InputError, match=f"^some/ckpt: .*{message}"):
+        load(network, Source("some/ckpt", arrays, None), class_names=THREE)
+    assert_holds(network, before)
+
+
+@pytest.mark.parametrize("rows", [90, 91])
+def test_published_class_rows_are_read_by_category_id(rows):
+    network = miniature_detector(num_classes=80).network
+    arrays = arrays_like(network, num_classes=rows)
+    by_class = np.tile(np.arange(rows, dtype=np.float32), (24, 9, 1))  # the value is the row; anchor-major
+    arrays["class_net/class-predict/pointwise_kernel"] = by_class.reshape(1, 1, 24, 9 * rows)
+    arrays["class_net/class-predict/bias"] = by_class[0].reshape(-1)
+    load_weights(network, Source("coco", arrays, None), class_names=COCO_2017)
+    values = values_of(network)
+    wanted = np.tile(np.float32(COCO_2017.category_ids) - 1, (9, 1))
+    assert wanted[0, [0, 25, 79]].tolist() == [0, 27, 89]  # person, umbrella (28), toothbrush (90)
+    np.testing.assert_array_equal(values["class_net/class-predict/bias"].reshape(9, 80), wanted)
+    kernel = values["class_net/class-predict/pointwise_kernel"].reshape(24, 9, 80)
+    np.testing.assert_array_equal(kernel, np.broadcast_to(wanted, (24, 9, 80)))
+    np.testing.assert_array_equal(values["box_net/box-predict/bias"], arrays["box_net/box-predict/bias"])
+
+
+def test_90_rows_are_not_cut_down_to_classes_that_are_not_cocos():
+    network = miniature_detector(num_classes=80).network
+    others = ClassNames(tuple(range(1, 81)), tuple(f"kind {i}" for i in range(80)))
+    source = Source("coco", arrays_like(network, num_classes=90), None)
+    with pytest.raises(InputError, match="coco: its classes are not those asked for"):
+        load_weights(network, source, class_names=others)
+    assert "starts anew" in load_what_fits(network, source, class_names=others)[1]
+
+
+def description_of(class_names):
+    return Description(model_name="efficientdet-d0", hparams={}, categories=class_names.to_categories(), weights="raw")
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_a_head_of_other_classes_starts_anew_and_says_so(network, described):
+    arrays = arrays_like(network, num_classes=4)
+    source = Source("some/ckpt", arrays, description_of(FOUR) if described else None)
+    before = values_of(network)
+    with pytest.raises(InputError, match="its classes are not those asked for"):
+        load_weights(network, source, class_names=THREE)
+    lines = load_what_fits(network, source, class_names=THREE)
+    kept = {name for name in before if name.startswith("class_net/class-predict/")}
+    assert_holds(network, {name: before[name] if name in kept else arrays[name] for name in before})
+    assert lines[0] == f"{len(before) - 3} weights from some/ckpt"
+    assert lines[1].startswith("class_net/class-predict starts anew: the checkpoint ")
+    assert ("has 4 classes (one, two, three, four), the data 3 (one, two, three)" in lines[1]) == described
+
+
+def test_as_many_classes_of_other_names_are_other_classes(network):
+    others = ClassNames((1, 2, 3), ("red", "green", "blue"))
+    source = Source("some/ckpt", arrays_like(network), description_of(others))
+    with pytest.raises(InputError, match="red, green, blue"):
+        load_weights(network, source, class_names=THREE)
+    assert "starts anew" in load_what_fits(network, source, class_names=THREE)[1]
+
+
+def test_the_same_classes_are_all_kept(network):
+    arrays = arrays_like(network)
+    lines = load_what_fits(network, Source("some/ckpt", arrays, description_of(THREE)), class_names=THREE)
+    assert lines == [f"all {len(arrays)} weights from some/ckpt"]
+    assert_holds(network, arrays)
+
+
+def test_the_backbone_alone(network):
+    arrays, before = arrays_like(network, num_classes=50), values_of(network)
+    lines = load_backbone(network, Source("some/ckpt", arrays, None))
+    assert lines == ["20 backbone weights from some/ckpt"]
+    assert_holds(network, {name: arrays[name] if name.startswith(MINIATURE_BACKBONE) else before[name] for name in before})
+    del arrays[f"{MINIATURE_BACKBONE}/blocks_0/conv2d/kernel"]
+    with pytest.raises(InputError, match="blocks_0/conv2d/kernel is missing"):
+        load_backbone(network, Source("some/ckpt", arrays, None))
+
+
+def test_a_file_that_is_no_checkpoint_is_named(tmp_path):
+    with pytest.raises(InputError, match="nowhere"):
+        read_source(str(tmp_path / "nowhere"))
+    (tmp_path / "broken.index").write_bytes(b"nothing of the kind")
+    with pytest.raises(InputError, match="broken"):
+        read_source(str(tmp_path / "broken"))
+
+
+# The published networks
+
+
+def restored(folder, **options):
+    return restore_detector(str(folder), model_name="efficientdet-d0", model_name_given=True,
+                            overrides={"image_size": 256}, class_names=SEVEN, **options)
+
+
+@pytest.fixture(scope="module")
+def automl(golden_folder):
+    return restored(golden_folder / "efficientdet-d0-7cls")
+
+
+@pytest.fixture(scope="module")
+def nvidia(golden_folder):
+    return restored(golden_folder / "nvidia-efficientdet-d0-7cls")
+
+
+def assert_outputs(outputs, golden):
+    np.testing.assert_allclose(outputs[0], golden["class_logits"], atol=1e-4, rtol=0)
+    np.testing.assert_allclose(outputs[1], golden["box_outputs"], atol=1e-4, rtol=0)
+
+
+def test_automls_network(automl, golden_folder):
+    golden = np.load(golden_folder / "forward_efficientdet-d0.npz")
+    assert_outputs(automl.detector.network(golden["network_input"], training=False), golden)
+    assert (automl.hparams.normalisations, automl.hparams.fusion_relu) == (1, True)
+    assert automl.class_names == SEVEN
+    assert automl.description.weights == "averaged"
+
+
+def test_the_raw_values_of_that_checkpoint_are_another_network(automl, golden_folder):
+    source = read_source(str(golden_folder / "efficientdet-d0-7cls"))
+    averages = {name: to_numpy(variable.value) for name, variable in named_variables(automl.detector.network).items()}
+    try:
+        load_weights(automl.detector.network, source, class_names=SEVEN, averaged=False)
+        for value in values_of(automl.detector.network).values():
+            np.testing.assert_array_equal(value, np.full_like(value, 0.123))
+    finally:
+        for name, variable in named_variables(automl.detector.network).items():
+            variable.assign(averages[name])
+
+
+def test_nvidias_network_from_pixels_normalised_twice(nvidia, golden_folder):
+    golden = np.load(golden_folder / "nvidia_forward_efficientdet-d0.npz")
+    once_more = (golden["network_input"] - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STDDEV)
+    assert_outputs(nvidia.detector.network(once_more, training=False), golden)
+
+
+def test_nvidias_conventions_come_with_its_checkpoint(nvidia):
+    assert (nvidia.hparams.normalisations, nvidia.hparams.fusion_relu) == (2, False)
+    assert nvidia.hparams.aspect_ratios == ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))
+    assert nvidia.detector.config.normalisations == 2
+    np.testing.assert_allclose(nvidia.detector.anchors[1], (-7.2, -18.4, 15.2, 26.4), rtol=1e-6)
+    fusion = [layer for layer in nvidia.detector.network.layers if hasattr(layer, "fusion_relu")]
+    assert len(fusion) == 24
+    assert not any(layer.fusion_relu for layer in fusion)
+
+
+def test_a_published_checkpoint_does_not_fit_other_classes(automl, golden_folder):
+    source = read_source(str(golden_folder / "efficientdet-d0-7cls"))
+    with pytest.raises(InputError, match=r"efficientdet-d0-7cls.*classes"):
+        load_weights(automl.detector.network, source, class_names=COCO_2017)

@@ -1,0 +1,150 @@
+"""inspector.py as a user calls it, and what its modes dry and export do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from miniature import miniature_detector
+
+from dataset.class_names import COCO_2017, ClassNames
+from efficientdet import export as export_module
+from efficientdet import inspection
+from efficientdet.annotate import Found
+from efficientdet.benchmark import BenchmarkConfig, benchmark
+from efficientdet.checkpoint import Description, checkpoint_prefix, read_arrays, read_description
+from efficientdet.hyperparameters import Hyperparameters
+from efficientdet.inspection import Agreement, ModelConfig, compare_detections, dry_run, multiply_adds, open_model, summary
+from efficientdet.restore import Restored
+from efficientdet.runtime import Runtime
+from model.detector import named_variables
+
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={})
+MISTAKES = [
+    (("--mode=serve",), "flag --mode=serve: value should be one of <dry|export|benchmark|video>"),
+    (("--tensorrt=INT8",), "--tensorrt=INT8: is gone: TensorFlow no longer contains TensorRT; run an ONNX file"),
+    (("--tflite_path=a.tflite",), "--tflite_path=a.tflite: is gone: TensorFlow hands TFLite on to the package LiteRT"),
+    (("--output_image_dir=out",), "--output_image_dir=out: is gone: it never did anything; infer.py --output_dir"),
+    (("--debug",), "is gone: it never did anything here; infer.py --debug"),
+    (("--bm_runs=0",), "--bm_runs=0: wanted at least 1"),
+    (("--nms_method=soft",), "--nms_method=soft"),
+    (("--input_image=nosuch.jpg",), "--input_image=nosuch.jpg: there is no such file"),
+    (("--saved_model_dir=.",), "--saved_model_dir=.: holds no saved_model.pb"),
+    (("--mode=dry", "--export_ckpt=."), "--export_ckpt=.: is a folder; wanted a prefix"),
+    (("--mode=export",), "--saved_model_dir is missing"),
+    (("--mode=video", "--output_video=a.mp4"), "--input_video is missing"),
+    (("--mode=video", "--input_video=nosuch.mp4", "--output_video=a.mp4"), "--input_video=nosuch.mp4: there is no such"),
+    (("--mode=video", "--input_video=there.mp4"), "--output_video is missing"),
+    (("--mode=video", "--input_video=there.mp4", "--output_video=a.avi"), "wanted a name that ends in .mp4"),
+]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A path on which the slow packages cannot be imported."""
+    folder = tmp_path_factory.mktemp("poison")
+    for name in ("tensorflow", "keras", "jax"):
+        (folder / f"{name}.py").write_text(f"raise RuntimeError('{name} was imported')\n")
+    (folder / "there.mp4").touch()
+    return folder, {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
+def test_a_mistake_is_one_line_before_tensorflow(environment, arguments, message):
+    folder, variables = environment
+    done = subprocess.run([sys.executable, str(ROOT / "inspector.py"), *arguments], cwd=folder, env=variables,
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("inspector.py: error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def miniature(monkeypatch):
+    """What every mode opens."""
+    names = ClassNames((1, 7, 9), ("a", "b", "c"))
+    hparams = Hyperparameters(image_size=64)
+    description = Description(model_name="efficientdet-d0", hparams=hparams.to_dict(),
+                              categories=names.to_categories(), weights="raw")
+    restored = Restored(detector=miniature_detector(), hparams=hparams, class_names=names, description=description)
+    monkeypatch.setattr(inspection, "open_model", lambda _: (restored, Runtime(precision="float32", use_xla=False)))
+    return restored
+
+
+def test_multiply_adds_by_hand():
+    shared = keras.layers.SeparableConv2D(4, 3, padding="same")
+    images = keras.Input((8, 8, 3))
+    large = keras.layers.Conv2D(4, 3, strides=2, padding="same")(images)  # 4 x 4 x (3 x 3 x 3 x 4) = 1,728
+    small = keras.layers.DepthwiseConv2D(3, strides=2, padding="same")(large)  # 2 x 2 x (3 x 3 x 4) = 144
+    # 4 x 4 x (3 x 3 x 4 + 4 x 4) = 832, and 2 x 2 x 52 = 208
+    outputs = [keras.layers.GlobalAveragePooling2D()(shared(level)) for level in (large, small)]
+    network = keras.Model(images, keras.layers.Dense(5)(outputs[0] + outputs[1]))  # 20
+    assert multiply_adds(network) == 1728 + 144 + 832 + 208 + 20
+
+
+def test_summary_of_d0_with_random_weights():
+    restored, runtime = open_model(ModelConfig(
+        ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={"num_classes": 90}))
+    shown = summary(restored)
+    assert shown["trainable parameters"] == "3,880,067"  # reference/efficientdet.md 3.5
+    assert shown["anchors"] == "49,104"
+    assert shown["classes"] == "90"
+    assert shown["GFLOPs"].startswith("4.98 ")  # the paper: 2.5 billion multiply-adds
+    assert runtime.precision == "float32"
+
+
+def test_random_weights_have_the_classes_of_coco_unless_told():
+    assert inspection._names_for(None) == COCO_2017
+    assert inspection._names_for(2) == ClassNames((1, 2), ("class 1", "class 2"))
+
+
+def test_dry_run_writes_a_checkpoint_by_name(miniature, tmp_path, capsys):
+    dry_run(MODEL, export_ckpt=str(tmp_path / "ckpt"))
+    prefix = checkpoint_prefix(tmp_path)
+    arrays, variables = read_arrays(prefix), named_variables(miniature.detector.network)
+    assert arrays.keys() == variables.keys()
+    for name, variable in variables.items():
+        np.testing.assert_array_equal(arrays[name], np.asarray(variable))
+    written = read_description(prefix)
+    assert written.categories == miniature.class_names.to_categories()
+    assert (written.model_name, written.weights) == ("efficientdet-d0", "raw")
+    assert "720" in capsys.readouterr().out  # anchors
+
+
+def test_export_is_read_back_compared_and_timed(miniature, tmp_path, capsys, monkeypatch):
+    folder = str(tmp_path)
+    inspection.export(MODEL, folder, input_image=None)
+    assert "read back: 100.0% of 20 detections agree" in capsys.readouterr().out
+    report = benchmark(MODEL, BenchmarkConfig(batch_size=2, runs=2, warm_up_runs=1, saved_model_dir=folder))
+    assert list(report["latency_ms"]) == ["end_to_end"]
+    assert report["image_size"] == [64, 64]
+    assert report["detections_per_image"] == 20
+    for variable in miniature.detector.network.trainable_variables:  # what lies in the folder is now another model
+        variable.assign(-variable)
+    monkeypatch.setattr(export_module, "export_saved_model", lambda *_, **__: None)
+    with pytest.raises(RuntimeError, match="does not find what the detector in memory finds"):
+        inspection.export(MODEL, folder, input_image=None)
+
+
+def found(boxes, scores, category_ids):
+    return Found(np.array(boxes, np.float32).reshape(-1, 4), np.array(scores, np.float32), np.array(category_ids))
+
+
+def test_detections_agree_in_any_order():
+    ours = found([[0, 0, 9, 9], [5, 5, 8, 8]], [0.5, 0.4], [1, 2])
+    others = found([[5, 5, 8, 8.25], [0, 0, 9, 9]], [0.5, 0.375], [2, 1])
+    assert compare_detections(ours, others, pixels=0.5) == pytest.approx(Agreement(2, 1.0, 0.025))
+    assert compare_detections(ours, others, pixels=0.1).share == 0.5
+
+
+def test_another_class_or_number_is_no_agreement():
+    ours = found([[0, 0, 9, 9]], [0.5], [1])
+    assert compare_detections(ours, found([[0, 0, 9, 9]], [0.5], [2]), pixels=1).share == 0
+    assert compare_detections(ours, found([[0, 0, 9, 9]] * 2, [0.5, 0.4], [1, 1]), pixels=1).share == 0.5
+    assert compare_detections(ours, found([], [], []), pixels=1).share == 0
+    assert compare_detections(found([], [], []), found([], [], []), pixels=1) == Agreement(0, 1.0, 0.0)

@@ -1,0 +1,60 @@
+"""The real programs on the real network: records -> train.py -> eval.py -> infer.py, each a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from drawn_records import draw_records
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def call(script, *arguments):
+    done = subprocess.run([sys.executable, str(ROOT / script), *arguments], cwd="/", capture_output=True, text=True,
+                          timeout=600, env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"})
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    drawn = draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 8, "val": 4})
+    model_dir = tmp_path_factory.mktemp("model")
+    done = call("train.py", f"--training_file_pattern={drawn.folder}/train-*.tfrecord",
+                f"--val_file_pattern={drawn.folder}/val-*.tfrecord", f"--model_dir={model_dir}", "--batch_size=4",
+                "--eval_batch_size=4", "--num_epochs=1", "--lr=0.01", "--hparams=image_size=64",
+                "--precision=float32", "--use_xla=false")
+    return drawn, model_dir, done
+
+
+def test_train(trained):
+    _, model_dir, done = trained
+    assert "AP50" in done.stdout
+    assert "ETA" in done.stderr
+    for name in ("ckpt-final.index", "emackpt-final/saved_model.pb", "time_log.txt", "config.json", "classes.json",
+                 "metrics-final.json"):
+        assert (model_dir / name).is_file(), name
+
+
+def test_eval_finds_what_training_found(trained, tmp_path):
+    drawn, model_dir, _ = trained
+    done = call("eval.py", f"--ckpt={model_dir}", f"--val_file_pattern={drawn.folder}/val-*.tfrecord", "--batch_size=4",
+                f"--output_json={tmp_path}/numbers.json", "--precision=float32", "--use_xla=false")
+    assert "AP50" in done.stdout
+    found = json.loads((tmp_path / "numbers.json").read_text())
+    wanted = json.loads((model_dir / "metrics-final.json").read_text())
+    assert found["images"] == 4
+    assert found["detections"] == pytest.approx(wanted["detections"], rel=0.05)
+    assert found["AP"] == pytest.approx(wanted["AP"], abs=0.02)
+
+
+def test_infer_from_the_exported_model(trained, tmp_path):
+    drawn, model_dir, _ = trained
+    call("infer.py", f"--image_path={drawn.folder}/val", f"--saved_model_dir={model_dir}/emackpt-final",
+         f"--output_dir={tmp_path}/new/out", "--min_score_thresh=0.01")
+    images = sorted(path.name for path in (drawn.folder / "val").glob("*.jpg"))
+    assert sorted(path.name for path in (tmp_path / "new" / "out").iterdir()) == [*images, "detections.json"]

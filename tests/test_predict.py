@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+from miniature import miniature_detector
+
+from efficientdet.predict import build_predict
+from model.detector import named_variables
+from object_detection.structures import Detections
+
+
+def inputs():
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (2, 64, 64, 3), dtype=np.uint8)
+    return images, np.int32([[64, 64], [40, 64]]), np.float32([[1.0, 1.0], [2.5, 3.0]])
+
+
+def arrays(detections):
+    return Detections(*map(np.asarray, detections))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_clips_then_scales_what_the_detector_finds(compiled):
+    detector = miniature_detector()
+    images, sizes, scales = inputs()
+    found = arrays(build_predict(detector, compiled=compiled)(images, sizes, scales))
+    plain = arrays(detector.detect(images, sizes))
+    np.testing.assert_allclose(found.scores, plain.scores, atol=1e-5)
+    for i in range(2):
+        bounds = np.tile(sizes[i], 2).astype(np.float32)
+        wanted = np.clip(plain.boxes[i], 0, bounds) * np.tile(scales[i], 2)
+        np.testing.assert_allclose(found.boxes[i][found.valid[i]], wanted[plain.valid[i]], rtol=1e-4, atol=1e-2)
+    assert found.valid.any(axis=1).all()
+    assert found.boxes[1].max() <= 64 * 3.0
+
+
+def test_uses_the_weights_of_the_moment():
+    detector = miniature_detector()
+    predict = build_predict(detector, compiled=False)
+    before = arrays(predict(*inputs()))
+    bias = named_variables(detector.network)["class_net/class-predict/bias"]
+    bias.assign(np.full(bias.shape, 3.0, np.float32))
+    after = arrays(predict(*inputs()))
+    assert before.scores.max() < 0.2
+    assert after.scores[:, 0].min() > 0.9
+
+
+def test_no_detection_above_the_threshold():
+    detector = miniature_detector()
+    bias = named_variables(detector.network)["class_net/class-predict/bias"]
+    bias.assign(np.full(bias.shape, -30.0, np.float32))
+    found = arrays(build_predict(detector, compiled=False)(*inputs()))
+    assert not found.valid.any()
+    assert not found.scores.any()

@@ -1,0 +1,278 @@
+"""From a checkpoint on disk to COCO numbers, annotated images and an exported model, with the miniature network."""
+
+import json
+
+import numpy as np
+import pytest
+from drawn_records import draw_records
+from miniature import miniature_detector
+from PIL import Image
+
+from dataset.class_names import COCO_2017, ClassNames
+from dataset.pipeline import InputConfig, evaluation_dataset
+from dataset.record_index import index_records
+from efficientdet import restore
+from efficientdet.annotate import AnnotationConfig, annotate
+from efficientdet.checkpoint import Description, write_arrays
+from efficientdet.evaluate import EvaluationConfig, check_categories, detect_all, evaluate_checkpoint, read_evaluator
+from efficientdet.export import export_saved_model, load_saved_model
+from efficientdet.hyperparameters import height_and_width, hyperparameters_of
+from efficientdet.predict import build_predict
+from efficientdet.restore import restore_detector
+from model.detector import named_variables
+from object_detection.coco_ground_truth import read_ground_truth
+from object_detection.errors import InputError
+from object_detection.structures import Detections
+
+HPARAMS = hyperparameters_of("efficientdet-d0", {"image_size": 64, "nms_configs.sigma": 0.4})
+
+
+def build_miniature(hparams, *, num_classes, precision="float32"):
+    return miniature_detector(num_classes, height_and_width(hparams.image_size), precision=precision)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def miniature_network():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(restore, "build_detector", build_miniature)
+        yield
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    return draw_records(tmp_path_factory.mktemp("drawn"), images={"val": 7}, side=80)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(drawn, tmp_path_factory):
+    """Raw weights as the miniature's, averages 10 % larger."""
+    prefix = str(tmp_path_factory.mktemp("checkpoint") / "ckpt")
+    raw = values(miniature_detector(len(drawn.class_names)))
+    averages = {f"{name}/ExponentialMovingAverage": value * np.float32(1.1) for name, value in raw.items()}
+    write_arrays(prefix, {**raw, **averages, "global_step": np.int64(5)}, describe(drawn.class_names, global_step=5))
+    return prefix
+
+
+def describe(class_names, **changes):
+    defaults = {"model_name": "efficientdet-d0", "hparams": HPARAMS.to_dict(), "categories": class_names.to_categories(),
+                "weights": "raw and averaged"}
+    return Description(**{**defaults, **changes})
+
+
+def values(detector):
+    return {name: np.asarray(variable.value) for name, variable in named_variables(detector.network).items()}
+
+
+def restored(path, **changes):
+    return restore_detector(path, **{"model_name": "efficientdet-d0", "model_name_given": False, "overrides": {}, **changes})
+
+
+# restore
+
+
+@pytest.mark.parametrize(("averaged", "factor"), [(True, 1.1), (False, 1.0)])
+def test_restores_averaged_or_raw_weights(checkpoint, drawn, averaged, factor):
+    found = restored(checkpoint, averaged=averaged)
+    start = values(miniature_detector(len(drawn.class_names)))
+    for name, value in values(found.detector).items():
+        np.testing.assert_array_equal(value, start[name] * np.float32(factor), err_msg=name)
+    assert found.description.weights == ("averaged" if averaged else "raw")
+    assert found.description.global_step == 5
+    assert found.class_names == drawn.class_names
+
+
+def test_checkpoint_says_what_it_is_and_overrides_have_the_last_word(checkpoint):
+    found = restored(checkpoint, model_name="efficientdet-d3", overrides={"nms_configs.method": "hard"})
+    assert (found.hparams.name, found.hparams.image_size, found.hparams.nms_configs.sigma) == ("efficientdet-d0", 64, 0.4)
+    assert found.hparams.nms_configs.method == "hard"
+    assert found.description.hparams["nms_configs"]["method"] == "hard"
+
+
+def test_another_model_by_name_is_refused(checkpoint):
+    with pytest.raises(InputError, match="holds efficientdet-d0; --model_name=efficientdet-d1 asked for another"):
+        restored(checkpoint, model_name="efficientdet-d1", model_name_given=True)
+
+
+def test_other_classes_are_refused(checkpoint):
+    with pytest.raises(InputError, match="its classes are ball, fish, tree, pencil, star; those of the data are cow"):
+        restored(checkpoint, class_names=ClassNames((1,), ("cow",)))
+
+
+def test_missing_weight_is_named(drawn, tmp_path):
+    arrays = values(miniature_detector(len(drawn.class_names)))
+    del arrays["box_net/box-0/bias"]
+    write_arrays(str(tmp_path / "ckpt"), arrays, describe(drawn.class_names))
+    with pytest.raises(InputError, match="box_net/box-0/bias is missing"):
+        restored(str(tmp_path / "ckpt"))
+
+
+def test_checkpoint_without_description_takes_the_classes_of_the_data(tmp_path):
+    names = ClassNames((4, 5, 6), ("a", "b", "c"))
+    write_arrays(str(tmp_path / "ckpt"), values(miniature_detector(3)), describe(names))
+    (tmp_path / "ckpt.json").unlink()
+    found = restored(str(tmp_path), class_names=names, overrides={"image_size": 64})
+    assert (found.class_names, found.description.global_step) == (names, 0)
+
+
+def test_ninety_rows_without_description_are_coco(tmp_path):
+    wide = values(miniature_detector(90))
+    write_arrays(str(tmp_path / "ckpt"), wide, describe(COCO_2017))
+    (tmp_path / "ckpt.json").unlink()
+    found = restored(str(tmp_path), overrides={"image_size": 64})
+    assert found.class_names == COCO_2017
+    bias = wide["class_net/class-predict/bias"].reshape(-1, 90)
+    rows = [category_id - 1 for category_id in COCO_2017.category_ids]
+    np.testing.assert_array_equal(values(found.detector)["class_net/class-predict/bias"].reshape(-1, 80), bias[:, rows])
+
+
+# evaluate
+
+
+def inputs(drawn, batch_size=3):
+    return InputConfig(image_size=(64, 64), batch_size=batch_size, category_ids=drawn.class_names.category_ids)
+
+
+def perfect_predict(drawn, config):
+    """Returns what the records hold, in original pixels."""
+    objects = iter([batch for batch, _ in evaluation_dataset(index_records(drawn.records("val")), config)])
+
+    def predict(images, sizes, scales):
+        batch = next(objects)
+        boxes = np.asarray(batch.objects.boxes) * np.tile(np.asarray(scales), 2)[:, None]
+        valid = np.asarray(batch.objects.valid) & ~np.asarray(batch.objects.crowd)
+        return Detections(boxes, np.where(valid, 0.9, 0.0).astype(np.float32), np.asarray(batch.objects.classes), valid)
+
+    return predict
+
+
+@pytest.mark.parametrize("against_json", [True, False])
+def test_perfect_detections_have_ap_1(drawn, against_json):
+    index, config = index_records(drawn.records("val")), inputs(drawn)
+    evaluator = read_evaluator(index, drawn.class_names, json_file=drawn.annotations("val") if against_json else None)
+    rows = detect_all(perfect_predict(drawn, config), index, config, class_names=drawn.class_names)
+    measures = evaluator.evaluate(rows)
+    assert measures.numbers["AP50"] == pytest.approx(1.0)
+    assert measures.numbers["AP"] > 0.9  # letterboxing rounds to whole pixels
+    assert measures.images == 7
+    assert measures.unknown_images == 0
+
+
+@pytest.mark.parametrize(("samples", "images"), [(0, 7), (4, 4), (100, 7)])
+def test_samples(drawn, samples, images):
+    config = inputs(drawn)
+    rows = detect_all(perfect_predict(drawn, config), index_records(drawn.records("val")), config,
+                      class_names=drawn.class_names, samples=samples)
+    assert len(rows.evaluated_ids) == images
+
+
+def test_categories_must_mean_the_same(drawn):
+    truth = read_ground_truth(drawn.annotations("val"))
+    check_categories(truth, drawn.class_names)
+    ids, names = drawn.class_names.category_ids, drawn.class_names.names
+    for other, message in ((ClassNames(ids, ("cube", *names[1:])), "category 1 is 'ball' there and 'cube' to the detector"),
+                           (ClassNames(ids[1:], names[1:]), "category 1 is 'ball' there and None"),
+                           (ClassNames((*ids, 99), (*names, "x")), "category 99 is None there and 'x'")):
+        with pytest.raises(InputError, match=message):
+            check_categories(truth, other)
+
+
+def test_evaluates_a_checkpoint(checkpoint, drawn, tmp_path, capsys):
+    measures = evaluate_checkpoint(EvaluationConfig(
+        ckpt_path=checkpoint, records=drawn.records("val"), json_file=drawn.annotations("val"),
+        class_names=drawn.class_names, model_name="efficientdet-d0", model_name_given=False, overrides={}, batch_size=4,
+        testdev_dir=str(tmp_path / "testdev"), output_json=str(tmp_path / "new" / "numbers.json"), precision="float32",
+        use_xla=False))
+    out = capsys.readouterr().out
+    assert "AP50" in out
+    assert all(name in out for name in drawn.class_names.names)
+    stored = json.loads((tmp_path / "new" / "numbers.json").read_text())
+    assert stored["AP"] == measures.numbers["AP"]
+    assert stored["images"] == 7
+    results = json.loads((tmp_path / "testdev" / "detections_test-dev2017_test_results.json").read_text())
+    assert len(results) == measures.detections > 0
+    assert {result["category_id"] for result in results} <= set(drawn.class_names.category_ids)
+
+
+# annotate and export
+
+
+def annotation(images, output_dir, **changes):
+    defaults = {"images": tuple(map(str, images)), "output_dir": str(output_dir), "ckpt_path": None, "saved_model_dir": None,
+                "model_name": "efficientdet-d0", "model_name_given": False, "overrides": {}, "min_score": 0.0,
+                "precision": "float32", "use_xla": False}
+    return AnnotationConfig(**{**defaults, **changes})
+
+
+def test_annotates_from_checkpoint_and_from_the_export_alike(checkpoint, drawn, tmp_path, capsys):
+    images = sorted((drawn.folder / "val").glob("*.jpg"))[:3]
+    (tmp_path / "broken.jpg").write_text("no image")
+    for name in ("first", "second", "third"):
+        (tmp_path / name).mkdir()
+    annotate(annotation([*images, tmp_path / "broken.jpg"], tmp_path / "first", ckpt_path=checkpoint, batch_size=2))
+    out = capsys.readouterr().out
+    assert "left out: " in out
+    assert "broken.jpg: cannot be decoded" in out
+    assert "annotated 3 images" in out
+    saved = str(tmp_path / "saved")
+    annotate(annotation(images, tmp_path / "second", ckpt_path=checkpoint, saved_model_dir=saved))  # writes it, then runs it
+    annotate(annotation(images, tmp_path / "third", saved_model_dir=saved))
+    found = [json.loads((tmp_path / name / "detections.json").read_text()) for name in ("first", "second", "third")]
+    assert found[1] == found[2]
+    assert {result["file_name"] for result in found[0]} == {path.name for path in images}
+    scores = [np.array([result["score"] for result in results]) for results in found]
+    assert min(map(len, scores)) > 10
+    np.testing.assert_allclose(np.sort(scores[0])[-10:], np.sort(scores[1])[-10:], atol=2e-3)
+    for path in images:
+        original = np.asarray(Image.open(path))
+        drawing = np.asarray(Image.open(tmp_path / "first" / path.name))
+        assert drawing.shape == original.shape
+        assert np.abs(drawing.astype(int) - original).mean() > 3  # something was drawn
+
+
+def test_nothing_readable(checkpoint, tmp_path):
+    (tmp_path / "broken.jpg").write_text("no image")
+    with pytest.raises(InputError, match="none of 1 images could be decoded"):
+        annotate(annotation([tmp_path / "broken.jpg"], tmp_path, ckpt_path=checkpoint))
+
+
+def test_drawn_are_scores_from_the_threshold_on(checkpoint, drawn, tmp_path):
+    image = sorted((drawn.folder / "val").glob("*.jpg"))[0]
+    annotate(annotation([image], tmp_path, ckpt_path=checkpoint, min_score=1.1))
+    assert len(json.loads((tmp_path / "detections.json").read_text())) > 0  # all of them, whatever is drawn
+    original = np.asarray(Image.open(image)).astype(int)
+    assert np.abs(np.asarray(Image.open(tmp_path / image.name)) - original).mean() < 3  # JPEG again, nothing drawn
+
+
+@pytest.fixture(scope="module")
+def exported(drawn, tmp_path_factory):
+    detector = miniature_detector(len(drawn.class_names))
+    folder = str(tmp_path_factory.mktemp("saved"))
+    export_saved_model(detector, folder, description=describe(drawn.class_names, weights="raw"))
+    return detector, folder
+
+
+@pytest.mark.parametrize("shape", [(2, 64, 64, 3), (1, 128, 96, 3), (3, 20, 45, 3)])
+def test_exported_model_takes_images_of_any_size(exported, drawn, shape):
+    detector, folder = exported
+    signature, description = load_saved_model(folder)
+    images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    found = {name: np.asarray(value) for name, value in signature(images).items()}
+    count, slots = shape[0], 20
+    assert {name: (value.shape, value.dtype) for name, value in found.items()} == {
+        "boxes": ((count, slots, 4), np.float32), "scores": ((count, slots), np.float32),
+        "classes": ((count, slots), np.int64), "count": ((count,), np.int32)}
+    assert set(found["classes"].ravel()) <= set(drawn.class_names.category_ids)
+    assert (found["boxes"] <= np.tile(shape[1:3], 2) * 1.03).all()
+    assert description.categories == drawn.class_names.to_categories()
+    if shape[1:3] == (64, 64):
+        full = np.tile(np.int32([[64, 64]]), (count, 1))
+        wanted = build_predict(detector, compiled=False)(images, full, np.ones((count, 2), np.float32))
+        np.testing.assert_allclose(found["scores"], np.asarray(wanted.scores), atol=1e-5)
+        np.testing.assert_array_equal(found["count"], np.asarray(wanted.valid).sum(axis=1))
+        ids = np.array(drawn.class_names.category_ids)[np.asarray(wanted.classes)]
+        np.testing.assert_array_equal(found["classes"][:, :5], ids[:, :5])
+
+
+def test_no_saved_model_of_ours(tmp_path):
+    with pytest.raises(InputError, match="is no SavedModel of this project"):
+        load_saved_model(str(tmp_path))

@@ -1,0 +1,278 @@
+"""Whole trainings of the miniature network on drawn images."""
+
+import json
+
+import numpy as np
+import pytest
+from drawn_records import draw_records
+from miniature import miniature_detector
+from PIL import Image
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from dataset.class_names import ClassNames, read_class_names
+from dataset.coco import read_coco
+from dataset.shards import ConversionConfig, convert
+from efficientdet import restore, train_loop
+from efficientdet.checkpoint import read_arrays, read_description
+from efficientdet.config import TrainingConfig
+from efficientdet.export import load_saved_model
+from efficientdet.hyperparameters import height_and_width, hyperparameters_of
+from efficientdet.journal import Journal
+from efficientdet.runtime import Runtime
+from efficientdet.train_loop import train
+from model.detector import named_variables
+from object_detection.coco_evaluation import MEASURE_NAMES
+from object_detection.errors import InputError
+
+HPARAMS = {"image_size": 64, "num_epochs": 3, "learning_rate": 0.02, "lr_warmup_epoch": 1.0, "lr_warmup_init": 0.001,
+           "jitter_min": 0.8, "jitter_max": 1.2, "moving_average_decay": 0.9}
+STEPS = 4  # an epoch: 16 images by 4
+
+
+def build_miniature(hparams, *, num_classes, precision="float32", backbone_weights=None):
+    return miniature_detector(num_classes, height_and_width(hparams.image_size), precision=precision)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def miniature_network():
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (train_loop, restore):
+            patch.setattr(module, "build_detector", build_miniature)
+        yield
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 16, "val": 6})
+
+
+def config(drawn, model_dir, hparams=None, **changes):
+    defaults = {
+        "hparams": hyperparameters_of("efficientdet-d0", {**HPARAMS, **(hparams or {})}),
+        "records": drawn.records("train"), "val_records": drawn.records("val"), "val_json_file": None,
+        "class_names": drawn.class_names, "model_dir": str(model_dir), "batch_size": 4, "eval_batch_size": 4,
+        "checkpoint_period": 1, "precision": "float32", "use_xla": False}
+    return TrainingConfig(**{**defaults, **changes})
+
+
+@pytest.fixture(scope="module")
+def unbroken(drawn, tmp_path_factory):
+    """(folder, numbers) of a training that evaluates after every epoch."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    numbers = train(config(drawn, folder, val_json_file=drawn.annotations("val"), validate=True, lr_tb=True,
+                           testdev_dir=str(folder / "testdev")))
+    return folder, numbers
+
+
+def log_of(folder, name="time_log.txt"):
+    lines = (folder / name).read_text().splitlines()
+    assert all(line.startswith("DLLL ") for line in lines)
+    return [json.loads(line.removeprefix("DLLL ")) for line in lines]
+
+
+def test_files(unbroken):
+    folder, _ = unbroken
+    for name in ("ckpt", "ckpt-final", "ema_weights/emackpt-1", "ema_weights/emackpt-2", "ema_weights/emackpt-3"):
+        for suffix in (".index", ".data-00000-of-00001", ".json"):
+            assert (folder / f"{name}{suffix}").is_file(), name + suffix
+    assert (folder / "emackpt-final" / "saved_model.pb").is_file()
+    assert sorted(file.name for file in folder.glob("metrics-*")) == ["metrics-1.json", "metrics-2.json", "metrics-final.json"]
+    assert (folder / "testdev" / "detections_test-dev2017_test_results.json").is_file()
+    assert not [file for file in folder.rglob(".*") if file.is_file()]
+
+
+def test_numbers(unbroken):
+    folder, numbers = unbroken
+    assert list(numbers) == list(MEASURE_NAMES)
+    stored = json.loads((folder / "metrics-final.json").read_text())
+    assert {name: stored[name] for name in MEASURE_NAMES} == numbers
+    assert stored["images"] == 6
+
+
+def test_configuration_and_classes_lie_beside(unbroken, drawn):
+    folder, _ = unbroken
+    stored = json.loads((folder / "config.json").read_text())
+    assert stored["hparams"]["learning_rate"] == HPARAMS["learning_rate"]
+    assert stored["steps_per_epoch"] == STEPS
+    assert read_class_names(folder / "classes.json") == drawn.class_names
+    for name, weights, step in (("ckpt-final", "raw and averaged", 12), ("ckpt", "raw and averaged", 12),
+                                ("ema_weights/emackpt-2", "averaged", 8)):
+        description = read_description(str(folder / name))
+        assert (description.weights, description.global_step) == (weights, step)
+        assert ClassNames.from_categories(description.categories) == drawn.class_names
+
+
+def test_log_is_dllogger_s(unbroken):
+    entries = log_of(unbroken[0])
+    for entry in entries:
+        assert all(isinstance(entry[name], str) for name in ("timestamp", "datetime", "elapsedtime"))
+        assert set(entry) - {"timestamp", "datetime", "elapsedtime", "type"} == (
+            {"step", "data"} if entry["type"] == "LOG" else {"metric", "metadata"})
+    merged = {name: value for entry in entries if entry["type"] == "LOG" for name, value in entry["data"].items()}
+    assert merged.keys() >= {"avg_fps_training", "avg_latency_training", "training_loss", "e2e_training_time", "epoch",
+                             "validation_accuracy_mAP", "val_cls_loss"}
+    steps = [entry["data"]["steps"] for entry in entries if "fps" in entry.get("data", {})]
+    assert steps == [[i, i + 1] for i in range(3 * STEPS)]
+
+
+def test_curves(unbroken):
+    [file] = unbroken[0].glob("events.out.tfevents.*")
+    found = {}
+    for event in EventFileLoader(str(file)).Load():
+        for value in event.summary.value:
+            found.setdefault(value.tag, []).append(event.step)
+    assert found["train/loss"] == [STEPS, 2 * STEPS, 3 * STEPS]
+    assert found["learning_rate"] == list(range(1, 3 * STEPS + 1))
+    assert found["validation/AP"] == [STEPS, 2 * STEPS, 3 * STEPS]
+    assert {"train/cls_loss", "train/box_loss", "train/reg_l2_loss", "train/gradient_norm", "examples/sec",
+            "validation/cls_loss"} <= found.keys()
+
+
+def test_average_differs_from_the_weights_and_is_what_is_stored(unbroken):
+    folder, _ = unbroken
+    state, average = read_arrays(str(folder / "ckpt-final")), read_arrays(str(folder / "ema_weights" / "emackpt-3"))
+    assert set(average) == {name for name in state if f"{name}/ExponentialMovingAverage" in state}
+    for name, value in average.items():
+        assert value.tobytes() == state[f"{name}/ExponentialMovingAverage"].tobytes(), name
+        assert (value != state[name]).any(), name
+    assert any(name.endswith("moving_variance") for name in average)
+
+
+def test_exported_model_has_the_averaged_weights(unbroken, drawn):
+    folder, _ = unbroken
+    signature, description = load_saved_model(str(folder / "emackpt-final"))
+    image = np.asarray(Image.open(sorted((drawn.folder / "val").glob("*.jpg"))[0]))
+    found = {name: np.asarray(value) for name, value in signature(image[None]).items()}
+    restored = restore.restore_detector(str(folder / "ckpt-final"), model_name="x", model_name_given=False, overrides={})
+    assert description.weights == "averaged"
+    height, width = image.shape[:2]
+    if (height, width) == (64, 64):
+        wanted = restored.detector.detect(image[None], np.int32([[64, 64]]))
+        np.testing.assert_allclose(found["scores"], np.asarray(wanted.scores), atol=1e-4)
+    assert set(found) == {"boxes", "scores", "classes", "count"}
+    assert set(found["classes"][0][: int(found["count"][0])]) <= set(drawn.class_names.category_ids)
+
+
+def test_evaluation_does_not_disturb_the_training(unbroken, drawn, tmp_path):
+    assert train(config(drawn, tmp_path, training_mode="train300")) == {}
+    same_arrays(tmp_path / "ckpt-final", unbroken[0] / "ckpt-final")
+    assert not list(tmp_path.glob("metrics-*"))
+
+
+def test_resumed_training_equals_the_unbroken_one(unbroken, drawn, tmp_path, capsys):
+    train(config(drawn, tmp_path, training_mode="train300", stop_epoch=1))
+    assert read_arrays(str(tmp_path / "ckpt"))["global_step"] == STEPS
+    train(config(drawn, tmp_path, training_mode="train300"))
+    assert f"resumes from {tmp_path}/ckpt after step {STEPS} (epoch 1)" in capsys.readouterr().out
+    same_arrays(tmp_path / "ckpt-final", unbroken[0] / "ckpt-final")
+    steps = [entry["data"]["steps"] for entry in log_of(tmp_path) if "fps" in entry.get("data", {})]
+    assert steps == [[i, i + 1] for i in range(3 * STEPS)]
+
+
+def same_arrays(found, wanted):
+    found, wanted = read_arrays(str(found)), read_arrays(str(wanted))
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_a_finished_training_is_not_trained_on(unbroken, drawn, capsys):
+    folder, numbers = unbroken
+    before = read_arrays(str(folder / "ckpt-final"))
+    again = train(config(drawn, folder, val_json_file=drawn.annotations("val"), log_filename="again.txt"))
+    assert again == pytest.approx(numbers)
+    for name, array in read_arrays(str(folder / "ckpt-final")).items():
+        assert array.tobytes() == before[name].tobytes(), name
+
+
+def test_resume_refuses_another_network_or_other_classes(unbroken, drawn):
+    folder, _ = unbroken
+    with pytest.raises(InputError, match="is missing; this training is another one: use another --model_dir"):
+        train(config(drawn, folder, precision="mixed_float16"))  # it would need the loss scale
+    other = ClassNames(drawn.class_names.category_ids, tuple("vwxyz"[: len(drawn.class_names)]))
+    with pytest.raises(InputError, match="was written for other classes"):
+        train(config(drawn, folder, class_names=other))
+
+
+def test_weights_come_back_bit_for_bit_after_evaluation(drawn, tmp_path):
+    with Journal(tmp_path) as journal:
+        training = train_loop._Training(config(drawn, tmp_path), Runtime(precision="float32", use_xla=False), journal)
+        training.state = training._initial_state()
+        variables = named_variables(training.state.detector.network)
+        for average in training.state.average.averages:
+            average.assign(average.value * 3.0 + 0.1)
+        raw = {name: np.asarray(variable.value).tobytes() for name, variable in variables.items()}
+        with training._averaged_weights():
+            for variable, average in zip(variables.values(), training.state.average.averages, strict=True):
+                assert np.asarray(variable.value).tobytes() == np.asarray(average.value).tobytes()
+        assert {name: np.asarray(variable.value).tobytes() for name, variable in variables.items()} == raw
+        with pytest.raises(KeyError), training._averaged_weights():
+            raise KeyError
+        assert {name: np.asarray(variable.value).tobytes() for name, variable in variables.items()} == raw
+
+
+def test_mode_train_stops_early_and_evaluates_once_and_freezing(drawn, tmp_path):
+    start = {name: np.asarray(variable.value).copy() for name, variable in
+             named_variables(miniature_detector(len(drawn.class_names)).network).items()}
+    numbers = train(config(drawn, tmp_path, {"num_epochs": 8, "var_freeze_expr": "efficientnet-.*kernel"},
+                           training_mode="train", num_examples_per_epoch=4, checkpoint_period=3))
+    assert list(numbers) == list(MEASURE_NAMES)
+    assert [file.name for file in tmp_path.glob("metrics-*")] == ["metrics-final.json"]
+    assert read_description(str(tmp_path / "ckpt-final")).global_step == 7  # int(0.75 * 8) + 1 epochs of one step
+    assert sorted(file.name for file in (tmp_path / "ema_weights").glob("*.index")) == ["emackpt-3.index", "emackpt-6.index"]
+    final = read_arrays(str(tmp_path / "ckpt-final"))
+    frozen = [name for name in start if name.startswith("efficientnet-") and name.endswith("kernel")]
+    assert frozen
+    for name in frozen:
+        assert final[name].tobytes() == start[name].tobytes()
+        assert f"{name}/Momentum" not in final
+    assert (final["class_net/class-predict/bias"] != start["class_net/class-predict/bias"]).any()
+
+
+@pytest.mark.parametrize(("expression", "message"), [("kernel", "matches the beginning of no weight's name"),
+                                                      (".*", "leaves nothing to train")])
+def test_freezing_nothing_or_everything(drawn, tmp_path, expression, message):
+    with pytest.raises(InputError, match=message):
+        train(config(drawn, tmp_path, {"var_freeze_expr": expression}))
+
+
+def test_benchmark_without_average_saves_nothing(drawn, tmp_path):
+    assert train(config(drawn, tmp_path, {"moving_average_decay": 0.0}, benchmark=True, benchmark_steps=3, use_fake_data=True,
+                        val_records=(), log_steps=2)) == {}
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["classes.json", "config.json", "time_log.txt"]
+    steps = [entry["data"]["steps"] for entry in log_of(tmp_path) if "fps" in entry.get("data", {})]
+    assert steps == [[0, 2], [2, 3]]
+
+
+def test_starts_from_a_checkpoint_and_the_class_predictor_anew_for_other_classes(unbroken, drawn, tmp_path, capsys):
+    checkpoint = str(unbroken[0] / "ckpt-final")
+    other = ClassNames(drawn.class_names.category_ids, tuple("vwxyz"[: len(drawn.class_names)]))
+    averages = read_arrays(checkpoint)
+    for number, names in enumerate((drawn.class_names, other)):
+        folder = tmp_path / str(number)
+        with Journal(folder) as journal:
+            training = train_loop._Training(config(drawn, folder, class_names=names, pretrained_ckpt=checkpoint),
+                                            Runtime(precision="float32", use_xla=False), journal)
+            state = training._initial_state()
+        found = {name: np.asarray(variable.value) for name, variable in named_variables(state.detector.network).items()}
+        same = {name for name, value in found.items() if (value == averages[f"{name}/ExponentialMovingAverage"]).all()}
+        assert found.keys() - same == (set() if names is drawn.class_names else
+                                       {name for name in found if name.startswith("class_net/class-predict/")})
+        for value, average in zip(found.values(), state.average.averages, strict=True):
+            assert (value == np.asarray(average.value)).all()
+    assert "class_net/class-predict starts anew: the checkpoint has 5 classes" in capsys.readouterr().out
+
+
+def test_no_positive_anchor_stops(drawn, tmp_path, monkeypatch):
+    monkeypatch.setattr(train_loop, "_IMAGES_TO_SEE_A_POSITIVE", 12)
+    convert(read_coco(image_info_file=drawn.annotations("train")),
+            ConversionConfig(image_folder=str(drawn.folder / "train"), output_prefix=str(tmp_path / "bare"), num_shards=1,
+                             processes=1, max_bad_fraction=0.0), say=lambda line: None)
+    with pytest.raises(InputError, match="no positive anchor in the first 12 images: the records hold no boxes"):
+        train(config(drawn, tmp_path / "out", records=(str(tmp_path / "bare-00000-of-00001.tfrecord"),)))
+    assert not (tmp_path / "out" / "ckpt.index").exists()
+
+
+def test_loss_that_is_not_finite_stops(drawn, tmp_path):
+    with pytest.raises(InputError, match=r"step \d+: the loss is not finite \(.*cls_loss.*learning rate 9\.83e\+29\): lower --lr"):
+        train(config(drawn, tmp_path, {"learning_rate": 1e30, "lr_warmup_epoch": 0.0, "clip_gradients_norm": 0.0}))

@@ -1,0 +1,216 @@
+"""The compiled step against the same mathematics written out; run as a program it is the JAX half of the comparison."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from miniature import miniature_detector
+
+from efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.optimizer import build_optimizer, inner_optimizer
+from efficientdet.train_step import build_train_step
+from efficientdet.weight_average import WeightAverage
+from model.detector import named_variables
+from object_detection.structures import Batch, Objects
+
+RATES = (0.02, 0.05, 0.01)
+MOMENTUM, CLIP, DECAY = 0.9, 0.3, 0.9  # the clipping is tight, so that it bites
+
+
+def batch_of(number, *, size=2, slots=4):
+    random = np.random.default_rng(number)
+    corners = random.uniform(0, 30, (size, slots, 2)).astype(np.float32)
+    boxes = np.concatenate([corners, corners + random.uniform(8, 34, (size, slots, 2))], axis=-1).astype(np.float32)
+    return Batch(
+        images=random.integers(0, 256, (size, 64, 64, 3), dtype=np.uint8),
+        sizes=np.tile(np.int32([[64, 50]]), (size, 1)),
+        objects=Objects(boxes=boxes, classes=random.integers(0, 3, (size, slots)).astype(np.int32),
+                        valid=np.tile([True, True, True, False], (size, 1)), crowd=np.zeros((size, slots), bool)),
+        image_ids=np.arange(size), scales=np.ones((size, 2), np.float32))
+
+
+def setting(*, precision="float32", compiled=False, average=True, **overrides):
+    hparams = hyperparameters_of("efficientdet-d0", {"momentum": MOMENTUM, "clip_gradients_norm": CLIP, **overrides})
+    detector = miniature_detector(precision=precision)
+    optimizer = build_optimizer(hparams, precision=precision)
+    averages = WeightAverage(list(named_variables(detector.network).values()), decay=DECAY) if average else None
+    return detector, optimizer, averages, build_train_step(detector, optimizer, averages, compiled=compiled)
+
+
+def values(detector):
+    return {name: np.asarray(variable.value).copy()
+            for name, variable in named_variables(detector.network).items()}
+
+
+def averages_of(detector, average):
+    return {name: np.asarray(value.value).copy()
+            for name, value in zip(named_variables(detector.network), average.averages, strict=True)}
+
+
+def run_steps(step):
+    return [{name: float(value) for name, value in step(batch_of(number), rate).items()} for number, rate in enumerate(RATES)]
+
+
+def steps_by_hand(detector):
+    """The same in NumPy around a gradient tape; (reports, weights, averages)."""
+    import tensorflow as tf
+
+    variables = named_variables(detector.network)
+    trainable = {name: variable for name, variable in variables.items() if variable.trainable}
+    velocity = {name: np.zeros(variable.shape) for name, variable in trainable.items()}
+    average = {name: value.astype(np.float64) for name, value in values(detector).items()}
+    reports = []
+    for number, rate in enumerate(RATES):
+        batch = batch_of(number)
+        targets = detector.assign(batch.objects)
+        positives = float(np.sum(np.asarray(targets.positive)))
+        with tf.GradientTape() as tape:
+            terms = detector.loss_terms(batch, targets, np.float32(positives + 1))
+            loss = tf.add_n(list(terms.values()))
+        gradients = dict(zip(trainable, tape.gradient(loss, [variable.value for variable in trainable.values()]), strict=True))
+        gradients = {name: np.asarray(gradient).astype(np.float64) for name, gradient in gradients.items()}
+        norm = np.sqrt(sum(np.sum(gradient**2) for gradient in gradients.values()))
+        cut = {name: g * min(1, CLIP / max(np.linalg.norm(g), 1e-30)) for name, g in gradients.items()}
+        together = np.sqrt(sum(np.sum(gradient**2) for gradient in cut.values()))
+        for name, variable in trainable.items():
+            velocity[name] = MOMENTUM * velocity[name] - rate * cut[name] * min(1, CLIP / together)
+            variable.assign(np.asarray(variable.value) + velocity[name])
+        decay = min(DECAY, (2 + number) / (11 + number))
+        for name, value in values(detector).items():
+            average[name] = decay * average[name] + (1 - decay) * value
+        reports.append({"loss": float(loss), "gradient_norm": norm, "positives": positives,
+                        **{name: float(term) for name, term in terms.items()}})
+    return reports, values(detector), average
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_against_the_steps_by_hand(compiled):
+    detector, optimizer, average, step = setting(compiled=compiled)
+    reports = run_steps(step)
+    wanted_reports, wanted, wanted_average = steps_by_hand(miniature_detector())
+    for report, by_hand in zip(reports, wanted_reports, strict=True):
+        assert {name: report[name] for name in by_hand} == pytest.approx(by_hand, rel=1e-3)
+        assert report["applied"] == 1.0
+        assert report["det_loss"] == pytest.approx(report["loss"] - report["reg_l2_loss"], rel=1e-5)
+        assert report["positives"] > 0
+        assert report["gradient_norm"] > 3 * CLIP  # the clipping is tried
+    for name, value in values(detector).items():
+        np.testing.assert_allclose(value, wanted[name], rtol=1e-3, atol=1e-4, err_msg=name)
+    for name, value in averages_of(detector, average).items():
+        np.testing.assert_allclose(value, wanted_average[name], rtol=1e-3, atol=1e-4, err_msg=name)
+    assert int(inner_optimizer(optimizer).iterations) == len(RATES)
+
+
+def test_every_weight_moves_batch_statistics_too():
+    detector, _, average, step = setting(average=True)
+    before = values(detector)
+    run_steps(step)
+    for name, value in values(detector).items():
+        assert (value != before[name]).any(), name
+    for name, value in averages_of(detector, average).items():
+        assert (value != before[name]).any(), name
+        assert (value != values(detector)[name]).any(), name
+
+
+def test_without_an_average():
+    *_, step = setting(average=False)
+    assert all(np.isfinite(report["loss"]) for report in run_steps(step))
+
+
+def test_frozen_weights_stay():
+    detector = miniature_detector()
+    frozen = [name for name in named_variables(detector.network)
+              if name.startswith("efficientnet-") and name.endswith("kernel")]
+    for name in frozen:
+        named_variables(detector.network)[name].trainable = False
+    before = values(detector)
+    run_steps(build_train_step(detector, build_optimizer(hyperparameters_of("efficientdet-d0", {}), precision="float32"),
+                               None, compiled=False))
+    moved = {name for name, value in values(detector).items() if (value != before[name]).any()}
+    assert frozen
+    assert not moved & set(frozen)
+    assert "class_net/class-predict/bias" in moved
+
+
+def test_fewer_object_slots_give_the_same_step():
+    results = []
+    for slots in (4, 12):
+        detector, _, _, step = setting()
+        padded = batch_of(0)
+        empty = [(0, 0), (0, slots - 4)]
+        objects = Objects(*(np.pad(part, [*empty, *[(0, 0)] * (part.ndim - 2)]) for part in padded.objects))
+        step(padded._replace(objects=objects), 0.1)
+        results.append(values(detector))
+    for name, value in results[0].items():
+        np.testing.assert_allclose(value, results[1][name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_batch_without_objects_is_learned_from():
+    detector, _, _, step = setting()
+    batch = batch_of(0)
+    nothing = batch.objects._replace(valid=np.zeros_like(batch.objects.valid))
+    report = {name: float(value) for name, value in step(batch._replace(objects=nothing), 0.1).items()}
+    assert (report["positives"], report["box_loss"]) == (0.0, 0.0)
+    assert np.isfinite(report["loss"])
+    assert all(np.isfinite(value).all() for value in values(detector).values())
+
+
+def test_float16_step_learns_and_an_overflow_is_skipped():
+    detector, optimizer, average, step = setting(precision="mixed_float16", loss_scale=2.0**10)
+    assert float(step(batch_of(0), 0.01)["applied"]) == 1.0
+    before, average_before = values(detector), averages_of(detector, average)
+    optimizer.dynamic_scale.assign(2.0**60)
+    report = step(batch_of(1), 0.01)
+    assert float(report["applied"]) == 0.0
+    assert np.isfinite(float(report["loss"]))
+    assert float(optimizer.dynamic_scale) == 2.0**59
+    assert int(inner_optimizer(optimizer).iterations) == 1
+    for name, value in values(detector).items():
+        if "moving_" not in name:
+            assert value.tobytes() == before[name].tobytes(), name
+    for name, value in averages_of(detector, average).items():
+        assert value.tobytes() == average_before[name].tobytes(), name
+    optimizer.dynamic_scale.assign(2.0**10)
+    assert float(step(batch_of(2), 0.01)["applied"]) == 1.0
+
+
+def test_jax_takes_the_same_steps(tmp_path):
+    pytest.importorskip("jax")
+    detector, _, average, step = setting()
+    np.savez(tmp_path / "start.npz", **values(detector))
+    reports = run_steps(step)
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(
+        [sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, timeout=200, cwd=root,
+        env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": f"{root}{os.pathsep}{root}/tests"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    with np.load(tmp_path / "end.npz") as found:
+        for name, value in values(detector).items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-4, err_msg=name)
+        for name, value in averages_of(detector, average).items():
+            np.testing.assert_allclose(found[f"average/{name}"], value, rtol=1e-4, atol=1e-4, err_msg=name)
+        for i, report in enumerate(reports):
+            for name, value in report.items():
+                assert float(found[f"report/{i}/{name}"]) == pytest.approx(value, rel=1e-3), name
+
+
+def _jax_half(folder: Path) -> None:
+    assert keras.backend.backend() == "jax"
+    detector, optimizer, average, _ = setting()
+    with np.load(folder / "start.npz") as start:
+        for name, variable in named_variables(detector.network).items():
+            variable.assign(start[name])
+    average = WeightAverage(average.variables, decay=DECAY)  # it starts at these weights
+    reports = run_steps(build_train_step(detector, optimizer, average, compiled=True))
+    assert "tensorflow" not in sys.modules
+    np.savez(folder / "end.npz", **values(detector),
+             **{f"average/{name}": value for name, value in averages_of(detector, average).items()},
+             **{f"report/{i}/{name}": value for i, report in enumerate(reports) for name, value in report.items()})
+
+
+if __name__ == "__main__":
+    _jax_half(Path(sys.argv[1]))
