@@ -14,7 +14,8 @@ _HELP = {"-h", "--help", "-help", "--helpshort", "--helpfull"}
 def run(main: Callable[[], None], argv: list[str] | None = None) -> None:
     """Parse the flags, call `main` and exit: 0, or 2 with one line for a wrong flag or an `InputError`.
 
-    With --help among the flags says what they are and exits with 0. Any other exception is a bug of ours and keeps its traceback.
+    With --help among the flags says what they are and exits with 0. Any other exception is a bug of ours and keeps its
+    traceback.
     """
     arguments = sys.argv if argv is None else argv
     if _HELP & {*arguments[1:]}:

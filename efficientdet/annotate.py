@@ -107,10 +107,10 @@ def _detector(config: AnnotationConfig) -> tuple[Detect, ClassNames]:
             overrides=config.overrides, averaged=config.averaged, precision=runtime.precision)
     if config.saved_model_dir:
         return _from_saved_model(config, restored)
-    return _from_checkpoint(restored, batch_size=config.batch_size, compiled=runtime.use_xla)
+    return detect_with_checkpoint(restored, batch_size=config.batch_size, compiled=runtime.use_xla)
 
 
-def _from_checkpoint(restored: Restored, *, batch_size: int, compiled: bool) -> tuple[Detect, ClassNames]:
+def detect_with_checkpoint(restored: Restored, *, batch_size: int, compiled: bool) -> tuple[Detect, ClassNames]:
     predict = build_predict(restored.detector, compiled=compiled)
     size = height_and_width(restored.hparams.image_size)
     category_ids = np.asarray(restored.class_names.category_ids, np.int64)

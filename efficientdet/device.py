@@ -1,4 +1,4 @@
-"""What a measurement needs of the backend: compile, copy, wait, trace, and say what the machine is.
+"""What inference needs of the backend: compile, copy, wait, trace, and say what the machine is.
 
 Only the backend in use is imported.
 """
@@ -117,7 +117,7 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             return function(*arguments)
 
-    return lambda *arguments: run([variable.value for variable in variables], *arguments)
+    return lambda *arguments: run([variable.value for variable in variables], *map(jax.numpy.asarray, arguments))
 
 
 def _processor() -> str:

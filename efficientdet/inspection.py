@@ -113,7 +113,7 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     if backend_name() != "tensorflow":
         raise InputError("--mode=export: a SavedModel is written by the TensorFlow backend; KERAS_BACKEND is "
                          f"{backend_name()}")
-    from efficientdet.annotate import Found, _from_checkpoint
+    from efficientdet.annotate import Found, detect_with_checkpoint
     from efficientdet.export import export_saved_model, load_saved_model
     from efficientdet.image_files import read_image
 
@@ -123,7 +123,7 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     image = read_image(input_image) if input_image else noise
     export_saved_model(restored.detector, folder, description=restored.description)
     print(f"wrote {folder}")
-    detect, _ = _from_checkpoint(restored, batch_size=1, compiled=False)
+    detect, _ = detect_with_checkpoint(restored, batch_size=1, compiled=False)
     signature, _ = load_saved_model(folder)
     outputs = {name: np.asarray(value)[0] for name, value in signature(image[None]).items()}
     count = int(outputs["count"])

@@ -63,11 +63,11 @@ def annotate_video(config: VideoConfig, detect, names: ClassNames) -> None:
 
 def checkpoint_detector(model, *, batch_size: int):
     """(detect, class names) of a `ModelConfig`."""
-    from efficientdet.annotate import _from_checkpoint
+    from efficientdet.annotate import detect_with_checkpoint
     from efficientdet.inspection import open_model
 
     restored, runtime = open_model(model)
-    return _from_checkpoint(restored, batch_size=batch_size, compiled=runtime.use_xla)
+    return detect_with_checkpoint(restored, batch_size=batch_size, compiled=runtime.use_xla)
 
 
 def saved_model_detector(folder: str):

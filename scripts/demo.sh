@@ -12,7 +12,7 @@ use_environment
 folder="${DEMO_DIR:-build/demo}"
 data="$folder/data" records="$folder/records" model="$folder/model" annotated="$folder/annotated"
 hparams="image_size=128,anchor_scale=2.0,max_level=6,fpn_cell_repeats=2,box_class_repeats=2"
-hparams+=",jitter_min=0.9,jitter_max=1.1,moving_average_decay=0.99"
+hparams+=",jitter_min=0.9,jitter_max=1.1"
 started=$SECONDS
 
 # stage NAME FILE COMMAND...: runs the command unless FILE is there, and says which.
@@ -33,13 +33,13 @@ convert() {
 }
 
 stage "draw images" "$data/annotations/instances_val.json" \
-    "$PYTHON" -m dataset.synthetic --output_dir="$data" --train_images=900 --val_images=100 --image_size=128x128 --seed=1
+    "$PYTHON" -m dataset.synthetic --output_dir="$data" --train_images=1000 --val_images=100 --image_size=128x128 --seed=1
 for split in train val; do
     stage "convert $split" "$records/$split.report.json" convert "$split"
 done
 stage "train" "$model/emackpt-final/saved_model.pb" \
     "$PYTHON" train.py --training_file_pattern="$records/train-*" --model_dir="$model" --training_mode=train300 \
-    --batch_size=8 --num_epochs=7 --lr=0.05 --warmup_epochs=0.5 --checkpoint_period=7 --hparams="$hparams"
+    --batch_size=4 --num_epochs=5 --lr=0.1 --warmup_epochs=0.5 --checkpoint_period=5 --hparams="$hparams"
 stage "evaluate" "$folder/metrics.json" \
     "$PYTHON" eval.py --ckpt="$model" --val_file_pattern="$records/val-*" \
     --val_json_file="$data/annotations/instances_val.json" --batch_size=20 --output_json="$folder/metrics.json"

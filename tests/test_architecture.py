@@ -27,8 +27,8 @@ SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a use
 KNOWN_IN = {
     "tensorflow": {"dataset.*", "efficientdet.*", "model.batch_norm"},
     "keras": {"object_detection.*", "model.*", "efficientdet.*"},
-    "jax": {"efficientdet.train_step", "efficientdet.predict", "efficientdet.runtime", "efficientdet.distributed",
-            "efficientdet.benchmark"},
+    "jax": {"efficientdet.train_step", "efficientdet.runtime", "efficientdet.distributed",
+            "efficientdet.device"},
     "horovod": {"efficientdet.distributed"},
     "pycocotools": {"object_detection.coco_evaluation", "dataset.*"},  # in dataset/ for the masks of records
     "PIL": {"object_detection.drawing", "dataset.*", "efficientdet.annotate", "efficientdet.image_files"},
@@ -36,14 +36,14 @@ KNOWN_IN = {
     "tensorboard": {"efficientdet.event_file"},
 }
 INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it
-    "model.batch_norm": "tensorflow", "efficientdet.train_step": "tensorflow", "efficientdet.predict": "tensorflow",
+    "model.batch_norm": "tensorflow", "efficientdet.train_step": "tensorflow", "efficientdet.device": "tensorflow",
     "efficientdet.runtime": "tensorflow", "efficientdet.checkpoint": "tensorflow",
 }
 ASKS_FOR_THE_BACKEND = {
     "model.batch_norm",  # TensorFlow's fused kernel, a third of the training speed on a CPU
     "object_detection.suppression",  # TensorFlow's kernel on a CPU
-    "efficientdet.train_step", "efficientdet.predict",  # one function for each backend
-    "efficientdet.distributed", "efficientdet.runtime", "efficientdet.benchmark",  # devices, memory, synchronisation
+    "efficientdet.train_step",  # one function for each backend
+    "efficientdet.distributed", "efficientdet.runtime", "efficientdet.device",  # devices, memory, synchronisation
     "efficientdet.export",  # SavedModels are TensorFlow's
     "efficientdet.train_loop",  # whether there is an export at its end, and whether shapes may vary between steps
 }

@@ -76,8 +76,8 @@ def test_names_and_shapes_are_those_of_the_published_checkpoint():
     assert {name: tuple(variable.shape) for name, variable in named_variables(network).items()} == wanted
 
 
-@pytest.mark.parametrize("image_size", [(96, 160), (100, 75), (32, 33)])
-@pytest.mark.parametrize("levels", [(3, 7), (2, 6), (3, 5), (4, 4)])
+@pytest.mark.parametrize(("image_size", "levels"), [
+    ((100, 75), (3, 7)), ((96, 160), (2, 6)), ((32, 33), (3, 5)), ((100, 75), (4, 4))])
 def test_outputs_stand_at_the_anchors_of_any_size_and_levels(image_size, levels):
     low, high = levels
     anchors = AnchorConfig(min_level=low, max_level=high, num_scales=2)
