@@ -39,6 +39,8 @@ class BifpnConfig:
     def __post_init__(self):
         if self.weight_method not in WEIGHT_METHODS:
             raise InputError(f"fpn_weight_method {self.weight_method!r}; wanted one of {', '.join(WEIGHT_METHODS)}")
+        if not 1 <= self.min_level < self.max_level:
+            raise InputError(f"levels {self.min_level} to {self.max_level} of the BiFPN; wanted min_level below max_level")
         if self.filters < 1 or self.cells < 1:
             raise InputError(f"BiFPN of {self.cells} cells with {self.filters} filters; wanted at least one of each")
 

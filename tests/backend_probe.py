@@ -40,10 +40,16 @@ def given_arrays() -> dict[str, np.ndarray]:
     }
     for prefix, network in (("miniature", _detector().network), ("b0", _b0())):
         for name, variable in named_variables(network).items():
-            low = 0.8 if name.endswith(("gamma", "moving_variance")) else None
-            value = rng.uniform(low, 1.2, variable.shape) if low else rng.normal(size=variable.shape) * 0.1
-            given[f"{prefix}:{name}"] = value.astype(np.float32)
+            given[f"{prefix}:{name}"] = _drawn(rng, name, variable.shape)
     return given
+
+
+def _drawn(rng, name: str, shape) -> np.ndarray:
+    """Weights under which a signal neither dies nor explodes on its way through the network."""
+    if name.endswith(("gamma", "moving_variance")):
+        return rng.uniform(0.8, 1.2, shape).astype(np.float32)
+    inputs = np.prod(shape[:2] if "depthwise" in name else shape[:-1]) if name.endswith("kernel") else 100
+    return (rng.normal(size=shape) * np.sqrt(2 / inputs)).astype(np.float32)
 
 
 def found_arrays(given) -> dict[str, np.ndarray]:

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 
 import keras
@@ -77,14 +76,12 @@ def test_names_and_shapes_are_those_of_the_published_checkpoint():
 
 
 @pytest.mark.parametrize(("image_size", "levels"), [
-    ((100, 75), (3, 7)), ((96, 160), (2, 6)), ((32, 33), (3, 5)), ((100, 75), (4, 4))])
+    ((100, 75), (3, 7)), ((96, 160), (2, 6)), ((32, 33), (3, 5)), ((100, 75), (4, 5))])
 def test_outputs_stand_at_the_anchors_of_any_size_and_levels(image_size, levels):
     low, high = levels
     anchors = AnchorConfig(min_level=low, max_level=high, num_scales=2)
     config = small_config(image_size=image_size, anchors=anchors, bifpn=BifpnConfig(
         filters=8, cells=1, min_level=low, max_level=high), head=HeadConfig(filters=8, depth=0, min_level=low))
-    if low == high:
-        config = dataclasses.replace(config, bifpn=dataclasses.replace(config.bifpn, filters=112))
     wanted = len(anchor_boxes(anchors, image_size))
     assert unfilled(config).output_shape == [(None, wanted, 3), (None, wanted, 4)]
 

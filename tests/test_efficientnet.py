@@ -1,5 +1,7 @@
+import shutil
 import warnings
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -55,8 +57,10 @@ def test_without_stochastic_depth_nothing_is_dropped():
     assert not [layer for layer in backbone.layers if isinstance(layer, keras.layers.Dropout)]
 
 
-def weights_file(path, *, mean, variance):
-    """Random weights in the form of keras.applications' files; and the model they came from."""
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A model of keras.applications with random weights, and its file as theirs are, with the deviation for variance."""
+    path = str(tmp_path_factory.mktemp("weights") / "b0.weights.h5")
     keras.utils.set_random_seed(0)
     model = keras.applications.EfficientNetB0(include_top=False, weights=None, input_shape=(64, 64, 3))
     rng = np.random.default_rng(0)
@@ -64,13 +68,13 @@ def weights_file(path, *, mean, variance):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.set_weights([rng.uniform(0.8, 1.2, weight.shape) for weight in layer.get_weights()])
         if isinstance(layer, keras.layers.Normalization):
-            layer.adapt_mean.assign(mean)
-            layer.adapt_variance.assign(variance)
+            layer.adapt_mean.assign(IMAGENET_MEAN)
+            layer.adapt_variance.assign(IMAGENET_STDDEV)
             layer.finalize_state()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # keras.Variable.__array__ under NumPy 2
         model.save_weights(path)
-    return model
+    return model, path
 
 
 def published_features(model, images):
@@ -82,9 +86,8 @@ def published_features(model, images):
     return rest(normalised / np.sqrt(np.float32(IMAGENET_STDDEV)))
 
 
-def test_weights_from_a_file_see_the_inputs_they_were_trained_on(tmp_path):
-    path = str(tmp_path / "b0.weights.h5")
-    model = weights_file(path, mean=IMAGENET_MEAN, variance=IMAGENET_STDDEV)  # so they are, see keras.applications
+def test_weights_from_a_file_see_the_inputs_they_were_trained_on(published):
+    model, path = published
     images = np.random.default_rng(1).integers(0, 256, (2, 64, 64, 3)).astype(np.float32)
     backbone = build_backbone("efficientnet-b0", (64, 64), weights=path)
     features = backbone((images / 255 - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STDDEV))
@@ -93,12 +96,15 @@ def test_weights_from_a_file_see_the_inputs_they_were_trained_on(tmp_path):
         assert np.std(theirs) > 0.01
 
 
-@pytest.mark.parametrize(("mean", "variance"), [
-    ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), ((0.5, 0.5, 0.5), IMAGENET_STDDEV), (IMAGENET_MEAN, (1.0, 1.0, 1.0))])
-def test_weights_for_inputs_normalised_otherwise_are_refused(tmp_path, mean, variance):
+@pytest.mark.parametrize(("mean", "variance"), [((0.5, 0.5, 0.5), IMAGENET_STDDEV), (IMAGENET_MEAN, (1.0, 1.0, 1.0))])
+def test_weights_for_inputs_normalised_otherwise_are_refused(published, tmp_path, mean, variance):
     path = str(tmp_path / "b0.weights.h5")
-    weights_file(path, mean=mean, variance=variance)
-    with pytest.raises(InputError, match="mean"):
+    shutil.copyfile(published[1], path)
+    with h5py.File(path, "r+") as file:
+        for number, value in (("0", mean), ("1", variance)):
+            assert file["layers/normalization/vars"][number].shape == (3,)
+            file["layers/normalization/vars"][number][...] = value
+    with pytest.raises(InputError, match=r"mean \[.*\] and variance \[.*\]; wanted ImageNet's"):
         build_backbone("efficientnet-b0", (64, 64), weights=path)
 
 

@@ -206,7 +206,6 @@ def _jax_half(folder: Path) -> None:
             variable.assign(start[name])
     average = WeightAverage(average.variables, decay=DECAY)  # it starts at these weights
     reports = run_steps(build_train_step(detector, optimizer, average, compiled=True))
-    assert "tensorflow" not in sys.modules
     np.savez(folder / "end.npz", **values(detector),
              **{f"average/{name}": value for name, value in averages_of(detector, average).items()},
              **{f"report/{i}/{name}": value for i, report in enumerate(reports) for name, value in report.items()})
