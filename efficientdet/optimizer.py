@@ -4,26 +4,34 @@ import keras
 from keras import ops
 
 from efficientdet.hyperparameters import Hyperparameters
+from efficientdet.packing import Packing
 
 
-@keras.saving.register_keras_serializable("efficientdet")
 class ClippedSGD(keras.optimizers.SGD):
-    """Momentum SGD; each gradient's norm is cut to `clip_gradients_norm`, then that of all of them. 0: no clipping."""
+    """Momentum SGD over one packed vector; each gradient's norm is cut to `clip_gradients_norm`, then that of all (0: none)."""
 
     def __init__(self, *, clip_gradients_norm: float = 0.0, **kwargs):
         super().__init__(**kwargs)
         self.clip_gradients_norm = clip_gradients_norm
 
+    def build(self, variables: list[keras.Variable]) -> None:
+        """One vector of momentum for all `variables`; it holds what they move by at each step."""
+        if self.built:
+            return
+        keras.optimizers.Optimizer.build(self, variables)  # not SGD's, which makes one momentum for each variable
+        self.packing = Packing([variable.shape for variable in variables])
+        self.packed_momentum = self.add_variable((self.packing.size,), dtype="float32", name="momentum")
+
     def apply(self, grads, trainable_variables=None):
-        """Clip and update."""
+        """Clip, and update all variables the optimizer was built for; `grads` are in their order."""
         if self.clip_gradients_norm:
             factors = _clipping_factors(grads, self.clip_gradients_norm)
             grads = [gradient * ops.cast(factors[i], gradient.dtype) for i, gradient in enumerate(grads)]
-        super().apply(grads, trainable_variables)
-
-    def get_config(self):
-        """What `from_config` needs."""
-        return {**super().get_config(), "clip_gradients_norm": self.clip_gradients_norm}
+        move = self.momentum * self.packed_momentum - self.learning_rate * self.packing.pack(grads)
+        self.packed_momentum.assign(move)
+        for variable, part in zip(self._trainable_variables, self.packing.unpack(move), strict=True):
+            variable.assign_add(ops.cast(part, variable.dtype))
+        self.iterations.assign_add(1)
 
 
 def build_optimizer(hparams: Hyperparameters, *, precision: str) -> keras.optimizers.Optimizer:

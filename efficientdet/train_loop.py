@@ -1,13 +1,11 @@
 """A training from first to last: weights, steps, averages, checkpoints, evaluations."""
 
-import contextlib
 import dataclasses
 import math
 import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -23,17 +21,17 @@ from efficientdet.config import TrainingConfig
 from efficientdet.evaluate import detect_all, read_evaluator, write_measures
 from efficientdet.hyperparameters import height_and_width
 from efficientdet.journal import Interval, Journal
-from efficientdet.optimizer import build_optimizer, inner_optimizer
+from efficientdet.optimizer import build_optimizer
 from efficientdet.predict import build_predict
 from efficientdet.progress import Progress
 from efficientdet.runtime import Runtime, accelerator_count, skip_graph_rewriting, start_runtime
 from efficientdet.schedule import CosineSchedule
 from efficientdet.train_step import build_train_step
+from efficientdet.training_state import TrainingState
 from efficientdet.weight_average import WeightAverage
 from efficientdet.weights import load_backbone, load_what_fits, read_source
 from model.dense_detector import DenseDetector
 from model.detector import named_variables
-from model.import_weights import AVERAGE_SUFFIX
 from object_detection.coco_evaluation import CocoEvaluator
 from object_detection.coco_results import TESTDEV_FILE_NAME, results_json, write_results
 from object_detection.errors import InputError
@@ -42,16 +40,6 @@ from object_detection.structures import Batch
 _IMAGES_TO_SEE_A_POSITIVE = 1000
 _RATE_PER_IMAGES = 0.08 / 64  # the published rate: 0.08 at a global batch of 64
 _PRETRAINED = "imagenet"
-
-
-@dataclass
-class TrainingState:
-    """What changes while a training runs."""
-
-    detector: DenseDetector
-    optimizer: keras.optimizers.Optimizer
-    average: WeightAverage | None
-    step: int = 0  # steps done
 
 
 def train(config: TrainingConfig) -> dict[str, float]:
@@ -94,7 +82,7 @@ class _Training:
         numbers = {}
         if not self.config.benchmark:
             self._save("ckpt-final")
-            with self._averaged_weights():
+            with self.state.averaged_weights():
                 self._export()
                 if self.config.evaluates:
                     numbers = self._evaluate(epoch=self.config.last_epoch, final=True)
@@ -146,7 +134,7 @@ class _Training:
         source = read_source(str(prefix))
         if source.description is None or source.class_names != self.config.class_names:
             raise InputError(f"{prefix}: was written for other classes; use another --model_dir or remove it")
-        restore_state(self.state, source.arrays, prefix=str(prefix))
+        self.state.restore(source.arrays, prefix=str(prefix))
         self.journal.say(f"resumes from {prefix} after step {self.state.step} "
                          f"(epoch {self.state.step // self.steps_per_epoch})")
 
@@ -232,21 +220,21 @@ class _Training:
                 self._save_average(epoch)
         due = epoch % config.checkpoint_period == 0 and epoch >= max(config.eval_start_epoch, 1)
         if config.training_mode == "traineval" and config.evaluates and due and epoch < config.last_epoch:
-            with self._averaged_weights():
+            with self.state.averaged_weights():
                 self._evaluate(epoch=epoch)
         if config.validate:
-            with self._averaged_weights():
+            with self.state.averaged_weights():
                 self._validate(epoch)
 
     def _save(self, name: str) -> None:
         """Everything that a resumed training needs."""
         description = dataclasses.replace(self.description, global_step=self.state.step)
-        write_arrays(str(Path(self.config.model_dir) / name), state_arrays(self.state), description)
+        write_arrays(str(Path(self.config.model_dir) / name), self.state.arrays(), description)
 
     def _save_average(self, epoch: int) -> None:
-        arrays = {name: np.asarray(value) for name, value in _averages_by_name(self.state).items()}
         description = dataclasses.replace(self.description, weights="averaged", global_step=self.state.step)
-        write_arrays(str(Path(self.config.model_dir) / "ema_weights" / f"emackpt-{epoch}"), arrays, description)
+        write_arrays(str(Path(self.config.model_dir) / "ema_weights" / f"emackpt-{epoch}"),
+                     self.state.averages_by_name(), description)
 
     def _export(self) -> None:
         """The averaged weights as a SavedModel, where the backend can write one."""
@@ -256,22 +244,6 @@ class _Training:
             description = dataclasses.replace(self.description, weights="averaged", global_step=self.state.step)
             export_saved_model(self.state.detector, str(Path(self.config.model_dir) / "emackpt-final"),
                                description=description)
-
-    @contextlib.contextmanager
-    def _averaged_weights(self):
-        """The network with its averaged weights, for evaluation; the raw ones are put back bit for bit."""
-        if self.state.average is None:
-            yield
-            return
-        average = self.state.average
-        raw = [keras.ops.copy(variable.value) for variable in average.variables]
-        for variable, value in zip(average.variables, average.averages, strict=True):
-            variable.assign(value.value)
-        try:
-            yield
-        finally:
-            for variable, value in zip(average.variables, raw, strict=True):
-                variable.assign(value)
 
     def _evaluate(self, *, epoch: int, final: bool = False) -> dict[str, float]:
         config = self.config
@@ -340,48 +312,3 @@ class _LossWatch:
         if not self._positives and self._images >= _IMAGES_TO_SEE_A_POSITIVE:
             raise InputError(f"no positive anchor in the first {self._images} images: the records hold no boxes (were they "
                              "made from captions_*.json?) or none that any anchor overlaps (see hparam anchor_scale)")
-
-
-def state_arrays(state: TrainingState) -> dict[str, np.ndarray]:
-    """Everything a training needs to go on, by the names of the published checkpoints."""
-    variables = named_variables(state.detector.network)
-    arrays = {name: np.asarray(variable.value) for name, variable in variables.items()}
-    if state.average is not None:
-        arrays |= {f"{name}{AVERAGE_SUFFIX}": np.asarray(value) for name, value in _averages_by_name(state).items()}
-    arrays |= {name: np.asarray(variable.value) for name, variable in _optimizer_slots(state).items()}
-    arrays["global_step"] = np.int64(state.step)
-    return arrays
-
-
-def restore_state(state: TrainingState, arrays: dict[str, np.ndarray], *, prefix: str) -> None:
-    """Put a checkpoint's arrays back; raises InputError naming one that is missing or of another shape."""
-    variables = dict(named_variables(state.detector.network))
-    if state.average is not None:
-        by_variable = dict(zip(map(id, state.average.variables), state.average.averages, strict=True))
-        variables |= {f"{name}{AVERAGE_SUFFIX}": by_variable[id(variable)]
-                      for name, variable in named_variables(state.detector.network).items()}
-    variables |= _optimizer_slots(state)
-    for name, variable in variables.items():
-        if name not in arrays or tuple(arrays[name].shape) != tuple(variable.shape):
-            found = f"has shape {arrays[name].shape}, wanted {variable.shape}" if name in arrays else "is missing"
-            raise InputError(f"{prefix}: {name} {found}; this training is another one: use another --model_dir")
-        variable.assign(arrays[name])
-    state.step = int(arrays["global_step"])
-
-
-def _averages_by_name(state: TrainingState) -> dict[str, object]:
-    by_variable = dict(zip(map(id, state.average.variables), state.average.averages, strict=True))
-    return {name: by_variable[id(variable)].value for name, variable in named_variables(state.detector.network).items()}
-
-
-def _optimizer_slots(state: TrainingState) -> dict[str, keras.Variable]:
-    """Momentum by the name of its weight, the optimizer's own counters under `optimizer/`."""
-    inner = inner_optimizer(state.optimizer)
-    names = {id(variable): name for name, variable in named_variables(state.detector.network).items()}
-    slots = {f"{names[id(weight)]}/Momentum": momentum
-             for weight, momentum in zip(inner._trainable_variables, inner.momentums, strict=True)} if inner.momentum else {}
-    slots["optimizer/iterations"] = inner.iterations
-    if inner is not state.optimizer:
-        slots["optimizer/loss_scale/current_loss_scale"] = state.optimizer.dynamic_scale
-        slots["optimizer/loss_scale/good_steps"] = state.optimizer.step_counter
-    return slots

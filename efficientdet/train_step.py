@@ -101,7 +101,7 @@ def _jax_step(detector, optimizer, average) -> Step:
             frozen = [scope.get_current_value(variable) for variable in network.non_trainable_variables]
         return loss * scale, (loss, terms, frozen)
 
-    def step(trainable, frozen, slots, averages, batch, learning_rate):
+    def step(trainable, frozen, slots, packed_average, batch, learning_rate):
         targets = detector.assign(batch.objects)
         positives = detector.count_positives(targets)
         slots[index_of_rate] = learning_rate
@@ -115,16 +115,16 @@ def _jax_step(detector, optimizer, average) -> Step:
         if average is not None:
             values = dict(zip([id(v) for v in (*network.trainable_variables, *network.non_trainable_variables)],
                               [*trainable, *frozen], strict=True))
-            averages = average.updated(averages, [values[id(variable)] for variable in average.variables],
-                                       step=slots[index_of_iterations], applied=applied)
+            packed_average = [average.updated(packed_average[0], [values[id(variable)] for variable in average.variables],
+                                              step=slots[index_of_iterations], applied=applied)]
         report = _report(terms, loss=loss, norm=norm, positives=positives, applied=applied)
-        return trainable, frozen, slots, averages, report
+        return trainable, frozen, slots, packed_average, report
 
     compiled = jax.jit(step, donate_argnums=(0, 1, 2, 3))
 
     def run(batch, learning_rate):
         state = [network.trainable_variables, network.non_trainable_variables, optimizer.variables,
-                 average.averages if average is not None else []]
+                 [average.packed] if average is not None else []]
         *new_state, report = compiled(*([variable.value for variable in group] for group in state),
                                       jax.tree.map(jax.numpy.asarray, batch), jax.numpy.float32(learning_rate))
         for group, values in zip(state, new_state, strict=True):

@@ -86,8 +86,3 @@ def test_no_loss_scale_without_float16(precision):
     optimizer, _ = built([[1.0]], precision=precision)
     assert isinstance(optimizer, ClippedSGD)
     assert inner_optimizer(optimizer) is optimizer
-
-
-def test_config_comes_back():
-    optimizer = ClippedSGD(learning_rate=0.1, momentum=0.9, clip_gradients_norm=7.0)
-    assert ClippedSGD.from_config(optimizer.get_config()).clip_gradients_norm == 7.0

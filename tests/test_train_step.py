@@ -47,7 +47,7 @@ def values(detector):
 
 
 def averages_of(detector, average):
-    return {name: np.asarray(value.value).copy()
+    return {name: np.asarray(value).copy()
             for name, value in zip(named_variables(detector.network), average.averages, strict=True)}
 
 

@@ -67,4 +67,4 @@ def test_does_not_share_memory_with_the_weights():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_average_of_short_floats_is_float32(dtype):
     average = WeightAverage([keras.Variable(np.ones(2, np.float32), dtype=dtype)], decay=0.9)
-    assert average.averages[0].dtype == "float32"
+    assert average.packed.dtype == "float32"
