@@ -32,7 +32,10 @@ def define_flags() -> None:
     flags.DEFINE_integer("num_examples_per_epoch", None, "Images an epoch. Default: the number of records.")
     flags.DEFINE_integer("num_epochs", None, "Length of the learning rate schedule. Default: hparam num_epochs, 300.")
     flags.DEFINE_integer("stop_epoch", 0, "Stop here, however long the schedule; 0: at its end.")
-    flags.DEFINE_integer("eval_start_epoch", 0, "traineval: no evaluation before this epoch.")
+    flags.DEFINE_integer("eval_from", 0, "No evaluation while training before this epoch.")
+    flags.DEFINE_integer("eval_period", None, "Epochs between evaluations. Default: --checkpoint_period.")
+    flags.DEFINE_float("target_ap", 0.0, "Stop when an evaluation reaches this AP, such as 0.34; 0: never.")
+    flags.DEFINE_integer("patience", 0, "Stop after so many evaluations without a better AP; 0: never.")
     flags.DEFINE_bool("benchmark", False, "Time --benchmark_steps steps; nothing is saved or evaluated.")
     flags.DEFINE_integer("benchmark_steps", 100, "Steps of --benchmark.")
     flags.DEFINE_bool("use_fake_data", False, "Repeat the first batch: the speed without input.")
@@ -42,10 +45,18 @@ def define_flags() -> None:
     flags.DEFINE_bool("lr_tb", False, "The learning rate of every step to TensorBoard.")
     flags.DEFINE_bool("enable_map_parallelization", True, "Read and crop images in parallel.")
     flags.DEFINE_integer("checkpoint_period", 10, "Epochs between checkpoints, and between evaluations.")
+    flags.DEFINE_integer("checkpoint_steps", 0, "Steps between checkpoints, beside those after epochs; 0: none.")
+    flags.DEFINE_string("resume", "auto", "auto: go on from the newest whole checkpoint in model_dir; never: start anew and "
+                                          "put the old ones aside; or the checkpoint to go on from.")
+    flags.DEFINE_enum("on_nan", "stop", ["stop", "rollback"], "A loss that is no number: stop, or go back to the last "
+                                                              "checkpoint with half the rate, three times at most.")
+    flags.DEFINE_bool("deterministic", False, "The same bits each time, killed and resumed or not; slower.")
+    flags.DEFINE_integer("accumulate_steps", 1, "Batches whose gradients make one step together.")
     flags.DEFINE_string("pretrained_ckpt", None, "Detector to start from: ours, google/automl's or NVIDIA's checkpoint.")
     flags.DEFINE_string("backbone_init", None, "Backbone to start from: 'imagenet', a .h5 file of keras.applications, or a "
                                                "checkpoint.")
     flags.DEFINE_float("lr", None, "Peak learning rate, absolute. Default: 0.08 for every 64 images of a step.")
+    flags.DEFINE_float("lr_per_64", None, "Peak learning rate for every 64 images of a step, instead of --lr.")
     flags.DEFINE_float("warmup_value", 0.0001, "Learning rate of the first step.")
     flags.DEFINE_float("warmup_epochs", None, "Epochs of warm-up. Default: hparam lr_warmup_epoch, 1.")
     flags.DEFINE_integer("seed", 0, "Of weights, order and augmentation.")
@@ -62,9 +73,10 @@ def main() -> None:
                               lr_warmup_epoch=FLAGS.warmup_epochs, num_epochs=FLAGS.num_epochs)
     val_json_file = existing_file(FLAGS.val_json_file, "val_json_file")
     records = records_of(FLAGS.training_file_pattern, "training_file_pattern")
-    same_name = ("training_mode", "batch_size", "eval_batch_size", "num_examples_per_epoch", "stop_epoch",
-                 "eval_start_epoch", "benchmark", "benchmark_steps", "use_fake_data", "set_num_threads", "log_filename",
-                 "log_steps", "lr_tb", "enable_map_parallelization", "checkpoint_period", "pretrained_ckpt",
+    same_name = ("training_mode", "batch_size", "eval_batch_size", "num_examples_per_epoch", "stop_epoch", "eval_from",
+                 "eval_period", "target_ap", "patience", "checkpoint_steps", "checkpoint_period", "resume", "on_nan",
+                 "deterministic", "accumulate_steps", "lr_per_64", "benchmark", "benchmark_steps", "use_fake_data",
+                 "set_num_threads", "log_filename", "log_steps", "lr_tb", "enable_map_parallelization", "pretrained_ckpt",
                  "backbone_init", "seed", "debug", "time_history", "validate", "testdev_dir", "eval_samples")
     config = TrainingConfig(
         hparams=hparams, records=records, val_json_file=val_json_file,

@@ -63,9 +63,9 @@ def steps_per_epoch(num_examples_per_epoch: int, config: InputConfig, *, world_s
 
 
 def training_dataset(
-    index: RecordIndex, config: InputConfig, *, start_step: int = 0, rank: int = 0, world_size: int = 1
+    index: RecordIndex, config: InputConfig, *, first_position: int = 0, rank: int = 0, world_size: int = 1
 ) -> tf.data.Dataset:
-    """Endless batches (`Batch`) of one rank from a global step on; nothing that came before is read.
+    """Endless batches (`Batch`) of one rank from a position of the stream on; nothing that came before is read.
 
     An image whose record names a category id that is not in the configuration stops the run (InvalidArgumentError with
     file name and ids). More than M boxes: the largest stay.
@@ -75,14 +75,14 @@ def training_dataset(
     def read(sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         samples = np.arange(sample, sample + _READ_GROUP)
         step, row = np.divmod(samples, config.batch_size)
-        positions = (step * world_size + rank) * config.batch_size + row
+        positions = first_position + (step * world_size + rank) * config.batch_size + row
         return np.array(reader.read(order.records(positions)), dtype=object), positions
 
     def read_group(sample: Tensor) -> tuple[Tensor, Tensor]:
         encoded, positions = tf.numpy_function(read, [sample], (tf.string, tf.int64), stateful=False)
         return tf.ensure_shape(encoded, [_READ_GROUP]), tf.ensure_shape(positions, [_READ_GROUP])
 
-    groups = tf.data.Dataset.range(start_step * config.batch_size, np.iinfo(np.int64).max - _READ_GROUP, _READ_GROUP)
+    groups = tf.data.Dataset.range(0, np.iinfo(np.int64).max - _READ_GROUP, _READ_GROUP)
     examples = (
         groups.map(read_group, num_parallel_calls=_READS_IN_FLIGHT)
         .unbatch()

@@ -29,14 +29,14 @@ def letterbox(image: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor, Ten
     """The one preprocessing of evaluation, inference and the exported model: the whole image, as large as fits.
 
     [h, w, 3] uint8 and (H, W) -> [H, W, 3] uint8; [2] int32 height and width of the part that is image; [2] float32
-    original pixels per input pixel, y and x (equal: the published figures scale boxes by one number, though rounding
-    down to whole pixels shrinks one of the sides by up to a pixel more).
+    original pixels per input pixel, y and x. They differ: sides are rounded down to whole pixels, one of them by up to a
+    pixel. The reference scales boxes by one number, which displaces them by that much (AP 0.92 for 0.99 at 128 pixels).
     """
     source_size = tf.shape(image)[:2]
     scale = _fitting_scale(source_size, tf.cast(tf.constant(size), tf.float32))
     scaled = tf.minimum(_scaled_size(source_size, scale), tf.constant(size))
     resized = _resize(image, scaled)
-    return _pad(resized, size), scaled, tf.fill([2], 1.0 / scale)
+    return _pad(resized, size), scaled, tf.cast(source_size, tf.float32) / tf.cast(scaled, tf.float32)
 
 
 def image_size(encoded: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from object_detection.errors import InputError
 
 DESCRIPTION_SUFFIX = ".json"
+BUNDLE_SUFFIXES = (".data-00000-of-00001", ".index")  # in the order in which they may appear
 _BUNDLE_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 
 
@@ -30,12 +31,14 @@ class Description:
     weights: str  # "raw", "averaged", or "raw and averaged"
     global_step: int = 0
     steps_per_epoch: int = 0
+    run: dict[str, Any] = field(default_factory=dict)  # where a training stood: see training_state.Standing
 
     def write(self, path: str | Path) -> None:
         """Write as JSON; the file appears whole or not at all."""
         path = Path(path)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         unfinished.write_text(json.dumps(vars(self), indent=1) + "\n", encoding="utf-8")
+        flush_to_disk(unfinished)
         unfinished.replace(path)
 
 
@@ -92,8 +95,14 @@ def read_arrays(prefix: str) -> dict[str, np.ndarray]:
         raise InputError(f"{prefix}: cannot be read as a checkpoint ({str(error).splitlines()[0]})") from error
 
 
-def write_arrays(prefix: str, arrays: Mapping[str, np.ndarray], description: Description) -> None:
-    """Write a bundle and its description; each file appears under its name only when it is whole, the index last."""
+def write_arrays(
+    prefix: str, arrays: Mapping[str, np.ndarray], description: Description, *, newest: bool = True
+) -> None:
+    """Write a bundle and its description, flushed to disk; each file appears under its name when whole, the index last.
+
+    `newest`: the folder's `checkpoint` file then names it. Raises InputError where the disk is full; what stood there
+    before is then untouched.
+    """
     import tensorflow as tf
 
     target = Path(prefix)
@@ -102,11 +111,38 @@ def write_arrays(prefix: str, arrays: Mapping[str, np.ndarray], description: Des
     try:
         tf.raw_ops.SaveV2(prefix=str(unfinished), tensor_names=list(arrays), shape_and_slices=[""] * len(arrays),
                           tensors=[tf.convert_to_tensor(array) for array in arrays.values()])
-        data = ".data-00000-of-00001"
+        for suffix in BUNDLE_SUFFIXES:
+            flush_to_disk(f"{unfinished}{suffix}")
         description.write(f"{prefix}{DESCRIPTION_SUFFIX}")
-        os.replace(f"{unfinished}{data}", f"{prefix}{data}")
-        os.replace(f"{unfinished}.index", f"{prefix}.index")
-        (target.parent / "checkpoint").write_text(f'model_checkpoint_path: "{target.name}"\n', encoding="utf-8")
+        for suffix in BUNDLE_SUFFIXES:
+            os.replace(f"{unfinished}{suffix}", f"{prefix}{suffix}")
+        flush_to_disk(target.parent)
+        if newest:
+            _name_newest(target)
+    except (OSError, tf.errors.OpError) as error:
+        raise InputError(f"{prefix}: cannot be written ({_why(error)}); the checkpoints before it are whole") from error
     finally:
         for leftover in target.parent.glob(f"{unfinished.name}.*"):
             leftover.unlink()
+
+
+def _name_newest(target: Path) -> None:
+    """Write the folder's `checkpoint` file, which says to TensorFlow's tools which bundle is the newest."""
+    unfinished = target.with_name(f".checkpoint.{os.getpid()}")
+    unfinished.write_text(f'model_checkpoint_path: "{target.name}"\n', encoding="utf-8")
+    unfinished.replace(target.with_name("checkpoint"))
+
+
+def flush_to_disk(path: str | Path) -> None:
+    """Return when a file, or the names in a folder, would outlive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "no space left on device" if "No space left" in str(error) else str(error).splitlines()[0]

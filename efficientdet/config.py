@@ -10,6 +10,7 @@ from efficientdet.hyperparameters import Hyperparameters
 from object_detection.errors import InputError
 
 TRAINING_MODES = ("train", "train300", "traineval")
+ON_NAN = ("stop", "rollback")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +28,18 @@ class TrainingConfig:
     eval_batch_size: int = 64
     num_examples_per_epoch: int | None = None  # None: the number of records
     stop_epoch: int = 0  # 0: num_epochs
-    eval_start_epoch: int = 0
+    eval_from: int = 0
+    eval_period: int | None = None  # None: checkpoint_period
+    target_ap: float = 0.0  # 0: none
+    patience: int = 0  # 0: endless
     eval_samples: int = 0  # 0: all
     checkpoint_period: int = 10
+    checkpoint_steps: int = 0  # 0: at the ends of epochs only
+    resume: str = "auto"
+    on_nan: str = "stop"
+    lr_per_64: float | None = None
+    accumulate_steps: int = 1
+    deterministic: bool = False
     pretrained_ckpt: str | None = None
     backbone_init: str | None = None
     precision: str | None = None
@@ -52,9 +62,14 @@ class TrainingConfig:
     def __post_init__(self):
         if self.training_mode not in TRAINING_MODES:
             raise InputError(f"--training_mode={self.training_mode}: wanted one of {', '.join(TRAINING_MODES)}")
-        for name in ("batch_size", "eval_batch_size", "checkpoint_period", "benchmark_steps", "log_steps"):
-            if getattr(self, name) < 1:
+        for name in ("batch_size", "eval_batch_size", "checkpoint_period", "benchmark_steps", "log_steps",
+                     "accumulate_steps", "eval_period"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"--{name}={getattr(self, name)}: wanted at least 1")
+        if self.on_nan not in ON_NAN:
+            raise InputError(f"--on_nan={self.on_nan}: wanted one of {', '.join(ON_NAN)}")
+        if self.lr_per_64 is not None and self.hparams.learning_rate is not None:
+            raise InputError("--lr and --lr_per_64 are both given; --lr is the rate itself, --lr_per_64 that of 64 images")
         if self.evaluates and not self.val_records:
             raise InputError(f"--val_file_pattern is missing: --training_mode={self.training_mode} evaluates; give one, "
                              "or use --training_mode=train300 with --num_epochs")
@@ -70,6 +85,12 @@ class TrainingConfig:
     def evaluates(self) -> bool:
         """Whether an AP is measured at all."""
         return self.training_mode != "train300" and not self.benchmark
+
+    def evaluates_after(self, epoch: int) -> bool:
+        """Whether an evaluation in training comes after this epoch; the one at the end is another."""
+        period = self.eval_period or self.checkpoint_period
+        wanted = self.training_mode == "traineval" or self.target_ap or self.patience
+        return bool(self.evaluates and wanted and epoch % period == 0 and epoch >= self.eval_from)
 
     @property
     def last_epoch(self) -> int:

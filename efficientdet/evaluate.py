@@ -10,6 +10,7 @@ import numpy as np
 from dataset.class_names import ClassNames
 from dataset.pipeline import InputConfig, evaluation_dataset, ground_truth_of_records
 from dataset.record_index import RecordIndex, index_records
+from efficientdet.distributed import World, join_world
 from efficientdet.hyperparameters import height_and_width
 from efficientdet.predict import Predict, build_predict
 from efficientdet.progress import Progress
@@ -43,20 +44,23 @@ class EvaluationConfig:
     use_xla: bool | None = None
 
 
-def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures:
-    """Restore, detect, measure, print; write what was asked for."""
+def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
+    """Restore, detect, measure, print; write what was asked for. Several ranks share the images; the first one speaks."""
+    world = join_world()
     runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla)
     restored = restore_detector(
         config.ckpt_path, model_name=config.model_name, model_name_given=config.model_name_given,
         overrides=config.overrides, class_names=config.class_names, averaged=config.averaged, precision=runtime.precision)
     index = index_records(config.records)
-    evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file)
+    evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None
     inputs = InputConfig(
         image_size=height_and_width(restored.hparams.image_size), batch_size=config.batch_size,
         category_ids=restored.class_names.category_ids,
         max_instances_per_image=restored.hparams.max_instances_per_image, num_threads=config.num_threads)
     rows = detect_all(build_predict(restored.detector, compiled=runtime.use_xla), index, inputs,
-                      class_names=restored.class_names, samples=config.samples)
+                      class_names=restored.class_names, samples=config.samples, world=world)
+    if not world.is_first:
+        return None
     if config.testdev_dir:
         write_results(Path(config.testdev_dir) / TESTDEV_FILE_NAME, results_json(rows))
     measures = evaluator.evaluate(rows)
@@ -90,21 +94,28 @@ def check_categories(truth: GroundTruth, class_names: ClassNames) -> None:
 
 
 def detect_all(
-    predict: Predict, index: RecordIndex, config: InputConfig, *, class_names: ClassNames, samples: int = 0
+    predict: Predict, index: RecordIndex, config: InputConfig, *, class_names: ClassNames, samples: int = 0,
+    world: World | None = None,
 ) -> DetectionRows:
-    """Detections of the first `samples` records (0: all), each image decoded once."""
+    """Detections of the first `samples` records (0: all), each image decoded once, by one rank; all ranks get all rows."""
+    world = world or World()
     results = CocoResults()
-    count = min(samples or len(index), len(index))
+    count = len(range(world.rank, min(samples or len(index), len(index)), world.size))
     category_ids = np.asarray(class_names.category_ids)
-    with Progress("eval", total=count, noun="image") as progress:
-        for batch, row_valid in evaluation_dataset(index, config, samples=samples):
+    with Progress("eval", total=count, noun="image", silent=not world.is_first) as progress:
+        for batch, row_valid in evaluation_dataset(index, config, samples=samples, rank=world.rank, world_size=world.size):
             detections = predict(batch.images, batch.sizes, batch.scales)
             rows = np.asarray(row_valid)
             boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections)
             results.add(np.asarray(batch.image_ids)[rows], boxes, scores=scores, category_ids=category_ids[classes],
                         valid=valid)
             progress.advance(int(rows.sum()), images=int(rows.sum()))
-    return results.rows()
+    if world.size == 1:
+        return results.rows()
+    everything = CocoResults()
+    for rows in world.gather(results.rows()):
+        everything.add_rows(rows)
+    return everything.rows()
 
 
 def write_measures(path: str | Path, measures: CocoMeasures) -> None:

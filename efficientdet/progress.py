@@ -41,11 +41,13 @@ class Progress:
     """Progress of `total` steps, told on stderr; use it as a context.
 
     `steps_per_epoch` splits the count into epochs; `done` steps were done by an earlier run. On a terminal prints of
-    others appear above the bar.
+    others appear above the bar. `silent`: for every rank but the first.
     """
 
     def __init__(self, title: str, *, total: int, steps_per_epoch: int | None = None, done: int = 0,
-                 noun: str = "step", stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
+                 noun: str = "step", stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic,
+                 silent: bool = False):
+        self._silent = silent
         self._title, self._total, self._steps_per_epoch, self._noun = title, total, steps_per_epoch, noun
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
@@ -54,7 +56,8 @@ class Progress:
         self._rate = Rate(clock())
         self._line_time, self._line_done = -LINE_PERIOD_SECONDS + clock(), -1
         console = Console(file=self._stream)
-        self._bar = _rich_bar(console, stdout_too=sys.stdout.isatty()) if _is_lively(console) else None
+        lively = _is_lively(console) and not silent
+        self._bar = _rich_bar(console, stdout_too=sys.stdout.isatty()) if lively else None
         if self._bar:
             self._task = self._bar.add_task("", total=total, completed=done, state=title, remaining="")
 
@@ -111,7 +114,8 @@ class Progress:
             self._write_line()
 
     def _write_line(self) -> None:
-        print(self.line(), file=self._stream, flush=True)
+        if not self._silent:
+            print(self.line(), file=self._stream, flush=True)
         self._line_time, self._line_done = self._clock(), self._done
 
 

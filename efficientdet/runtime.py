@@ -1,5 +1,6 @@
 """What a run asks of the machine: precision, compilation, seeds. Called once, before any network."""
 
+import os
 from dataclasses import dataclass
 
 import keras
@@ -18,17 +19,25 @@ class Runtime:
 
 
 def start_runtime(
-    *, precision: str | None = None, amp: bool | None = None, use_xla: bool | None = None, seed: int | None = None
+    *, precision: str | None = None, amp: bool | None = None, use_xla: bool | None = None, seed: int | None = None,
+    deterministic: bool = False,
 ) -> Runtime:
     """Settle what was left open: mixed precision and XLA are on where an accelerator is present, off on a CPU.
 
-    `precision` wins over `amp` (True: mixed_float16). Seeds Python, NumPy and the backend.
+    `precision` wins over `amp` (True: mixed_float16). Seeds Python, NumPy and the backend. `deterministic`: the same bits
+    from the same start, on as many cores.
     """
     if precision is not None and precision not in PRECISIONS:
         raise InputError(f"--precision={precision}: wanted one of {', '.join(PRECISIONS)}")
     accelerated = accelerator_count() > 0
     if precision is None:
         precision = "mixed_float16" if (accelerated if amp is None else amp) else "float32"
+    if deterministic and keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.experimental.enable_op_determinism()
+        tf.config.threading.set_intra_op_parallelism_threads(os.cpu_count() or 1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
     if seed is not None:
         keras.utils.set_random_seed(seed)
     return Runtime(precision=precision, use_xla=accelerated if use_xla is None else use_xla)

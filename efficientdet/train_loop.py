@@ -1,65 +1,76 @@
-"""A training from first to last: weights, steps, averages, checkpoints, evaluations."""
+"""A training from first to last: steps, checkpoints, evaluations."""
 
-import dataclasses
+import errno
 import math
 import os
-import re
 import time
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from dataset.pipeline import InputConfig, evaluation_dataset, training_dataset
-from dataset.record_index import RecordIndex, index_records
-from efficientdet.build import build_detector
+from dataset.pipeline import InputConfig, training_dataset
+from dataset.record_index import index_records
 from efficientdet.checkpoint import Description, write_arrays
+from efficientdet.checkpoint_store import CheckpointStore
 from efficientdet.config import TrainingConfig
-from efficientdet.evaluate import detect_all, read_evaluator, write_measures
+from efficientdet.distributed import World, join_world
+from efficientdet.guards import NotFinite, StepFacts, StepGuard
 from efficientdet.hyperparameters import height_and_width
+from efficientdet.interruption import Interrupted, StopWish
 from efficientdet.journal import Interval, Journal
-from efficientdet.optimizer import build_optimizer
+from efficientdet.memory import out_of_memory
 from efficientdet.predict import build_predict
 from efficientdet.progress import Progress
 from efficientdet.runtime import Runtime, accelerator_count, skip_graph_rewriting, start_runtime
 from efficientdet.schedule import CosineSchedule
+from efficientdet.stopwatch import Stopwatch
 from efficientdet.train_step import build_train_step
-from efficientdet.training_state import TrainingState
-from efficientdet.weight_average import WeightAverage
-from efficientdet.weights import load_backbone, load_what_fits, read_source
-from model.dense_detector import DenseDetector
-from model.detector import named_variables
-from object_detection.coco_evaluation import CocoEvaluator
-from object_detection.coco_results import TESTDEV_FILE_NAME, results_json, write_results
+from efficientdet.training_start import go_on_from, initial_state, resume, trainable_parameters
+from efficientdet.validation import Validation
 from object_detection.errors import InputError
 from object_detection.structures import Batch
 
-_IMAGES_TO_SEE_A_POSITIVE = 1000
 _RATE_PER_IMAGES = 0.08 / 64  # the published rate: 0.08 at a global batch of 64
-_PRETRAINED = "imagenet"
+_MOST_ROLLBACKS = 3
+_COMPILATION_FACTOR = 20.0  # how much longer than others a first step may take
+_SECONDS_BETWEEN_EPOCH_SAVES = 10.0  # epochs of a few images would else spend their time on writing
 
 
 def train(config: TrainingConfig) -> dict[str, float]:
-    """Train, evaluate, write everything into model_dir; returns the final COCO numbers (empty without evaluation)."""
-    runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, seed=config.seed)
+    """Train, evaluate, write everything into model_dir; returns the final COCO numbers (empty without evaluation).
+
+    Raises `Interrupted`, with everything saved, after SIGTERM.
+    """
+    world = join_world()
+    runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, seed=config.seed,
+                            deterministic=config.deterministic)
     skip_graph_rewriting()
     if config.debug:
         tf.config.run_functions_eagerly(True)
-    with Journal(config.model_dir, file_name=config.log_filename, curves=not config.benchmark) as journal:
-        return _Training(config, runtime, journal).run()
+    folder = config.model_dir if world.is_first else None
+    try:
+        with Journal(folder, file_name=config.log_filename, curves=not config.benchmark) as journal:
+            return _Training(config, runtime, journal, world).run()
+    except (OSError, tf.errors.OpError) as error:
+        if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error):
+            raise InputError(f"{config.model_dir}: no space left on device; the checkpoints in it are whole: make room and "
+                             "start again") from error
+        if isinstance(error, tf.errors.ResourceExhaustedError):
+            raise out_of_memory(error, config) from error
+        raise
 
 
 class _Training:
     """One training; methods in the order in which they happen."""
 
-    def __init__(self, config: TrainingConfig, runtime: Runtime, journal: Journal):
-        self.config, self.runtime, self.journal = config, runtime, journal
+    def __init__(self, config: TrainingConfig, runtime: Runtime, journal: Journal, world: World):
+        self.config, self.runtime, self.journal, self.world = config, runtime, journal, world
         self.index = index_records(config.records)
+        self.images_a_step = config.batch_size * config.accumulate_steps * world.size
         examples = config.num_examples_per_epoch or len(self.index)
-        self.steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / config.batch_size)
+        self.steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / self.images_a_step)
         self.schedule = CosineSchedule.from_epochs(
             self._peak_learning_rate(), warmup_init=config.hparams.lr_warmup_init,
             warmup_epochs=config.hparams.lr_warmup_epoch, num_epochs=config.hparams.num_epochs,
@@ -68,97 +79,61 @@ class _Training:
             model_name=config.hparams.name, hparams=config.hparams.to_dict(),
             categories=config.class_names.to_categories(), weights="raw and averaged",
             steps_per_epoch=self.steps_per_epoch)
+        self.store = CheckpointStore(config.model_dir)
+        self.stopwatch = Stopwatch()
+        self.saved_at, self.saved_step = time.monotonic(), -1
 
     def run(self) -> dict[str, float]:
         """Everything, in order."""
         started = time.monotonic()
-        self.state = self._initial_state()
-        self._resume()
+        config = self.config
+        self.state = initial_state(config, precision=self.runtime.precision, world=self.world, say=self.journal.say)
+        resume(self.state, config, images_a_step=self.images_a_step, say=self.journal.say)
+        self.state.align()
+        self.first_step = self.state.step
         self._announce()
-        step = build_train_step(self.state.detector, self.state.optimizer, self.state.average,
-                                compiled=self.runtime.use_xla)
-        self.predict = build_predict(self.state.detector, compiled=self.runtime.use_xla)
-        last_loss = self._epochs(step)
-        numbers = {}
-        if not self.config.benchmark:
-            self._save("ckpt-final")
-            with self.state.averaged_weights():
-                self._export()
-                if self.config.evaluates:
-                    numbers = self._evaluate(epoch=self.config.last_epoch, final=True)
-        self.journal.finish(training_loss=last_loss, seconds=time.monotonic() - started, devices=1)
+        self.step = build_train_step(self.state.detector, self.state.optimizer, self.state.average,
+                                     compiled=self.runtime.use_xla, world=self.world,
+                                     accumulate_steps=config.accumulate_steps)
+        self.validation = Validation(
+            config, self.state, self.journal, inputs=self._input_config(config.eval_batch_size),
+            predict=build_predict(self.state.detector, compiled=self.runtime.use_xla), description=self.description)
+        with StopWish() as self.stop_wish:
+            last_loss = self._epochs()
+        numbers = {} if config.benchmark else self._finish()
+        self.journal.finish(training_loss=last_loss, seconds=time.monotonic() - started, devices=self.world.size)
         return numbers
 
     def _peak_learning_rate(self) -> float:
-        if self.config.hparams.learning_rate is not None:
-            return self.config.hparams.learning_rate
-        return _RATE_PER_IMAGES * self.config.batch_size
-
-    def _initial_state(self) -> TrainingState:
-        config = self.config
-        file_weights = config.backbone_init and (config.backbone_init == _PRETRAINED or config.backbone_init.endswith(".h5"))
-        detector = build_detector(config.hparams, num_classes=len(config.class_names), precision=self.runtime.precision,
-                                  backbone_weights=config.backbone_init if file_weights else None)
-        if config.backbone_init and not file_weights:
-            self._say_all(load_backbone(detector.network, read_source(config.backbone_init)))
-        if config.pretrained_ckpt:
-            source = read_source(config.pretrained_ckpt)
-            self._say_all(load_what_fits(detector.network, source, class_names=config.class_names))
-        if expression := config.hparams.var_freeze_expr:
-            self._freeze(detector, expression)
-        decay = config.hparams.moving_average_decay
-        average = WeightAverage(list(named_variables(detector.network).values()), decay=decay) if decay else None
-        optimizer = build_optimizer(config.hparams, precision=self.runtime.precision)
-        optimizer.build(detector.network.trainable_variables)
-        return TrainingState(detector, optimizer, average)
-
-    def _freeze(self, detector: DenseDetector, expression: str) -> None:
-        """Weights whose name begins with the expression are neither trained nor decayed."""
-        frozen = [variable for name, variable in named_variables(detector.network).items()
-                  if variable.trainable and re.match(expression, name)]
-        if not frozen:
-            raise InputError(f"hparam var_freeze_expr is {expression!r}: matches the beginning of no weight's name, such "
-                             f"as {next(iter(named_variables(detector.network)))}")
-        for variable in frozen:
-            variable.trainable = False
-        left = len(detector.network.trainable_variables)
-        if not left:
-            raise InputError(f"hparam var_freeze_expr is {expression!r}: leaves nothing to train")
-        self.journal.say(f"var_freeze_expr freezes {len(frozen)} weights, {left} stay trainable")
-
-    def _resume(self) -> None:
-        """Go on from model_dir/ckpt, if there is one, at the step it was written after."""
-        prefix = Path(self.config.model_dir) / "ckpt"
-        if not Path(f"{prefix}.index").exists() or self.config.benchmark:
-            return
-        source = read_source(str(prefix))
-        if source.description is None or source.class_names != self.config.class_names:
-            raise InputError(f"{prefix}: was written for other classes; use another --model_dir or remove it")
-        self.state.restore(source.arrays, prefix=str(prefix))
-        self.journal.say(f"resumes from {prefix} after step {self.state.step} "
-                         f"(epoch {self.state.step // self.steps_per_epoch})")
+        """As asked for; without being asked the published rate for this many images a step."""
+        config, rule = self.config, _RATE_PER_IMAGES * self.images_a_step
+        rate = config.hparams.learning_rate
+        if config.lr_per_64 is not None:
+            rate = config.lr_per_64 * self.images_a_step / 64
+        if rate is not None and rate > 2 * rule:
+            self.journal.say(f"warning: the learning rate {rate:g} is {rate / rule:.1f} times the published one for "
+                             f"{self.images_a_step} images a step ({rule:g})")
+        return rule if rate is None else rate
 
     def _announce(self) -> None:
         config = self.config
-        network = self.state.detector.network
-        trainable = sum(math.prod(variable.shape) for variable in network.trainable_variables)
         self.journal.log((), {
             "model": config.hparams.name, "image_size": height_and_width(config.hparams.image_size),
-            "classes": len(config.class_names), "trainable_parameters": trainable, "records": len(self.index),
-            "batch_size": config.batch_size, "steps_per_epoch": self.steps_per_epoch, "epochs": config.last_epoch,
+            "classes": len(config.class_names), "trainable_parameters": trainable_parameters(self.state),
+            "records": len(self.index), "batch_size": config.batch_size, "accumulate_steps": config.accumulate_steps,
+            "ranks": self.world.size, "steps_per_epoch": self.steps_per_epoch, "epochs": config.last_epoch,
             "peak_learning_rate": self.schedule.peak_learning_rate, "precision": self.runtime.precision,
-            "use_xla": self.runtime.use_xla, "backend": keras.backend.backend(), "seed": config.seed})
-        self.description.write(Path(config.model_dir) / "config.json")
-        config.class_names.write(Path(config.model_dir) / "classes.json")
-
-    def _say_all(self, lines: list[str]) -> None:
-        for line in lines:
-            self.journal.say(line)
+            "use_xla": self.runtime.use_xla, "backend": keras.backend.backend(), "seed": config.seed,
+            "deterministic": config.deterministic})
+        if self.world.is_first:
+            self.description.write(Path(config.model_dir) / "config.json")
+            config.class_names.write(Path(config.model_dir) / "classes.json")
 
     def _input_config(self, batch_size: int) -> InputConfig:
         hparams = self.config.hparams
-        accelerated = accelerator_count() > 0
-        threads = max(2, (os.cpu_count() or 4) - 2) if accelerated and self.config.set_num_threads else 0
+        cores = (os.cpu_count() or 4) // self.world.local_size  # the ranks of a machine share them
+        spare = 2 if accelerator_count() > 0 and self.config.set_num_threads else 0
+        threads = max(2, cores - spare) if spare or self.world.local_size > 1 else 0
         return InputConfig(
             image_size=height_and_width(hparams.image_size), batch_size=batch_size,
             category_ids=self.config.class_names.category_ids,
@@ -169,122 +144,166 @@ class _Training:
             use_fake_data=self.config.use_fake_data,
             num_threads=threads if self.config.enable_map_parallelization else 1)
 
-    def _epochs(self, step) -> float:
+    def _batches(self) -> Iterator[Batch]:
+        """From the image on that comes next."""
+        inputs = self._input_config(self.config.batch_size * self.config.accumulate_steps)
+        return iter(training_dataset(self.index, inputs, first_position=self.state.standing.images_seen,
+                                     rank=self.world.rank, world_size=self.world.size))
+
+    def _epochs(self) -> float:
         """All steps that are left; returns the mean loss of the last epoch."""
         config, state = self.config, self.state
         epochs = 1 if config.benchmark else config.last_epoch
         total = epochs * self.steps_per_epoch
-        batches = iter(training_dataset(self.index, self._input_config(config.batch_size), start_step=state.step))
-        watch = _LossWatch(batch_size=config.batch_size)
-        loss = math.nan
-        with Progress("train", total=total, steps_per_epoch=self.steps_per_epoch, done=state.step) as progress:
+        batches, guard, loss = self._batches(), StepGuard(images_a_step=self.images_a_step), math.nan
+        with Progress("train", total=total, steps_per_epoch=self.steps_per_epoch, done=state.step,
+                      silent=not self.world.is_first) as progress:
             while state.step < total:
-                loss = self._one_epoch(step, batches, watch=watch, progress=progress)
-                epoch = state.step // self.steps_per_epoch
-                if not config.benchmark:
-                    self._after_epoch(epoch)
+                try:
+                    loss = self._one_epoch(batches, guard=guard, progress=progress)
+                except NotFinite as error:
+                    self._roll_back(error)
+                    batches, guard = self._batches(), StepGuard(images_a_step=self.images_a_step)
+                    continue
+                if not config.benchmark and self._after_epoch(state.step // self.steps_per_epoch):
+                    break
         return loss
 
-    def _one_epoch(self, step, batches: Iterator[Batch], *, watch: "_LossWatch", progress: Progress) -> float:
+    def _one_epoch(self, batches: Iterator[Batch], *, guard: StepGuard, progress: Progress) -> float:
         """The steps to the next multiple of steps_per_epoch; logs, and returns the mean loss."""
         config, state = self.config, self.state
         end = (state.step // self.steps_per_epoch + 1) * self.steps_per_epoch
         sums: dict[str, float] = {}
-        first, clock = state.step, time.monotonic()
-        logged, logged_at = first, clock
+        first, watch = state.step, self.stopwatch
+        logged, watch_at = first, watch.lap()
         while state.step < end:
-            rate = self.schedule(state.step)
-            report = {name: float(value) for name, value in step(_next_batch(batches), rate).items()}
-            state.step += 1
-            watch.check(report, step=state.step, rate=rate)
+            with self.world.deadline(1.0 if state.step > self.first_step else _COMPILATION_FACTOR):
+                report, rate = self._one_step(batches, guard)
             for name, value in report.items():
                 sums[name] = sums.get(name, 0.0) + value
-            progress.show(loss=report["loss"], lr=rate)
-            progress.advance(images=config.batch_size)
+            progress.show(loss=report["loss"], lr=rate, input=f"{watch.recent_share('input'):.0%}")
+            progress.advance(images=self.images_a_step)
             if config.lr_tb:
                 self.journal.curves(state.step, {"learning_rate": rate})
             if config.time_history and (state.step % config.log_steps == 0 or state.step == end):
-                now = time.monotonic()
-                self.journal.interval(Interval(logged, state.step, (state.step - logged) * config.batch_size, now - logged_at))
-                logged, logged_at = state.step, now
+                watch_at, seconds = watch.lap(), watch.lap() - watch_at
+                self.journal.interval(Interval(logged, state.step, (state.step - logged) * self.images_a_step, seconds))
+                logged = state.step
+            self._between_steps(report, end=end)
         means = {name: value / (end - first) for name, value in sums.items()}
         means["learning_rate"] = rate
         self.journal.curves(end, {f"train/{name}": value for name, value in means.items()})
+        self.journal.curves(end, {f"time/{name}_seconds": value for name, value in watch.totals().items()})
         return means["loss"]
 
-    def _after_epoch(self, epoch: int) -> None:
-        config = self.config
-        if epoch % config.checkpoint_period == 0:
-            self._save("ckpt")
-            if self.state.average is not None:
-                self._save_average(epoch)
-        due = epoch % config.checkpoint_period == 0 and epoch >= max(config.eval_start_epoch, 1)
-        if config.training_mode == "traineval" and config.evaluates and due and epoch < config.last_epoch:
-            with self.state.averaged_weights():
-                self._evaluate(epoch=epoch)
-        if config.validate:
-            with self.state.averaged_weights():
-                self._validate(epoch)
+    def _one_step(self, batches: Iterator[Batch], guard: StepGuard) -> tuple[dict[str, float], float]:
+        """Next batch, step, checks; the report and the learning rate."""
+        state = self.state
+        with self.stopwatch.measuring("input"):
+            batch = _next_batch(batches)
+        rate = self.schedule(state.step) * state.standing.rate_factor
+        with self.stopwatch.measuring("compute"):
+            scale = float(state.optimizer.dynamic_scale) if self.step.scales_loss else 1.0
+            report = self.step(batch, rate, self.stop_wish.wished)
+            report = {name: float(value) for name, value in report.items()}
+        facts = StepFacts(step=state.step + 1, learning_rate=rate, loss_scale=scale, image_ids=batch.image_ids.numpy())
+        guard.check(report, facts)
+        state.step += 1
+        state.standing.images_seen += self.images_a_step
+        return report, rate
 
-    def _save(self, name: str) -> None:
-        """Everything that a resumed training needs."""
-        description = dataclasses.replace(self.description, global_step=self.state.step)
-        write_arrays(str(Path(self.config.model_dir) / name), self.state.arrays(), description)
+    def _between_steps(self, report: dict[str, float], *, end: int) -> None:
+        """Save where it is due, and stop where any rank was asked to."""
+        config, step = self.config, self.state.step
+        if config.benchmark:
+            return
+        if report["stop_wishes"]:
+            if step < end:
+                self._save()
+            else:
+                self._after_epoch(step // self.steps_per_epoch, stopping=True)
+            self.journal.say(f"asked to stop: saved after step {step}; the same command goes on from there")
+            raise Interrupted
+        if config.checkpoint_steps and step % config.checkpoint_steps == 0 and step < end:
+            self._save()
+
+    def _after_epoch(self, epoch: int, *, stopping: bool = False) -> bool:
+        """Save and evaluate; returns whether there is no point in going on."""
+        config, state = self.config, self.state
+        state.average_batch_statistics()
+        due = not stopping and config.evaluates_after(epoch)
+        if due:
+            with self.stopwatch.measuring("evaluation"):
+                self.validation.evaluate(epoch)
+        period_ends = epoch % config.checkpoint_period == 0
+        if stopping or period_ends or due or config.checkpoint_steps or self._long_since_saved():
+            self._save()
+        if period_ends and state.average is not None:
+            self._save_average(epoch)
+        if config.validate and not stopping:
+            self.validation.losses(epoch)
+        if due and self.validation.target_reached:
+            self.journal.say(f"AP {state.standing.best_ap:.4f} reaches --target_ap={config.target_ap:g} after epoch {epoch}")
+        elif due and self.validation.out_of_patience:
+            self.journal.say(f"no better AP in {config.patience} evaluations: stops after epoch {epoch}")
+        else:
+            return False
+        return True
+
+    def _long_since_saved(self) -> bool:
+        """By the first rank's clock."""
+        return self.world.gather(time.monotonic() - self.saved_at > _SECONDS_BETWEEN_EPOCH_SAVES)[0]
+
+    def _save(self, name: str | None = None) -> None:
+        """Everything that a resumed training needs; all ranks take part."""
+        with self.stopwatch.measuring("checkpoints"):
+            arrays = self.state.arrays()
+            if self.world.is_first:
+                description = self.state.description(self.description, weights="raw and averaged")
+                if name is None:
+                    self.store.save(arrays, description)
+                else:
+                    write_arrays(str(Path(self.config.model_dir) / name), arrays, description)
+        self.saved_at, self.saved_step = time.monotonic(), self.state.step
 
     def _save_average(self, epoch: int) -> None:
-        description = dataclasses.replace(self.description, weights="averaged", global_step=self.state.step)
-        write_arrays(str(Path(self.config.model_dir) / "ema_weights" / f"emackpt-{epoch}"),
-                     self.state.averages_by_name(), description)
+        if self.world.is_first:
+            write_arrays(str(Path(self.config.model_dir) / "ema_weights" / f"emackpt-{epoch}"),
+                         self.state.averages_by_name(), self.state.description(self.description, weights="averaged"))
 
-    def _export(self) -> None:
-        """The averaged weights as a SavedModel, where the backend can write one."""
-        if keras.backend.backend() == "tensorflow":
-            from efficientdet.export import export_saved_model
+    def _roll_back(self, error: NotFinite) -> None:
+        """Back to the last checkpoint with half the rate, where that is wanted and not tried too often."""
+        standing = self.state.standing
+        rollbacks, factor = standing.rollbacks + 1, standing.rate_factor / 2
+        if self.config.on_nan != "rollback" or rollbacks > _MOST_ROLLBACKS:
+            raise error
+        self.journal.say(f"warning: {error}")
+        for source in self.store.readable():
+            if not isinstance(source, InputError):
+                go_on_from(self.state, source, self.config, images_a_step=self.images_a_step, say=self.journal.say)
+                break
+        else:
+            raise error
+        self.state.standing.rollbacks, self.state.standing.rate_factor = rollbacks, factor
+        self.journal.say(f"rollback {rollbacks} of {_MOST_ROLLBACKS}: back to step {self.state.step}, learning rate times "
+                         f"{factor:g}")
 
-            description = dataclasses.replace(self.description, weights="averaged", global_step=self.state.step)
-            export_saved_model(self.state.detector, str(Path(self.config.model_dir) / "emackpt-final"),
-                               description=description)
+    def _finish(self) -> dict[str, float]:
+        """The last checkpoint, the exported model and, where wanted, the final numbers."""
+        config, state = self.config, self.state
+        if self.saved_step != state.step:
+            self._save()
+        self._save("ckpt-final")
+        with state.averaged_weights():
+            if self.world.is_first and keras.backend.backend() == "tensorflow":
+                from efficientdet.export import export_saved_model
 
-    def _evaluate(self, *, epoch: int, final: bool = False) -> dict[str, float]:
-        config = self.config
-        rows = detect_all(self.predict, self._val_index, self._input_config(config.eval_batch_size),
-                          class_names=config.class_names, samples=config.eval_samples)
-        if config.testdev_dir and final:
-            write_results(Path(config.testdev_dir) / TESTDEV_FILE_NAME, results_json(rows))
-        measures = self._evaluator.evaluate(rows)
-        self.journal.say(measures.table() if final else f"epoch {epoch} " + " ".join(
-            f"{name}={value:.4f}" for name, value in measures.numbers.items()))
-        percent = ",".join(f"{100 * measures.numbers[name]:.2f}" for name in ("AP", "AP50", "AP75", "APs", "APm", "APl"))
-        self.journal.say(f"csv format: {epoch},{percent}")
-        self.journal.validation(epoch, step=self.state.step, average_precision=measures.numbers["AP"])
-        write_measures(Path(config.model_dir) / ("metrics-final.json" if final else f"metrics-{epoch}.json"), measures)
-        return measures.numbers
-
-    @cached_property
-    def _val_index(self) -> RecordIndex:
-        return index_records(self.config.val_records)
-
-    @cached_property
-    def _evaluator(self) -> CocoEvaluator:
-        return read_evaluator(self._val_index, self.config.class_names, json_file=self.config.val_json_file)
-
-    def _validate(self, epoch: int) -> None:
-        """The losses of the averaged weights on the validation records, without augmentation."""
-        detector, sums, count = self.state.detector, {}, 0
-        config = self._input_config(self.config.eval_batch_size)
-        for batch, row_valid in evaluation_dataset(self._val_index, config,
-                                                   samples=self.config.eval_samples):
-            if not np.asarray(row_valid).all():
-                continue  # rows that only fill up the last batch would count as empty images
-            targets = detector.assign(batch.objects)
-            terms = detector.loss_terms(batch, targets, detector.count_positives(targets) + 1.0, training=False)
-            for name, value in terms.items():
-                sums[name] = sums.get(name, 0.0) + float(value)
-            count += 1
-        if count:
-            means = {name: value / count for name, value in sums.items()}
-            self.journal.log((epoch,), {f"val_{name}": value for name, value in means.items()})
-            self.journal.curves(self.state.step, {f"validation/{name}": value for name, value in means.items()})
+                export_saved_model(state.detector, str(Path(config.model_dir) / "emackpt-final"),
+                                   description=state.description(self.description, weights="averaged"))
+        if not config.evaluates:
+            return {}
+        with self.stopwatch.measuring("evaluation"):
+            return self.validation.finish(state.step // self.steps_per_epoch).numbers
 
 
 def _next_batch(batches: Iterator[Batch]) -> Batch:
@@ -293,22 +312,3 @@ def _next_batch(batches: Iterator[Batch]) -> Batch:
         return next(batches)
     except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
         raise InputError(f"a training record cannot be used: {error.message}") from error
-
-
-class _LossWatch:
-    """Stops a training that cannot succeed."""
-
-    def __init__(self, *, batch_size: int):
-        self._batch_size, self._images, self._positives = batch_size, 0, 0.0
-
-    def check(self, report: dict[str, float], *, step: int, rate: float) -> None:
-        """Raises InputError where the loss is not finite, or where the first 1,000 images had no positive anchor."""
-        if not math.isfinite(report["loss"]):
-            terms = ", ".join(f"{name} {value:.4g}" for name, value in report.items() if name.endswith("loss"))
-            raise InputError(f"step {step}: the loss is not finite ({terms}; gradient norm {report['gradient_norm']:.4g}, "
-                             f"learning rate {rate:.4g}): lower --lr, lengthen --warmup_epochs, or use --precision=float32")
-        self._positives += report["positives"]
-        self._images += self._batch_size
-        if not self._positives and self._images >= _IMAGES_TO_SEE_A_POSITIVE:
-            raise InputError(f"no positive anchor in the first {self._images} images: the records hold no boxes (were they "
-                             "made from captions_*.json?) or none that any anchor overlaps (see hparam anchor_scale)")

@@ -1,11 +1,14 @@
 """What changes while a training runs, and its way into named arrays and back."""
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 
 import keras
 import numpy as np
 
+from efficientdet.checkpoint import Description
+from efficientdet.distributed import World, average_over_ranks, is_batch_statistic
 from efficientdet.optimizer import ClippedSGD, inner_optimizer
 from efficientdet.weight_average import WeightAverage
 from model.dense_detector import DenseDetector
@@ -17,12 +20,28 @@ _MOMENTUM_SUFFIX = "/Momentum"
 
 
 @dataclass
+class Standing:
+    """How far a training has come, beside the numbers in its network; travels as JSON with each checkpoint."""
+
+    images_seen: int = 0  # over all ranks: the position in the endless stream of records
+    images_a_step: int = 0  # over all ranks
+    ranks: int = 1
+    best_ap: float = -1.0
+    best_epoch: int = 0
+    evaluations_since_best: int = 0
+    rate_factor: float = 1.0  # halved by each rollback
+    rollbacks: int = 0
+
+
+@dataclass
 class TrainingState:
     """A training between two steps."""
 
     detector: DenseDetector
     optimizer: keras.optimizers.Optimizer
     average: WeightAverage | None
+    world: World = field(default_factory=World)
+    standing: Standing = field(default_factory=Standing)
     step: int = 0  # steps done
 
     @contextlib.contextmanager
@@ -40,13 +59,10 @@ class TrainingState:
             _assign_all(variables, raw)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything a training needs to go on, by the names of the published checkpoints."""
-        variables = named_variables(self.detector.network)
-        arrays = {name: np.asarray(variable.value) for name, variable in variables.items()}
-        if self.average is not None:
-            arrays |= {f"{name}{AVERAGE_SUFFIX}": array for name, array in self.averages_by_name().items()}
-        arrays |= dict(zip(self._momentum_names(), map(np.asarray, self._packed_momentum_parts()), strict=True))
-        arrays |= {name: np.asarray(variable.value) for name, variable in self._counters().items()}
+        """Everything a training needs to go on, by the names of the published checkpoints. To be called by all ranks."""
+        arrays = self._own_arrays()
+        for rank, statistics in enumerate(self.world.gather(_batch_statistics(arrays))):
+            arrays |= {_of_rank(name, rank): array for name, array in statistics.items()} if rank else {}
         arrays["global_step"] = np.int64(self.step)
         return arrays
 
@@ -55,8 +71,41 @@ class TrainingState:
         names = _names_of(self.average.variables, self.detector)
         return dict(zip(names, map(np.asarray, self.average.averages), strict=True))
 
-    def restore(self, arrays: dict[str, np.ndarray], *, prefix: str) -> None:
+    def raw_by_name(self) -> dict[str, np.ndarray]:
+        """The weights as they are."""
+        return {name: np.asarray(variable.value) for name, variable in named_variables(self.detector.network).items()}
+
+    def description(self, template: Description, *, weights: str) -> Description:
+        """What stands beside arrays of this state."""
+        return replace(template, weights=weights, global_step=self.step, run=asdict(self.standing))
+
+    def restore(self, arrays: Mapping[str, np.ndarray], standing: Mapping, *, prefix: str) -> None:
         """Put a checkpoint's arrays back; raises InputError naming one that is missing or of another shape."""
+        self.standing = Standing(**standing)
+        self._assign(_for_rank(arrays, self.world, saved_by=self.standing.ranks), prefix=prefix)
+        self.step = int(arrays["global_step"])
+
+    def align(self) -> None:
+        """All ranks as the first: weights, optimizer and average."""
+        average = [self.average.packed] if self.average is not None else []
+        self.world.broadcast([*self.detector.network.variables, *self.optimizer.variables, *average])
+
+    def average_batch_statistics(self) -> None:
+        """All ranks with the mean of what each measured on its own images; their learnt weights agree to the bit anyway."""
+        if self.world.size > 1:
+            own = self._own_arrays()
+            statistics = _batch_statistics(own)
+            means = average_over_ranks(self.world, list(statistics.values()))
+            self._assign({**own, **dict(zip(statistics, means, strict=True))}, prefix="")
+
+    def _own_arrays(self) -> dict[str, np.ndarray]:
+        arrays = {name: np.asarray(variable.value) for name, variable in self._variables().items()}
+        if self.average is not None:
+            arrays |= {f"{name}{AVERAGE_SUFFIX}": array for name, array in self.averages_by_name().items()}
+        momentum = self._sgd.packing.unpack(self._sgd.packed_momentum.value)
+        return arrays | dict(zip(self._momentum_names(), map(np.asarray, momentum), strict=True))
+
+    def _assign(self, arrays: Mapping[str, np.ndarray], *, prefix: str) -> None:
         def read(name, shape):
             if name not in arrays or tuple(arrays[name].shape) != tuple(shape):
                 found = f"has shape {arrays[name].shape}, wanted {tuple(shape)}" if name in arrays else "is missing"
@@ -66,13 +115,12 @@ class TrainingState:
         def read_packed(names, packing):
             return packing.pack([read(name, shape) for name, shape in zip(names, packing.shapes, strict=True)])
 
-        for name, variable in {**named_variables(self.detector.network), **self._counters()}.items():
+        for name, variable in self._variables().items():
             variable.assign(read(name, variable.shape))
         if self.average is not None:
             names = [f"{name}{AVERAGE_SUFFIX}" for name in _names_of(self.average.variables, self.detector)]
             self.average.packed.assign(read_packed(names, self.average.packing))
         self._sgd.packed_momentum.assign(read_packed(self._momentum_names(), self._sgd.packing))
-        self.step = int(arrays["global_step"])
 
     @property
     def _sgd(self) -> ClippedSGD:
@@ -82,16 +130,15 @@ class TrainingState:
         trained = self.detector.network.trainable_variables
         return [f"{name}{_MOMENTUM_SUFFIX}" for name in _names_of(trained, self.detector)]
 
-    def _packed_momentum_parts(self) -> list:
-        return self._sgd.packing.unpack(self._sgd.packed_momentum.value)
-
-    def _counters(self) -> dict[str, keras.Variable]:
-        """The optimizer's own variables of one number each."""
-        counters = {"optimizer/iterations": self._sgd.iterations}
+    def _variables(self) -> dict[str, keras.Variable]:
+        """Weights, the optimizer's counters, and the state of random layers."""
+        network = self.detector.network
+        variables = {**named_variables(network), "optimizer/iterations": self._sgd.iterations}
         if self._sgd is not self.optimizer:
-            counters["optimizer/loss_scale/current_loss_scale"] = self.optimizer.dynamic_scale
-            counters["optimizer/loss_scale/good_steps"] = self.optimizer.step_counter
-        return counters
+            variables["optimizer/loss_scale/current_loss_scale"] = self.optimizer.dynamic_scale
+            variables["optimizer/loss_scale/good_steps"] = self.optimizer.step_counter
+        seeds = [variable for variable in network.variables if variable.dtype == "uint32"]
+        return variables | {f"run/seed_{number}": variable for number, variable in enumerate(seeds)}
 
 
 def _assign_all(variables: list[keras.Variable], values: list) -> None:
@@ -102,3 +149,20 @@ def _assign_all(variables: list[keras.Variable], values: list) -> None:
 def _names_of(variables: list[keras.Variable], detector: DenseDetector) -> list[str]:
     names = {id(variable): name for name, variable in named_variables(detector.network).items()}
     return [names[id(variable)] for variable in variables]
+
+
+def _of_rank(name: str, rank: int) -> str:
+    return f"run/rank_{rank}/{name}"
+
+
+def _batch_statistics(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array for name, array in arrays.items() if is_batch_statistic(name.removesuffix(AVERAGE_SUFFIX))}
+
+
+def _for_rank(arrays: Mapping[str, np.ndarray], world: World, *, saved_by: int) -> dict[str, np.ndarray]:
+    """A checkpoint as this rank left it; where another number of ranks wrote it, with the mean of their statistics."""
+    own = dict(arrays)
+    for name in _batch_statistics({name: array for name, array in arrays.items() if not name.startswith("run/")}):
+        versions = [arrays[name], *(arrays[_of_rank(name, rank)] for rank in range(1, saved_by))]
+        own[name] = versions[world.rank] if world.size == saved_by else np.mean(versions, axis=0, dtype=np.float32)
+    return own

@@ -26,10 +26,12 @@ class WeightAverage:
         """The average of each variable, float32."""
         return self.packing.unpack(self.packed.value)
 
-    def update(self, step, *, applied=True) -> None:
-        """After applied step `step` (1 is the first); nothing where `applied` is False."""
+    def update(self, step, *, applied=True):
+        """After applied step `step` (1 is the first); nothing where `applied` is False. Returns the packed averages."""
         values = [variable.value for variable in self.variables]
-        self.packed.assign(self.updated(self.packed.value, values, step=step, applied=applied))
+        packed = self.updated(self.packed.value, values, step=step, applied=applied)
+        self.packed.assign(packed)
+        return packed
 
     def updated(self, packed, values: list, *, step, applied=True):
         """The packed averages after one more step, as a function without state."""

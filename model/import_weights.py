@@ -15,7 +15,8 @@ AVERAGE_SUFFIX = "/ExponentialMovingAverage"
 _OBJECT_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _NO_MODEL_TENSOR = re.compile(
-    r"global_step|save_counter|_CHECKPOINTABLE_OBJECT_GRAPH|.*/Momentum|optimizer/.*|save_counter/.*|.*/\.OPTIMIZER_SLOT/.*")
+    r"global_step|save_counter|_CHECKPOINTABLE_OBJECT_GRAPH|.*/Momentum|optimizer/.*|save_counter/.*|.*/\.OPTIMIZER_SLOT/.*"
+    r"|run/.*")  # run/: what only a training that goes on needs
 
 
 def is_object_based(names: Iterable[str]) -> bool:
@@ -32,7 +33,8 @@ def model_arrays(arrays: Mapping[str, np.ndarray], *, averaged: bool = True) -> 
            if not name.endswith(AVERAGE_SUFFIX) and not _NO_MODEL_TENSOR.fullmatch(name)}
     if not averaged:
         return raw
-    averages = {name.removesuffix(AVERAGE_SUFFIX): array for name, array in arrays.items() if name.endswith(AVERAGE_SUFFIX)}
+    averages = {name.removesuffix(AVERAGE_SUFFIX): array for name, array in arrays.items()
+                if name.endswith(AVERAGE_SUFFIX) and not _NO_MODEL_TENSOR.fullmatch(name)}
     return {**raw, **averages}
 
 

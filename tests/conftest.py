@@ -8,6 +8,10 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="kill a training ten times instead of three")
+
+
 def _folder(variable: str) -> Path:
     value = os.environ.get(variable)
     if value and Path(value).is_dir():

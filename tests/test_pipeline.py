@@ -109,14 +109,14 @@ def test_a_run_continues_at_any_step(index, step):
     if step < 10:
         whole = batches(training_dataset(index, config()), step + 3)
     else:
-        whole = batches(training_dataset(index, config(), start_step=step - 1), 4)
-    assert_same(whole[-3:], batches(training_dataset(index, config(), start_step=step), 3))
+        whole = batches(training_dataset(index, config(), first_position=(step - 1) * config().batch_size), 4)
+    assert_same(whole[-3:], batches(training_dataset(index, config(), first_position=step * config().batch_size), 3))
 
 
 def test_two_ranks_see_what_one_of_twice_the_batch_sees(index):
-    one = batches(training_dataset(index, config(batch_size=6), start_step=1), 5)
+    one = batches(training_dataset(index, config(batch_size=6), first_position=6), 5)
     half = config(batch_size=3)
-    ranks = [batches(training_dataset(index, half, start_step=1, rank=rank, world_size=2), 5) for rank in (0, 1)]
+    ranks = [batches(training_dataset(index, half, first_position=6, rank=rank, world_size=2), 5) for rank in (0, 1)]
     for whole, left, right in zip(one, *ranks, strict=True):
         assert_same(whole, tf.nest.map_structure(lambda a, b: np.concatenate([a, b]), left, right))
 

@@ -12,14 +12,15 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from dataset.class_names import ClassNames, read_class_names
 from dataset.coco import read_coco
 from dataset.shards import ConversionConfig, convert
-from efficientdet import restore, train_loop
+from efficientdet import guards, restore, training_start
 from efficientdet.checkpoint import read_arrays, read_description
 from efficientdet.config import TrainingConfig
+from efficientdet.distributed import World
 from efficientdet.export import load_saved_model
 from efficientdet.hyperparameters import height_and_width, hyperparameters_of
 from efficientdet.journal import Journal
-from efficientdet.runtime import Runtime
 from efficientdet.train_loop import train
+from efficientdet.training_start import initial_state
 from model.detector import named_variables
 from object_detection.coco_evaluation import MEASURE_NAMES
 from object_detection.errors import InputError
@@ -36,7 +37,7 @@ def build_miniature(hparams, *, num_classes, precision="float32", backbone_weigh
 @pytest.fixture(scope="module", autouse=True)
 def miniature_network():
     with pytest.MonkeyPatch.context() as patch:
-        for module in (train_loop, restore):
+        for module in (training_start, restore):
             patch.setattr(module, "build_detector", build_miniature)
         yield
 
@@ -76,7 +77,8 @@ def test_files(unbroken):
         for suffix in (".index", ".data-00000-of-00001", ".json"):
             assert (folder / f"{name}{suffix}").is_file(), name + suffix
     assert (folder / "emackpt-final" / "saved_model.pb").is_file()
-    assert sorted(file.name for file in folder.glob("metrics-*")) == ["metrics-1.json", "metrics-2.json", "metrics-final.json"]
+    assert sorted(file.name for file in folder.glob("metrics-*")) == ["metrics-1.json", "metrics-2.json", "metrics-3.json",
+                                                                      "metrics-final.json"]
     assert (folder / "testdev" / "detections_test-dev2017_test_results.json").is_file()
     assert not [file for file in folder.rglob(".*") if file.is_file()]
 
@@ -163,7 +165,7 @@ def test_resumed_training_equals_the_unbroken_one(unbroken, drawn, tmp_path, cap
     train(config(drawn, tmp_path, training_mode="train300", stop_epoch=1))
     assert read_arrays(str(tmp_path / "ckpt"))["global_step"] == STEPS
     train(config(drawn, tmp_path, training_mode="train300"))
-    assert f"resumes from {tmp_path}/ckpt after step {STEPS} (epoch 1)" in capsys.readouterr().out
+    assert f"resumes from {tmp_path}/ckpt-{STEPS} after step {STEPS}, 16 images" in capsys.readouterr().out
     same_arrays(tmp_path / "ckpt-final", unbroken[0] / "ckpt-final")
     steps = [entry["data"]["steps"] for entry in log_of(tmp_path) if "fps" in entry.get("data", {})]
     assert steps == [[i, i + 1] for i in range(3 * STEPS)]
@@ -195,20 +197,17 @@ def test_resume_refuses_another_network_or_other_classes(unbroken, drawn):
 
 
 def test_weights_come_back_bit_for_bit_after_evaluation(drawn, tmp_path):
-    with Journal(tmp_path) as journal:
-        training = train_loop._Training(config(drawn, tmp_path), Runtime(precision="float32", use_xla=False), journal)
-        training.state = training._initial_state()
-        variables = named_variables(training.state.detector.network)
-        packed = training.state.average.packed
-        packed.assign(packed.value * 3.0 + 0.1)
-        raw = {name: np.asarray(variable.value).tobytes() for name, variable in variables.items()}
-        with training.state.averaged_weights():
-            for variable, average in zip(variables.values(), training.state.average.averages, strict=True):
-                assert np.asarray(variable.value).tobytes() == np.asarray(average).tobytes()
-        assert {name: np.asarray(variable.value).tobytes() for name, variable in variables.items()} == raw
-        with pytest.raises(KeyError), training.state.averaged_weights():
-            raise KeyError
-        assert {name: np.asarray(variable.value).tobytes() for name, variable in variables.items()} == raw
+    state = initial_state(config(drawn, tmp_path), precision="float32", world=World(), say=print)
+    variables = named_variables(state.detector.network)
+    state.average.packed.assign(state.average.packed.value * 3.0 + 0.1)
+    raw = {name: np.asarray(variable.value).tobytes() for name, variable in variables.items()}
+    with state.averaged_weights():
+        for variable, average in zip(variables.values(), state.average.averages, strict=True):
+            assert np.asarray(variable.value).tobytes() == np.asarray(average).tobytes()
+    assert {name: np.asarray(variable.value).tobytes() for name, variable in variables.items()} == raw
+    with pytest.raises(KeyError), state.averaged_weights():
+        raise KeyError
+    assert {name: np.asarray(variable.value).tobytes() for name, variable in variables.items()} == raw
 
 
 def test_mode_train_stops_early_and_evaluates_once_and_freezing(drawn, tmp_path):
@@ -217,7 +216,7 @@ def test_mode_train_stops_early_and_evaluates_once_and_freezing(drawn, tmp_path)
     numbers = train(config(drawn, tmp_path, {"num_epochs": 8, "var_freeze_expr": "efficientnet-.*kernel"},
                            training_mode="train", num_examples_per_epoch=4, checkpoint_period=3))
     assert list(numbers) == list(MEASURE_NAMES)
-    assert [file.name for file in tmp_path.glob("metrics-*")] == ["metrics-final.json"]
+    assert sorted(file.name for file in tmp_path.glob("metrics-*")) == ["metrics-7.json", "metrics-final.json"]
     assert read_description(str(tmp_path / "ckpt-final")).global_step == 7  # int(0.75 * 8) + 1 epochs of one step
     assert sorted(file.name for file in (tmp_path / "ema_weights").glob("*.index")) == ["emackpt-3.index", "emackpt-6.index"]
     final = read_arrays(str(tmp_path / "ckpt-final"))
@@ -251,9 +250,8 @@ def test_starts_from_a_checkpoint_and_the_class_predictor_anew_for_other_classes
     for number, names in enumerate((drawn.class_names, other)):
         folder = tmp_path / str(number)
         with Journal(folder) as journal:
-            training = train_loop._Training(config(drawn, folder, class_names=names, pretrained_ckpt=checkpoint),
-                                            Runtime(precision="float32", use_xla=False), journal)
-            state = training._initial_state()
+            state = initial_state(config(drawn, folder, class_names=names, pretrained_ckpt=checkpoint),
+                                  precision="float32", world=World(), say=journal.say)
         found = {name: np.asarray(variable.value) for name, variable in named_variables(state.detector.network).items()}
         same = {name for name, value in found.items() if (value == averages[f"{name}/ExponentialMovingAverage"]).all()}
         assert found.keys() - same == (set() if names is drawn.class_names else
@@ -264,7 +262,7 @@ def test_starts_from_a_checkpoint_and_the_class_predictor_anew_for_other_classes
 
 
 def test_no_positive_anchor_stops(drawn, tmp_path, monkeypatch):
-    monkeypatch.setattr(train_loop, "_IMAGES_TO_SEE_A_POSITIVE", 12)
+    monkeypatch.setattr(guards, "IMAGES_TO_SEE_A_POSITIVE", 12)
     convert(read_coco(image_info_file=drawn.annotations("train")),
             ConversionConfig(image_folder=str(drawn.folder / "train"), output_prefix=str(tmp_path / "bare"), num_shards=1,
                              processes=1, max_bad_fraction=0.0), say=lambda line: None)
@@ -274,5 +272,77 @@ def test_no_positive_anchor_stops(drawn, tmp_path, monkeypatch):
 
 
 def test_loss_that_is_not_finite_stops(drawn, tmp_path):
-    with pytest.raises(InputError, match=r"step \d+: the loss is not finite \(.*cls_loss.* rate 9\.83e\+29\): lower --lr"):
+    message = r"is not finite at step \d+, learning rate 9\.83e\+29, loss scale 1, images .*cls_loss.*: lower --lr"
+    with pytest.raises(InputError, match=message):
         train(config(drawn, tmp_path, {"learning_rate": 1e30, "lr_warmup_epoch": 0.0, "clip_gradients_norm": 0.0}))
+
+
+def test_rollback_halves_the_rate_and_goes_on(drawn, tmp_path, capsys, monkeypatch):
+    check, calls = guards.StepGuard.check, []
+
+    def failing_twice(guard, report, facts):
+        calls.append(facts.learning_rate)
+        if len(calls) in (6, 8):
+            raise guards.NotFinite("not finite, for the test")
+        check(guard, report, facts)
+
+    monkeypatch.setattr(guards.StepGuard, "check", failing_twice)
+    train(config(drawn, tmp_path, training_mode="train300", on_nan="rollback", checkpoint_steps=2))
+    out = capsys.readouterr().out
+    assert "rollback 1 of 3: back to step 4, learning rate times 0.5" in out
+    assert "rollback 2 of 3: back to step 4, learning rate times 0.25" in out
+    assert calls[6] == calls[4] / 2  # step 5 again
+    assert calls[8] == calls[4] / 4
+    assert read_description(str(tmp_path / "ckpt-final")).run["rollbacks"] == 2
+    assert read_arrays(str(tmp_path / "ckpt-final"))["global_step"] == 3 * STEPS
+
+
+@pytest.mark.parametrize("on_nan", ["stop", "rollback"])
+def test_not_finite_again_and_again_stops(drawn, tmp_path, monkeypatch, on_nan):
+    calls = []
+
+    def failing(guard, report, facts):
+        calls.append(facts.step)
+        if facts.step == 3:
+            raise guards.NotFinite("not finite, for the test")
+
+    monkeypatch.setattr(guards.StepGuard, "check", failing)
+    with pytest.raises(InputError, match="not finite, for the test"):
+        train(config(drawn, tmp_path, training_mode="train300", on_nan=on_nan, checkpoint_steps=2))
+    assert calls.count(3) == (1 if on_nan == "stop" else 4)
+
+
+def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
+    found = iter([0.1, 0.2, 0.3, 0.25, 0.28, 0.3])  # averaged, raw; ..
+
+    class Numbers:
+        def __init__(self, numbers):
+            self.numbers = numbers
+
+        def to_json(self):
+            return self.numbers
+
+        def table(self):
+            return ""
+
+    monkeypatch.setattr("object_detection.coco_evaluation.CocoEvaluator.evaluate",
+                        lambda evaluator, rows: Numbers(dict.fromkeys(MEASURE_NAMES, next(found))))
+    train(config(drawn, tmp_path, patience=1))
+    out = capsys.readouterr().out
+    assert "no better AP in 1 evaluations: stops after epoch 3" in out
+    best = read_description(str(tmp_path / "emackpt-best"))
+    assert (best.weights, best.global_step, best.run["best_ap"]) == ("averaged", 2 * STEPS, 0.3)
+    found = iter([0.1, 0.2])
+    train(config(drawn, tmp_path / "target", target_ap=0.15))
+    assert "AP 0.2000 reaches --target_ap=0.15 after epoch 1" in capsys.readouterr().out
+    assert read_description(str(tmp_path / "target" / "emackpt-best")).weights == "raw"
+
+
+def test_a_rate_far_above_the_published_one_warns(drawn, tmp_path, capsys):
+    train(config(drawn, tmp_path, {"learning_rate": None, "num_epochs": 1}, training_mode="train300", lr_per_64=0.17))
+    assert "warning: the learning rate 0.010625 is 2.1 times the published one for 4 images a step" in capsys.readouterr().out
+
+
+def test_two_rates_are_refused(drawn, tmp_path):
+    with pytest.raises(InputError, match="--lr and --lr_per_64 are both given"):
+        config(drawn, tmp_path, lr_per_64=0.08)

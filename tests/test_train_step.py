@@ -14,6 +14,7 @@ from efficientdet.hyperparameters import hyperparameters_of
 from efficientdet.optimizer import build_optimizer, inner_optimizer
 from efficientdet.train_step import build_train_step
 from efficientdet.weight_average import WeightAverage
+from model.batch_norm import BatchNormalization
 from model.detector import named_variables
 from object_detection.structures import Batch, Objects
 
@@ -134,6 +135,42 @@ def test_frozen_weights_stay():
     assert frozen
     assert not moved & set(frozen)
     assert "class_net/class-predict/bias" in moved
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_parts_that_accumulate_equal_the_whole_batch(compiled):
+    results = []
+    for parts in (1, 2, 4):
+        detector = miniature_detector()
+        for layer in detector.network.layers:
+            if isinstance(layer, BatchNormalization):
+                layer.trainable = False  # its statistics are those of a part
+        optimizer = build_optimizer(hyperparameters_of("efficientdet-d0", {"clip_gradients_norm": CLIP}), precision="float32")
+        step = build_train_step(detector, optimizer, None, compiled=compiled, accumulate_steps=parts)
+        reports = [{name: float(value) for name, value in step(batch_of(number, size=4), rate).items()}
+                   for number, rate in enumerate(RATES)]
+        results.append((reports, values(detector)))
+    for reports, weights in results[1:]:
+        for report, whole in zip(reports, results[0][0], strict=True):
+            assert report == pytest.approx(whole, rel=1e-5)
+        for name, value in weights.items():
+            np.testing.assert_allclose(value, results[0][1][name], atol=1e-6, err_msg=name)
+
+
+def test_a_poisoned_weight_is_not_finite_even_where_the_loss_is():
+    detector, _, _, step = setting()
+    assert step(batch_of(0), 0.01)["finite"]
+    statistic = named_variables(detector.network)["efficientnet-miniature/blocks_0/tpu_batch_normalization/moving_variance"]
+    statistic.assign(statistic.value + np.nan)  # training does not read it: the loss stays finite
+    report = step(batch_of(1), 0.01)
+    assert np.isfinite(report["loss"])
+    assert not report["finite"]
+
+
+def test_wishes_to_stop_are_passed_on():
+    *_, step = setting()
+    assert float(step(batch_of(0), 0.01)["stop_wishes"]) == 0.0
+    assert float(step(batch_of(1), 0.01, True)["stop_wishes"]) == 1.0
 
 
 def test_fewer_object_slots_give_the_same_step():

@@ -1,0 +1,147 @@
+"""The processes of one training: the only door to Horovod.
+
+Alone, Horovod is neither needed nor imported. Started in several by horovodrun, mpirun or srun, every process joins the
+others or stops: none ever trains for itself by mistake.
+"""
+
+import contextlib
+import faulthandler
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from object_detection.errors import InputError
+
+_STALL_SECONDS = 50.0
+_BATCH_STATISTICS = ("moving_mean", "moving_variance")
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """One process alone; what it shares with nobody comes back as it is. `rank` counts through all machines."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process speaks and writes for all."""
+        return self.rank == 0
+
+    def sum(self, tensors: Sequence, *, half: bool = False) -> list:
+        """Each float32 tensor summed over ranks, in one message; `half`: sent as float16. May stand in a graph."""
+        del half
+        return list(tensors)
+
+    def broadcast(self, variables: Sequence) -> None:
+        """The first rank's values for the Keras variables of all."""
+
+    def gather(self, value) -> list:
+        """The picklable value of every rank, in their order, to every rank."""
+        return [value]
+
+    def deadline(self, factor: float = 1.0) -> contextlib.AbstractContextManager:
+        """A block that no rank can leave while one of them hangs.
+
+        Past HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (default 50) times `factor` this process shows where it stands and exits
+        with 1, upon which the launcher ends the others. Horovod's own check does not notice ranks that hang in Python.
+        """
+        return contextlib.nullcontext()
+
+
+class _HorovodWorld(World):
+    """Several processes."""
+
+    def sum(self, tensors: Sequence, *, half: bool = False) -> list:
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        sent = [tf.cast(tensor, tf.float16) for tensor in tensors] if half else list(tensors)
+        return [tf.cast(total, tf.float32) for total in hvd.grouped_allreduce(sent, op=hvd.Sum)]
+
+    def broadcast(self, variables: Sequence) -> None:
+        import horovod.tensorflow as hvd
+
+        hvd.broadcast_variables([variable.value for variable in variables], root_rank=0)
+
+    def gather(self, value) -> list:
+        import horovod.tensorflow as hvd
+
+        return hvd.allgather_object(value)
+
+    @contextlib.contextmanager
+    def deadline(self, factor: float = 1.0) -> Iterator[None]:
+        seconds = float(os.environ.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS") or _STALL_SECONDS) * factor
+        if seconds > 0:
+            faulthandler.dump_traceback_later(seconds, exit=True)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+def join_world(environment: Mapping[str, str] | None = None) -> World:
+    """Meet the other processes of this job, if it was started in several.
+
+    Called before any tensor exists: a process takes the GPU of its local rank. Raises InputError where the launcher
+    started several and they cannot meet.
+    """
+    launcher, wanted = launched_by(os.environ if environment is None else environment)
+    if wanted == 1:
+        return World()
+    if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+        raise InputError(f"{launcher} started {wanted} processes under KERAS_BACKEND={os.environ['KERAS_BACKEND']}: several "
+                         "devices need Horovod and hence KERAS_BACKEND=tensorflow")
+    try:
+        import horovod.tensorflow as hvd
+    except ImportError as error:
+        raise InputError(f"{launcher} started {wanted} processes, but Horovod cannot be imported ({error}): run "
+                         "bash scripts/install_horovod.sh") from error
+    hvd.init()
+    if hvd.size() != wanted:
+        raise InputError(f"{launcher} started {wanted} processes, but Horovod sees {hvd.size()}: it was built without "
+                         "support for this launcher; use horovodrun, or build it where MPI is installed")
+    _take_own_gpu(hvd.local_rank())
+    return _HorovodWorld(rank=hvd.rank(), size=hvd.size(), local_rank=hvd.local_rank(), local_size=hvd.local_size())
+
+
+def launched_by(environment: Mapping[str, str]) -> tuple[str, int]:
+    """(launcher, how many processes it started); ("", 1) for a process alone.
+
+    Slurm counts where this process is a step's (srun): an sbatch file has SLURM_NTASKS as well, yet runs alone.
+    """
+    for launcher, variable in (("horovodrun", "HOROVOD_SIZE"), ("mpirun", "OMPI_COMM_WORLD_SIZE"), ("mpirun", "PMI_SIZE"),
+                               ("srun", "SLURM_STEP_NUM_TASKS")):
+        count = environment.get(variable, "")
+        if count.isdigit() and int(count) > 1:
+            return launcher, int(count)
+    return "", 1
+
+
+def _take_own_gpu(local_rank: int) -> None:
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus and local_rank >= len(gpus):
+        raise InputError(f"process {local_rank} of this machine finds {len(gpus)} GPUs; wanted one for each process")
+    if gpus:
+        tf.config.set_visible_devices(gpus[local_rank], "GPU")
+
+
+def is_batch_statistic(name: str) -> bool:
+    """Whether a weight of that name is measured by each rank on its own images instead of learnt."""
+    return name.rsplit("/", 1)[-1] in _BATCH_STATISTICS
+
+
+def average_over_ranks(world: World, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The mean of each array over ranks, the same bits on all of them; itself where there is one rank."""
+    if world.size == 1 or not arrays:
+        return list(arrays)
+    packed = np.concatenate([np.asarray(array, np.float32).ravel() for array in arrays])
+    mean = np.asarray(world.sum([packed])[0]) / np.float32(world.size)
+    ends = np.cumsum([array.size for array in arrays])[:-1]
+    return [part.reshape(array.shape) for part, array in zip(np.split(mean, ends), arrays, strict=True)]

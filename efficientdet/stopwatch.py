@@ -1,0 +1,41 @@
+"""Where a training's time goes: waiting for input, computing, evaluating, writing checkpoints."""
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+_RECENT = 100  # spans; steps have two each
+
+
+class Stopwatch:
+    """Seconds by the name of what they were spent on."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._totals: dict[str, float] = {}
+        self._spans: deque[tuple[str, float]] = deque(maxlen=_RECENT)
+
+    def lap(self) -> float:
+        """The time now."""
+        return self._clock()
+
+    @contextlib.contextmanager
+    def measuring(self, name: str) -> Iterator[None]:
+        """Count the block's time under a name."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            seconds = self._clock() - start
+            self._totals[name] = self._totals.get(name, 0.0) + seconds
+            self._spans.append((name, seconds))
+
+    def totals(self) -> dict[str, float]:
+        """Seconds by name since the start."""
+        return dict(self._totals)
+
+    def recent_share(self, name: str) -> float:
+        """The share of a name in the last hundred spans, 0 .. 1."""
+        everything = sum(seconds for _, seconds in self._spans)
+        return sum(seconds for span, seconds in self._spans if span == name) / everything if everything else 0.0

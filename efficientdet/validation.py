@@ -1,0 +1,130 @@
+"""Evaluations while a training runs: which weights are best so far, and whether going on is worth it."""
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from dataset.pipeline import InputConfig, evaluation_dataset
+from dataset.record_index import RecordIndex, index_records
+from efficientdet.checkpoint import Description, write_arrays
+from efficientdet.config import TrainingConfig
+from efficientdet.evaluate import detect_all, read_evaluator, write_measures
+from efficientdet.guards import check_collapse
+from efficientdet.journal import Journal
+from efficientdet.predict import Predict
+from efficientdet.training_state import TrainingState
+from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
+from object_detection.coco_results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
+
+BEST = "emackpt-best"
+_PERCENT = ("AP", "AP50", "AP75", "APs", "APm", "APl")
+
+
+class Validation:
+    """Measures a training state on the validation records; every rank detects its share, the first one counts."""
+
+    def __init__(self, config: TrainingConfig, state: TrainingState, journal: Journal, *, predict: Predict,
+                 inputs: InputConfig, description: Description):
+        self._config, self._state, self._journal = config, state, journal
+        self._predict, self._inputs, self._description = predict, inputs, description
+        self._measured: tuple[int, CocoMeasures, DetectionRows] | None = None  # of the averaged weights after a step
+
+    @property
+    def target_reached(self) -> bool:
+        """Whether the best AP is what --target_ap asks for."""
+        return 0 < self._config.target_ap <= self._state.standing.best_ap
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether --patience evaluations in a row brought nothing better."""
+        return 0 < self._config.patience <= self._state.standing.evaluations_since_best
+
+    def evaluate(self, epoch: int) -> float:
+        """Measure averaged weights and raw ones, keep the better as emackpt-best if none was; returns the best AP.
+
+        Raises InputError where the AP has collapsed.
+        """
+        state, standing = self._state, self._state.standing
+        averaged, _ = self._measure_average(epoch)
+        found = {"averaged": averaged.numbers["AP"]}
+        if state.average is not None:
+            found["raw"] = self._measure()[0].numbers["AP"]
+            self._journal.curves(state.step, {"validation/AP_raw": found["raw"]})
+        weights = max(found, key=found.get)
+        check_collapse(found[weights], best=standing.best_ap, epoch=epoch)
+        standing.evaluations_since_best += 1
+        if found[weights] > standing.best_ap:
+            standing.best_ap, standing.best_epoch, standing.evaluations_since_best = found[weights], epoch, 0
+            self._keep_best(weights)
+        self._journal.say(f"epoch {epoch} AP averaged {averaged.numbers['AP']:.4f}"
+                          + (f" raw {found['raw']:.4f}" if "raw" in found else "")
+                          + f" best {standing.best_ap:.4f} (epoch {standing.best_epoch})")
+        return found[weights]
+
+    def finish(self, epoch: int) -> CocoMeasures:
+        """The averaged weights' numbers at the end, with the table and the submission file."""
+        measures, rows = self._measure_average(epoch)
+        if self._state.world.is_first:
+            write_measures(Path(self._config.model_dir) / "metrics-final.json", measures)
+            if self._config.testdev_dir:
+                write_results(Path(self._config.testdev_dir) / TESTDEV_FILE_NAME, results_json(rows))
+        self._journal.say(measures.table())
+        return measures
+
+    def losses(self, epoch: int) -> None:
+        """The losses of the averaged weights on the validation records, without augmentation."""
+        detector, sums, count = self._state.detector, {}, 0
+        with self._state.averaged_weights():
+            for batch, row_valid in evaluation_dataset(self._index, self._inputs, samples=self._config.eval_samples):
+                if not np.asarray(row_valid).all():
+                    continue  # rows that only fill up the last batch would count as empty images
+                targets = detector.assign(batch.objects)
+                terms = detector.loss_terms(batch, targets, detector.count_positives(targets) + 1.0, training=False)
+                for name, value in terms.items():
+                    sums[name] = sums.get(name, 0.0) + float(value)
+                count += 1
+        if count:
+            means = {name: value / count for name, value in sums.items()}
+            self._journal.log((epoch,), {f"val_{name}": value for name, value in means.items()})
+            self._journal.curves(self._state.step, {f"validation/{name}": value for name, value in means.items()})
+
+    def _measure_average(self, epoch: int) -> tuple[CocoMeasures, DetectionRows]:
+        """Of the averaged weights; measured, written and logged once after a step."""
+        state = self._state
+        if self._measured is None or self._measured[0] != state.step:
+            with state.averaged_weights():
+                measures, rows = self._measure()
+            self._measured = (state.step, measures, rows)
+            self._report(epoch, measures)
+        return self._measured[1:]
+
+    def _report(self, epoch: int, measures: CocoMeasures) -> None:
+        if self._state.world.is_first:
+            write_measures(Path(self._config.model_dir) / f"metrics-{epoch}.json", measures)
+        percent = ",".join(f"{100 * measures.numbers[name]:.2f}" for name in _PERCENT)
+        self._journal.say(f"csv format: {epoch},{percent}")
+        self._journal.validation(epoch, step=self._state.step, average_precision=measures.numbers["AP"])
+
+    def _measure(self) -> tuple[CocoMeasures, DetectionRows]:
+        config, world = self._config, self._state.world
+        rows = detect_all(self._predict, self._index, self._inputs, class_names=config.class_names,
+                          samples=config.eval_samples, world=world)
+        return world.gather(self._evaluator.evaluate(rows) if world.is_first else None)[0], rows
+
+    def _keep_best(self, weights: str) -> None:
+        """The better weights under a name of their own."""
+        state = self._state
+        if not state.world.is_first:
+            return
+        arrays = state.averages_by_name() if weights == "averaged" and state.average is not None else state.raw_by_name()
+        description = state.description(self._description, weights=weights)
+        write_arrays(str(Path(self._config.model_dir) / BEST), arrays, description, newest=False)
+
+    @cached_property
+    def _index(self) -> RecordIndex:
+        return index_records(self._config.val_records)
+
+    @cached_property
+    def _evaluator(self) -> CocoEvaluator:
+        return read_evaluator(self._index, self._config.class_names, json_file=self._config.val_json_file)

@@ -1,0 +1,87 @@
+"""A training of the miniature network as a program of its own, for tests that start several of it, or kill it.
+
+    python tests/miniature_training.py '{"model_dir": ..., "records": [...], "categories": [[1, "ball"], ...], ...}'
+
+Other keys are those of TrainingConfig; "hparams" overrides, and "accident": [rank, step, "raise" | "kill" | "hang"].
+At its end each rank writes `digest-RANK.txt` into model_dir: of every number that it holds.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from miniature import miniature_detector
+
+from dataset.class_names import ClassNames
+from efficientdet import restore, train_loop, training_start
+from efficientdet.config import TrainingConfig
+from efficientdet.hyperparameters import height_and_width, hyperparameters_of
+from model.batch_norm import BatchNormalization
+from object_detection.errors import InputError
+
+HPARAMS = {"image_size": 64, "num_epochs": 3, "learning_rate": 0.02, "lr_warmup_epoch": 1.0, "lr_warmup_init": 0.001,
+           "jitter_min": 0.8, "jitter_max": 1.2, "moving_average_decay": 0.9}
+
+
+def build_miniature(hparams, *, num_classes, precision="float32", backbone_weights=None):
+    detector = miniature_detector(num_classes, height_and_width(hparams.image_size), precision=precision)
+    for layer in detector.network.layers:
+        if isinstance(layer, BatchNormalization):
+            layer.trainable = bool(hparams.is_training_bn)
+    return detector
+
+
+def with_accident(next_batch, rank, step, kind):
+    """A source of batches that fails at one of them, on one rank."""
+    calls = []
+
+    def next_batch_or_not(batches):
+        calls.append(None)
+        if os.environ.get("HOROVOD_RANK", "0") == str(rank) and len(calls) == step + 1:
+            if kind == "raise":
+                raise RuntimeError("an accident for the test")
+            if kind == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(600)
+        return next_batch(batches)
+
+    return next_batch_or_not
+
+
+def with_digest(run):
+    def run_and_write(training):
+        numbers = run(training)
+        arrays = training.state._own_arrays()
+        digest = hashlib.sha256(b"".join(np.asarray(arrays[name]).tobytes() for name in sorted(arrays))).hexdigest()
+        Path(training.config.model_dir, f"digest-{training.world.rank}.txt").write_text(digest)
+        return numbers
+
+    return run_and_write
+
+
+def main():
+    settings = json.loads(sys.argv[1])
+    if accident := settings.pop("accident", None):
+        train_loop._next_batch = with_accident(train_loop._next_batch, *accident)
+    train_loop._Training.run = with_digest(train_loop._Training.run)
+    training_start.build_detector = restore.build_detector = build_miniature
+    hparams = hyperparameters_of("efficientdet-d0", {**HPARAMS, **settings.pop("hparams", {})})
+    category_ids, names = zip(*settings.pop("categories"), strict=True)
+    defaults = {"val_records": (), "val_json_file": None, "batch_size": 4, "eval_batch_size": 4, "checkpoint_period": 1,
+                "precision": "float32", "use_xla": False, "training_mode": "train300"}
+    settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    try:
+        train_loop.train(TrainingConfig(hparams=hparams, class_names=ClassNames(category_ids, names),
+                                        **{**defaults, **settings}))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

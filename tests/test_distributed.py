@@ -1,0 +1,138 @@
+"""Horovod for real: two processes over Gloo on this machine."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawn_records import draw_records
+
+from efficientdet.checkpoint import read_arrays, read_description
+from efficientdet.distributed import World, average_over_ranks, is_batch_statistic, join_world, launched_by
+from object_detection.errors import InputError
+
+PROGRAM = Path(__file__).with_name("miniature_training.py")
+REPOSITORY = PROGRAM.parents[1]
+HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
+needs_horovod = pytest.mark.skipif(not HAS_HOROVOD and not os.environ.get("CI"),
+                                   reason="Horovod is not installed: bash scripts/install_horovod.sh")
+EXACT = {"moving_average_decay": 0.9, "is_training_bn": False}
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 16, "val": 1})
+
+
+def command(drawn, model_dir, **settings):
+    categories = list(zip(drawn.class_names.category_ids, drawn.class_names.names, strict=True))
+    arguments = {"model_dir": str(model_dir), "records": list(drawn.records("train")), "categories": categories, **settings}
+    return [sys.executable, str(PROGRAM), json.dumps(arguments)]
+
+
+def environment(**more):
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **more}
+
+
+def run_ranks(count, drawn, model_dir, *, timeout=240, env=(), **settings):
+    """(completed process, seconds) of a training by so many ranks; 1 without any launcher."""
+    Path(model_dir).mkdir(exist_ok=True)
+    launcher = [] if count == 1 else [sys.executable, "-m", "horovod.runner.launch", "-np", str(count), "--gloo"]
+    start = time.monotonic()
+    done = subprocess.run([*launcher, *command(drawn, model_dir, **settings)], capture_output=True, text=True,
+                          timeout=timeout, env=environment(**dict(env)))
+    return done, time.monotonic() - start
+
+
+def succeeded(done):
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done
+
+
+# --- who started this process
+
+
+@pytest.mark.parametrize(("variables", "wanted"), [
+    ({}, ("", 1)),
+    ({"HOROVOD_SIZE": "1"}, ("", 1)),
+    ({"HOROVOD_SIZE": "8", "HOROVOD_RANK": "3"}, ("horovodrun", 8)),
+    ({"OMPI_COMM_WORLD_SIZE": "4"}, ("mpirun", 4)),
+    ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "16", "SLURM_PROCID": "0"}, ("", 1)),  # inside an sbatch file
+    ({"SLURM_NTASKS": "16", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "16"}, ("srun", 16)),
+])
+def test_launchers(variables, wanted):
+    assert launched_by(variables) == wanted
+
+
+def test_alone_nothing_is_imported():
+    code = ("import sys; from efficientdet.distributed import join_world; world = join_world(); "
+            "assert world.size == 1 and world.is_first; assert not any('horovod' in name for name in sys.modules)")
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY, env=environment())
+
+
+def test_several_without_horovod_is_an_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "horovod", None)
+    monkeypatch.setitem(sys.modules, "horovod.tensorflow", None)
+    with pytest.raises(InputError, match=r"srun started 2 processes, but Horovod cannot be imported.*install_horovod.sh"):
+        join_world({"SLURM_STEP_NUM_TASKS": "2"})
+
+
+def test_alone_sums_are_the_values_themselves():
+    array = np.float32([1, 2])
+    assert World().sum([array])[0] is array
+    assert World().gather(7) == [7]
+    assert average_over_ranks(World(), [array])[0] is array
+
+
+def test_batch_statistics_by_name():
+    assert is_batch_statistic("class_net/class-0-bn-3/moving_variance")
+    assert not is_batch_statistic("class_net/class-0-bn-3/gamma")
+
+
+# --- two ranks
+
+
+@needs_horovod
+def test_two_ranks_equal_one_with_twice_the_batch(drawn, tmp_path):
+    steps = {"num_examples_per_epoch": 160, "stop_epoch": 1, "hparams": {**EXACT, "num_epochs": 2}}
+    succeeded(run_ranks(1, drawn, tmp_path / "one", batch_size=8, **steps)[0])
+    succeeded(run_ranks(2, drawn, tmp_path / "two", batch_size=4, **steps)[0])
+    one, two = (read_arrays(str(tmp_path / name / "ckpt-final")) for name in ("one", "two"))
+    assert one["global_step"] == two["global_step"] == 20
+    learnt = [name for name in one if not name.startswith(("run/", "global_step"))]
+    difference = max(np.abs(one[name] - two[name]).max() for name in learnt)
+    print(f"two ranks against one after 20 steps: largest difference {difference:.1e}")
+    assert difference < 2e-5
+    assert max(np.abs(one[name]).max() for name in learnt) > 0.1
+
+
+@needs_horovod
+def test_ranks_end_bit_identical_evaluate_together_and_go_on_alone(drawn, tmp_path):
+    settings = {"training_mode": "traineval", "val_records": list(drawn.records("val")), "batch_size": 2}
+    done, _ = run_ranks(2, drawn, tmp_path / "two", stop_epoch=2, **settings)
+    succeeded(done)
+    digests = [(tmp_path / "two" / f"digest-{rank}.txt").read_text() for rank in (0, 1)]
+    assert digests[0] == digests[1]
+    assert done.stdout.count("csv format:") == 2  # only the first rank speaks; one of the two has no image to look at
+    shutil.rmtree(tmp_path / "two" / "emackpt-final")
+    done, _ = run_ranks(1, drawn, tmp_path / "two", **settings)
+    assert "32 images make step 16" in succeeded(done).stdout
+    assert "1 processes go on where 2 stopped" in done.stdout
+    assert read_description(str(tmp_path / "two" / "ckpt-final")).run["images_seen"] == 48
+
+
+@needs_horovod
+@pytest.mark.parametrize(("accident", "shown"), [
+    ("raise", "RuntimeError: an accident for the test"), ("kill", "Exit code: 137"), ("hang", "in next_batch_or_not")])
+def test_a_rank_that_fails_takes_the_job_down(drawn, tmp_path, accident, shown):
+    done, seconds = run_ranks(2, drawn, tmp_path, accident=[1, 3, accident], timeout=150,
+                              env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"})
+    assert done.returncode != 0
+    assert shown in done.stdout + done.stderr
+    print(f"{accident}: the job ended after {seconds:.0f} s, start-up included")

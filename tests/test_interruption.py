@@ -1,0 +1,166 @@
+"""Trainings that are killed, asked to stop, or left with damaged files: they go on as if nothing had happened."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from drawn_records import draw_records
+from test_distributed import command, environment, needs_horovod, run_ranks, succeeded
+
+from efficientdet.checkpoint import read_arrays
+from efficientdet.interruption import INTERRUPTED_EXIT_CODE
+
+SETTINGS = {"deterministic": True, "checkpoint_steps": 2, "batch_size": 4}  # 3 epochs of 4 steps
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 16, "val": 1})
+
+
+@pytest.fixture(scope="module")
+def unbroken(drawn, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken")
+    succeeded(run_ranks(1, drawn, folder, **SETTINGS)[0])
+    return folder
+
+
+def same_bits(folder, wanted):
+    found, wanted = (read_arrays(str(place / "ckpt-final")) for place in (folder, wanted))
+    assert found.keys() == wanted.keys()
+    assert [name for name in wanted if found[name].tobytes() != wanted[name].tobytes()] == []
+
+
+def start(drawn, folder, *, launcher=(), **settings):
+    with open(folder / "output.txt", "a") as log:
+        return subprocess.Popen([*launcher, *command(drawn, folder, **settings)], stdout=log, stderr=log, env=environment(),
+                                start_new_session=True)
+
+
+def wait_for(condition, process, *, seconds=180):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        if process.poll() is not None:
+            return False
+        time.sleep(0.005)
+    raise AssertionError("waited too long")
+
+
+def kill_session(process):
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def steps_saved(folder):
+    return {int(file.name.split("-")[1].split(".")[0]) for file in folder.glob("ckpt-*.index") if "final" not in file.name}
+
+
+def kill_and_restart(drawn, folder, *, kills, launcher=(), **settings):
+    """Kill while a checkpoint is being written, or at any moment after one was, until so many kills are done."""
+    chance, done = random.Random(kills), 0
+    folder.mkdir(exist_ok=True)
+    while done < kills:
+        before = steps_saved(folder)
+        process = start(drawn, folder, launcher=launcher, **settings)
+        while_writing = done % 2 == 0
+
+        def moment(before=before, while_writing=while_writing):
+            return any(folder.glob(".ckpt-*")) if while_writing else steps_saved(folder) - before
+
+        if not wait_for(moment, process):
+            break  # it ended before it could be killed
+        time.sleep(chance.uniform(0, 0.02 if while_writing else 0.3))
+        kill_session(process)
+        done += 1
+    process = start(drawn, folder, launcher=launcher, **settings)
+    assert process.wait(timeout=240) == 0, (folder / "output.txt").read_text()[-3000:]
+    return done
+
+
+def test_killed_at_random_moments_ends_with_the_same_bits(drawn, unbroken, tmp_path, request):
+    kills = 10 if request.config.getoption("--long") else 3
+    survived = kill_and_restart(drawn, tmp_path / "killed", kills=kills, **SETTINGS)
+    print(f"kills survived: {survived}")
+    assert survived >= 2
+    assert "resumes from" in (tmp_path / "killed" / "output.txt").read_text()
+    same_bits(tmp_path / "killed", unbroken)
+
+
+@needs_horovod
+def test_two_ranks_killed_end_with_the_same_bits(drawn, tmp_path):
+    launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--gloo"]
+    settings = {**SETTINGS, "batch_size": 2}
+    succeeded(run_ranks(2, drawn, tmp_path / "whole", **settings)[0])
+    kill_and_restart(drawn, tmp_path / "killed", kills=1, launcher=launcher, **settings)
+    same_bits(tmp_path / "killed", tmp_path / "whole")
+    digests = {(tmp_path / folder / f"digest-{rank}.txt").read_text() for folder in ("whole", "killed") for rank in (0, 1)}
+    assert len(digests) == 1
+
+
+def test_asked_to_stop_saves_and_says_start_me_again(drawn, unbroken, tmp_path):
+    process = start(drawn, tmp_path, **SETTINGS)
+    assert wait_for(lambda: steps_saved(tmp_path), process)
+    process.send_signal(signal.SIGTERM)
+    asked = time.monotonic()
+    assert process.wait(timeout=60) == INTERRUPTED_EXIT_CODE
+    assert time.monotonic() - asked < 20
+    assert "asked to stop: saved after step" in (tmp_path / "output.txt").read_text()
+    succeeded(run_ranks(1, drawn, tmp_path, **SETTINGS)[0])
+    same_bits(tmp_path, unbroken)
+
+
+def test_damaged_checkpoints_are_passed_over(drawn, unbroken, tmp_path):
+    done, _ = run_ranks(1, drawn, tmp_path, stop_epoch=2, **SETTINGS)
+    succeeded(done)
+    assert sorted(steps_saved(tmp_path)) == [4, 6, 8]  # the last three
+    data = tmp_path / "ckpt-8.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.unlink()  # a new file: `ckpt` is a second name of the old one
+    data.write_bytes(content)
+    (tmp_path / "ckpt-6.index").write_bytes((tmp_path / "ckpt-6.index").read_bytes()[:-9])
+    done, _ = run_ranks(1, drawn, tmp_path, **SETTINGS)
+    output = succeeded(done).stdout
+    assert output.count("takes the one before") == 2
+    assert f"resumes from {tmp_path}/ckpt-4 after step 4" in output
+    same_bits(tmp_path, unbroken)
+
+
+def test_never_puts_the_old_ones_aside(drawn, tmp_path):
+    succeeded(run_ranks(1, drawn, tmp_path, stop_epoch=1, **SETTINGS)[0])
+    done, _ = run_ranks(1, drawn, tmp_path, stop_epoch=1, resume="never", **SETTINGS)
+    assert "starts anew; the checkpoints of the training before are in" in succeeded(done).stdout
+    assert "resumes" not in done.stdout
+    [aside] = tmp_path.glob("before-*")
+    assert (aside / "ckpt-4.index").exists()
+
+
+def test_named_checkpoint_that_is_none(drawn, tmp_path):
+    done, _ = run_ranks(1, drawn, tmp_path, resume=str(tmp_path / "nothing"))
+    assert done.returncode == 2
+    assert "nothing: there is no checkpoint of that name" in done.stderr
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(drawn, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("needs a file system of its own: root")
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(small)], capture_output=True).returncode:
+        pytest.skip("cannot mount a file system here")
+    try:
+        done, _ = run_ranks(1, drawn, small, **{**SETTINGS, "checkpoint_steps": 1})
+        assert done.returncode == 2, done.stderr[-2000:]
+        assert "no space left on device" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert steps_saved(small)
+        for step in steps_saved(small):
+            read_arrays(str(small / f"ckpt-{step}"))
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)

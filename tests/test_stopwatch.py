@@ -1,0 +1,26 @@
+import pytest
+
+from efficientdet.stopwatch import Stopwatch
+
+
+def test_seconds_by_name():
+    times = iter([0.0, 3.0, 10.0, 11.0, 20.0, 24.0])
+    watch = Stopwatch(clock=lambda: next(times))
+    for name in ("input", "compute", "input"):
+        with watch.measuring(name):
+            pass
+    assert watch.totals() == {"input": 7.0, "compute": 1.0}
+    assert watch.recent_share("input") == pytest.approx(7 / 8)
+    assert watch.recent_share("evaluation") == 0.0
+
+
+def test_a_failing_block_counts():
+    times = iter([0.0, 2.0])
+    watch = Stopwatch(clock=lambda: next(times))
+    with pytest.raises(KeyError), watch.measuring("compute"):
+        raise KeyError
+    assert watch.totals() == {"compute": 2.0}
+
+
+def test_nothing_measured():
+    assert Stopwatch().recent_share("input") == 0.0
