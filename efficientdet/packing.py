@@ -7,6 +7,7 @@ network; packed it is a few passes over one vector, and one message where severa
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from keras import ops
 
 
@@ -27,3 +28,8 @@ class Packing:
         """The tensors of a vector [size], of its type."""
         parts = ops.split(vector, self._ends) if self._ends else [vector]  # TensorFlow cannot split at no place
         return [ops.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def arrays(self, vector) -> list[np.ndarray]:
+        """The tensors of a vector [size] as NumPy arrays: one copy off the device instead of one for each."""
+        parts = np.split(np.asarray(vector), self._ends)
+        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]

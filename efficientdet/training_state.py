@@ -69,7 +69,7 @@ class TrainingState:
     def averages_by_name(self) -> dict[str, np.ndarray]:
         """The averaged weights by the names of the weights."""
         names = _names_of(self.average.variables, self.detector)
-        return dict(zip(names, map(np.asarray, self.average.averages), strict=True))
+        return dict(zip(names, self.average.packing.arrays(self.average.packed.value), strict=True))
 
     def raw_by_name(self) -> dict[str, np.ndarray]:
         """The weights as they are."""
@@ -102,8 +102,8 @@ class TrainingState:
         arrays = {name: np.asarray(variable.value) for name, variable in self._variables().items()}
         if self.average is not None:
             arrays |= {f"{name}{AVERAGE_SUFFIX}": array for name, array in self.averages_by_name().items()}
-        momentum = self._sgd.packing.unpack(self._sgd.packed_momentum.value)
-        return arrays | dict(zip(self._momentum_names(), map(np.asarray, momentum), strict=True))
+        momentum = self._sgd.packing.arrays(self._sgd.packed_momentum.value)
+        return arrays | dict(zip(self._momentum_names(), momentum, strict=True))
 
     def _assign(self, arrays: Mapping[str, np.ndarray], *, prefix: str) -> None:
         def read(name, shape):

@@ -24,7 +24,7 @@ parse_all() {
 }
 
 shopt -s globstar nullglob
-scripts=(*.sh **/*.sh .ci/run)
+scripts=(*.sh **/*.sh **/*.sub .ci/run)
 check "ruff" "$PYTHON" -m ruff check .
 check "bash -n" parse_all "${scripts[@]}"
 check "shellcheck" .venv/bin/shellcheck "${scripts[@]}"

@@ -10,8 +10,10 @@ def test_comes_back_as_it_was():
     packing = Packing([array.shape for array in arrays])
     packed = packing.pack(arrays)
     np.testing.assert_array_equal(np.asarray(packed), np.arange(1, 9))
-    for array, again in zip(arrays, packing.unpack(packed), strict=True):
+    for array, again, copied in zip(arrays, packing.unpack(packed), packing.arrays(packed), strict=True):
         np.testing.assert_array_equal(np.asarray(again), array)
+        np.testing.assert_array_equal(copied, array)
+        assert copied.shape == array.shape
     assert packing.size == 8
 
 

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Ours, in bfloat16: 200 images a step at the 8xA100 recipe's 0.088 for 64 images.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
+settings "$@"
+: "${NGPU:=1}" "${BS:=200}" "${EVAL_BS:=200}" "${EPOCHS:=300}" "${LR:=0.275}" "${WARMUP:=5}"
+: "${EMA:=0.9999}" "${MOMENTUM:=0.9}" "${PRECISION:=mixed_bfloat16}" "${BACKBONE=imagenet}" "${training_mode:=traineval}"
+launch train

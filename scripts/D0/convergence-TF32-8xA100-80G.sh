@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# The reference's recipe: a global batch of 832, 0.085 for 64 images; the cosine of 400 epochs is cut at 300.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
+settings "$@"
+: "${NGPU:=8}" "${BS:=104}" "${EVAL_BS:=104}" "${EPOCHS:=400}" "${LR:=1.1}" "${WARMUP:=25}"
+: "${EMA:=0.999}" "${MOMENTUM:=0.93}" "${AMP:=False}" "${BACKBONE=imagenet}" "${training_mode:=train}"
+launch train

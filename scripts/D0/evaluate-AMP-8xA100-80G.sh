@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# The reference's evaluation. CKPT= names the checkpoint.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
+settings "$@"
+: "${NGPU:=8}" "${BS:=200}" "${EMA:=0.999}" "${AMP:=True}"
+launch evaluate

@@ -1,0 +1,229 @@
+"""The scripts under scripts/: their numbers, their settings, what they refuse; and three of them for real on two CPU ranks."""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from drawn_records import draw_records
+
+REPOSITORY = Path(__file__).parents[1]
+D0 = REPOSITORY / "scripts" / "D0"
+RECIPES = sorted([*D0.iterdir(), *(REPOSITORY / "scripts" / "docker").iterdir()])
+# The reference's own numbers: processes, batch, evaluation batch, epochs, rate, warm-up, average, momentum, amp, mode.
+CONVERGENCE = {
+    "convergence-AMP-8xA100-80G.sh": (8, 200, 10, 400, 2.2, 25, 0.999, 0.93, True, "traineval"),
+    "convergence-TF32-8xA100-80G.sh": (8, 104, 104, 400, 1.1, 25, 0.999, 0.93, False, "train"),
+    "convergence-AMP-8xV100-32G.sh": (8, 64, 64, 300, 0.7, 5, 0.9999, 0.9, True, "traineval"),
+    "convergence-FP32-8xV100-32G.sh": (8, 40, 40, 300, 0.4, 5, 0.9999, 0.9, False, "traineval"),
+    "convergence-AMP-32xV100-32G.sub": (32, 64, 64, 350, 1.5, 90, 0.999, 0.95, True, "traineval"),
+    "convergence-FP32-32xV100-32G.sub": (32, 40, 40, 350, 1.0, 90, 0.999, 0.95, False, "traineval"),
+}
+BENCHMARK = {  # processes, batch, rate, warm-up, average, momentum, amp
+    "training-benchmark-AMP-1xA100-80G.sh": (1, 200, 2.2, 25, 0.999, 0.93, True),
+    "training-benchmark-TF32-1xA100-80G.sh": (1, 104, 1.1, 25, 0.999, 0.93, False),
+    "training-benchmark-AMP-A100-80G.sh": (8, 200, 2.2, 25, 0.999, 0.93, True),
+    "training-benchmark-TF32-A100-80G.sh": (8, 104, 1.1, 25, 0.999, 0.93, False),
+    "training-benchmark-AMP-V100-32G.sh": (8, 64, 0.7, 5, 0.9999, 0.9, True),
+    "training-benchmark-FP32-V100-32G.sh": (8, 40, 0.4, 5, 0.9999, 0.9, False),
+}
+EVALUATION = {  # processes, batch, average, amp
+    "evaluate-AMP-8xA100-80G.sh": (8, 200, 0.999, True),
+    "evaluate-TF32-8xA100-80G.sh": (8, 104, 0.999, False),
+    "evaluate-AMP-8xV100-32G.sh": (8, 64, 0.9999, True),
+    "evaluate-FP32-8xV100-32G.sh": (8, 40, 0.9999, False),
+    "evaluate-AMP-32xV100-32G.sub": (32, 64, 0.999, True),
+    "evaluate-FP32-32xV100-32G.sub": (32, 40, 0.999, False),
+}
+
+
+def run(script, *words, env=None, timeout=60):
+    return subprocess.run(["bash", str(script), *words], capture_output=True, text=True, timeout=timeout,
+                          env={"PATH": "/usr/bin:/bin", **(env or {})})
+
+
+def dry_run(script, *words, env=None):
+    """The words of the command that would run."""
+    done = run(script, *words, "--dry_run", env=env)
+    assert done.returncode == 0, done.stderr
+    return shlex.split(done.stdout)
+
+
+def flags_of(words):
+    return dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
+
+
+def processes(words, script):
+    if script.endswith(".sub"):
+        directives = dict(re.findall(r"#SBATCH --(nodes|ntasks-per-node)=(\d+)", (D0 / script).read_text()))
+        assert words[0] == "srun"
+        return int(directives["nodes"]) * int(directives["ntasks-per-node"])
+    return int(words[words.index("-np") + 1]) if "-np" in words else 1
+
+
+@pytest.mark.parametrize("script", RECIPES, ids=lambda path: path.name)
+def test_every_script_dry_runs_anywhere_with_flags_that_exist(script):
+    words = dry_run(script)
+    programs = [word for word in words if word.endswith(("train.py", "eval.py", "infer.py", "inspector.py"))]
+    if script.parent.name == "docker":
+        assert words[0] == "docker"
+        return
+    [program] = {Path(word).name for word in programs}
+    defined = (REPOSITORY / program).read_text() + (REPOSITORY / "efficientdet" / "flags.py").read_text()
+    given = [word for word in words[words.index(programs[0]):] if word.startswith("--")]
+    for flag in given:
+        assert f'"{flag.removeprefix("--").split("=")[0]}"' in defined, f"{program} has no {flag}"
+
+
+def test_nothing_is_missing():
+    names = {path.name for path in D0.iterdir()}
+    assert {*CONVERGENCE, *BENCHMARK, *EVALUATION, "inference-benchmark.sh", "inference.sh"} < names
+    for kind in ("convergence", "training-benchmark", "evaluate"):
+        assert {f"{kind}-BF16-{count}x{card}.sh" for count in (1, 8) for card in ("H100-80G", "H200-141G")} < names
+
+
+@pytest.mark.parametrize("script", CONVERGENCE)
+def test_numbers_of_convergence(script):
+    ranks, batch, eval_batch, epochs, rate, warmup, average, momentum, amp, mode = CONVERGENCE[script]
+    words = dry_run(D0 / script)
+    flags = flags_of(words)
+    assert processes(words, script) == ranks
+    assert (int(flags["batch_size"]), int(flags["eval_batch_size"]), int(flags["num_epochs"])) == (batch, eval_batch, epochs)
+    assert (float(flags["lr"]), float(flags["warmup_epochs"])) == (rate, warmup)
+    assert flags["hparams"] == f"moving_average_decay={average},momentum={momentum}"
+    assert (flags["amp"], flags["training_mode"]) == (str(amp), mode)
+    assert (flags["stop_epoch"], flags["eval_from"], flags["num_examples_per_epoch"]) == ("300", "200", "120000")
+    assert flags["use_xla"] == "True"
+
+
+@pytest.mark.parametrize("script", BENCHMARK)
+def test_numbers_of_training_benchmarks(script):
+    ranks, batch, rate, warmup, average, momentum, amp = BENCHMARK[script]
+    words = dry_run(D0 / script)
+    flags = flags_of(words)
+    assert processes(words, script) == ranks
+    assert (int(flags["batch_size"]), float(flags["lr"]), float(flags["warmup_epochs"])) == (batch, rate, warmup)
+    assert flags["hparams"] == f"moving_average_decay={average},momentum={momentum}"
+    assert (flags["amp"], flags["benchmark"], flags["benchmark_steps"]) == (str(amp), "True", "500")
+    assert (flags.get("enable_map_parallelization") == "False") == (ranks == 1)
+
+
+@pytest.mark.parametrize("script", EVALUATION)
+def test_numbers_of_evaluations(script):
+    ranks, batch, average, amp = EVALUATION[script]
+    words = dry_run(D0 / script)
+    flags = flags_of(words)
+    assert processes(words, script) == ranks
+    assert (int(flags["batch_size"]), flags["amp"]) == (batch, str(amp))
+    assert flags["hparams"] == f"moving_average_decay={average}"
+    assert flags["ckpt_path"] == "/checkpoints/emackpt-300"
+
+
+def test_settings_before_the_command_and_after_it():
+    script = D0 / "convergence-AMP-8xA100-80G.sh"
+    after = dry_run(script, "BS=16", "DATA=/data/my coco", "--seed=3")
+    assert after == dry_run(script, "--seed=3", env={"BS": "16", "DATA": "/data/my coco"})
+    assert flags_of(after)["training_file_pattern"] == "/data/my coco/train-*"
+    assert flags_of(after)["seed"] == "3"
+    assert flags_of(dry_run(script, "BS=16", env={"BS": "8"}))["batch_size"] == "16"  # the word wins
+
+
+def test_a_list_of_batch_sizes():
+    done = run(D0 / "inference-benchmark.sh", "BS=1,2,128", "--dry_run")
+    assert re.findall(r"--batch_size=(\d+)", done.stdout) == ["1", "2", "128"]
+
+
+@pytest.mark.parametrize(("container", "wanted"), [("pyxis", "--container-image="), ("apptainer", "apptainer exec --nv"),
+                                                   ("singularity", "singularity exec --nv"), ("none", "train.py")])
+def test_containers(container, wanted):
+    assert wanted in " ".join(dry_run(D0 / "convergence-AMP-32xV100-32G.sub", f"CONTAINER={container}"))
+
+
+def test_both_launchers_leave_time_to_save():
+    words = dry_run(D0 / "convergence-AMP-8xA100-80G.sh", "LAUNCHER=mpirun")
+    assert words[words.index("odls_base_sigkill_timeout") + 1] == "60"
+    assert "scripts/horovodrun.py" in " ".join(dry_run(D0 / "convergence-AMP-8xA100-80G.sh"))
+    assert "#SBATCH --signal=TERM@" in (D0 / "convergence-AMP-32xV100-32G.sub").read_text()
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["bs=3"], "unknown setting bs, did you mean BS?"),
+    (["NONSENSE=3"], "unknown setting NONSENSE; wanted one of"),
+    (["now"], "unexpected word 'now'"),
+    (["DATA=/nowhere"], "no records match TRAIN=/nowhere/train-*"),
+    (["LAUNCHER=ssh"], "LAUNCHER=ssh; wanted horovodrun or mpirun"),
+])
+def test_refused_before_anything_starts(words, message):
+    done = run(D0 / "convergence-AMP-8xA100-80G.sh", *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_too_few_gpus_and_a_missing_checkpoint(tmp_path):
+    for name in ("train-0", "val-0"):
+        (tmp_path / name).touch()
+    here = [f"DATA={tmp_path}", "VAL_JSON=", "PYTHON=/bin/true", f"MODEL_DIR={tmp_path}/model"]
+    done = run(D0 / "convergence-AMP-8xA100-80G.sh", *here)
+    assert done.returncode == 2
+    assert "NGPU=8, but this machine has" in done.stderr
+    done = run(D0 / "evaluate-AMP-8xA100-80G.sh", *here, "CKPT=/nowhere/ckpt")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "CKPT=/nowhere/ckpt: there is no such checkpoint" in done.stderr
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("code", [0, 2, 143])
+def test_exit_codes_and_output_pass_through_the_log(tmp_path, code):
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/bash\necho said\necho complained >&2\nexit {code}\n")
+    program.chmod(0o755)
+    for name in ("train-0", "val-0"):
+        (tmp_path / name).touch()
+    done = run(D0 / "training-benchmark-AMP-1xA100-80G.sh", f"DATA={tmp_path}", f"PYTHON={program}", "DEVICE=cpu",
+               f"MODEL_DIR={tmp_path}/model")
+    assert done.returncode == code
+    assert {"said", "complained"} <= set(done.stdout.split())
+    [log] = (tmp_path / "model").glob("train-*.log")
+    assert log.read_text() == "said\ncomplained\n"
+
+
+def test_sigterm_reaches_the_program_and_its_exit_code_comes_back(tmp_path):
+    program = tmp_path / "python"
+    program.write_text("#!/bin/bash\ntrap 'sleep 0.5; echo saved; exit 143' TERM\necho ready\nwhile :; do sleep 0.1; done\n")
+    program.chmod(0o755)
+    (tmp_path / "train-0").touch()
+    process = subprocess.Popen(
+        ["bash", str(D0 / "training-benchmark-AMP-1xA100-80G.sh"), f"DATA={tmp_path}", f"PYTHON={program}", "DEVICE=cpu",
+         f"MODEL_DIR={tmp_path}/model"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    output, _ = process.communicate(timeout=30)
+    assert (output, process.returncode) == ("saved\n", 143)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("horovod") is None and not os.environ.get("CI"),
+                    reason="Horovod is not installed: bash scripts/install_horovod.sh")
+def test_three_of_them_for_real_on_two_ranks(tmp_path):
+    drawn = draw_records(tmp_path / "data", images={"train": 8, "val": 5})
+    small = ["NGPU=2", "DEVICE=cpu", f"DATA={drawn.folder}", f"VAL_JSON={drawn.annotations('val')}", "BS=2", "EVAL_BS=2",
+             "HPARAMS=image_size=64,max_level=6,fpn_cell_repeats=1,box_class_repeats=1", "EVAL_SAMPLES=0", "BACKBONE="]
+    env = {"PATH": os.environ["PATH"], "TF_CPP_MIN_LOG_LEVEL": "3"}
+    model = tmp_path / "model"
+    done = run(D0 / "convergence-AMP-8xA100-80G.sh", *small, "EPOCHS=1", "STOP_EPOCH=1", "EXAMPLES=8", "LR=0.01", "WARMUP=0.5",
+               f"MODEL_DIR={model}", "--checkpoint_period=1", env=env, timeout=400)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert (model / "ema_weights" / "emackpt-1.index").is_file()
+    assert (model / "metrics-final.json").is_file()
+    done = run(D0 / "evaluate-AMP-8xA100-80G.sh", *small, f"CKPT={model}/ema_weights/emackpt-1",
+               f"MODEL_DIR={tmp_path}/evaluation", env=env, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert len(re.findall(r"AP50 .*precision, IoU 0.50", done.stdout)) == 1  # one rank speaks
+    done = run(D0 / "training-benchmark-AMP-A100-80G.sh", *small, "STEPS=4", f"MODEL_DIR={tmp_path}/benchmark", env=env,
+               timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "avg_fps_training " in done.stdout
+    assert not list((tmp_path / "benchmark").glob("ckpt*"))
