@@ -51,6 +51,9 @@ def define_flags() -> None:
     flags.DEFINE_enum("on_nan", "stop", ["stop", "rollback"], "A loss that is no number: stop, or go back to the last "
                                                               "checkpoint with half the rate, three times at most.")
     flags.DEFINE_bool("deterministic", False, "The same bits each time, killed and resumed or not; slower.")
+    flags.DEFINE_enum("verify_records", "auto", ["auto", "always", "never"],
+                      "Check every record before the first step; auto: where it takes seconds.")
+    flags.DEFINE_float("max_bad_fraction", 0.01, "Records without any keys of boxes that are skipped, at most this share.")
     flags.DEFINE_integer("accumulate_steps", 1, "Batches whose gradients make one step together.")
     flags.DEFINE_string("pretrained_ckpt", None, "Detector to start from: ours, google/automl's or NVIDIA's checkpoint.")
     flags.DEFINE_string("backbone_init", None, "Backbone to start from: 'imagenet', a .h5 file of keras.applications, or a "
@@ -75,9 +78,10 @@ def main() -> None:
     records = records_of(FLAGS.training_file_pattern, "training_file_pattern")
     same_name = ("training_mode", "batch_size", "eval_batch_size", "num_examples_per_epoch", "stop_epoch", "eval_from",
                  "eval_period", "target_ap", "patience", "checkpoint_steps", "checkpoint_period", "resume", "on_nan",
-                 "deterministic", "accumulate_steps", "lr_per_64", "benchmark", "benchmark_steps", "use_fake_data",
-                 "set_num_threads", "log_filename", "log_steps", "lr_tb", "enable_map_parallelization", "pretrained_ckpt",
-                 "backbone_init", "seed", "debug", "time_history", "validate", "testdev_dir", "eval_samples")
+                 "verify_records", "max_bad_fraction", "deterministic", "accumulate_steps", "lr_per_64", "benchmark",
+                 "benchmark_steps", "use_fake_data", "set_num_threads", "log_filename", "log_steps", "lr_tb",
+                 "enable_map_parallelization", "pretrained_ckpt", "backbone_init", "seed", "debug", "time_history",
+                 "validate", "testdev_dir", "eval_samples")
     config = TrainingConfig(
         hparams=hparams, records=records, val_json_file=val_json_file,
         val_records=records_of(FLAGS.val_file_pattern, "val_file_pattern") if FLAGS.val_file_pattern else (),

@@ -6,7 +6,8 @@ records). So within an epoch no record is left out or comes twice, no batch is s
 what one with twice the batch would, and a run may start at any step. Augmentation is seeded by (seed, position).
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -94,6 +95,25 @@ def training_dataset(
     if config.use_fake_data:
         batches = batches.take(1).cache().repeat()
     return batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE)
+
+
+def next_batch(batches: Iterator[Batch]) -> Batch:
+    """The next batch of an iterator over `training_dataset`.
+
+    Raises InputError, in one line, where a record cannot be used (unknown category, undecodable image) or its file has
+    vanished or shrunk.
+    """
+    try:
+        return next(batches)
+    except tf.errors.OpError as error:
+        raise InputError(f"a training record cannot be used: {_cause(error)}") from error
+
+
+def _cause(error: tf.errors.OpError) -> str:
+    """What went wrong in one line: of an error raised in Python, TensorFlow's message has a whole traceback."""
+    raised = re.search(r"^\s*(?:\w+\.)*\w*Error: (.+)$", error.message, re.MULTILINE)
+    text = raised[1] if raised and "Traceback" in error.message else error.message
+    return " ".join(text.split("Traceback")[0].split())
 
 
 def evaluation_dataset(

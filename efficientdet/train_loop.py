@@ -10,8 +10,9 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from dataset.pipeline import InputConfig, training_dataset
+from dataset.pipeline import InputConfig, next_batch, training_dataset
 from dataset.record_index import index_records
+from dataset.verify import verify_records
 from efficientdet.checkpoint import Description, write_arrays
 from efficientdet.checkpoint_store import CheckpointStore
 from efficientdet.config import TrainingConfig
@@ -67,7 +68,8 @@ class _Training:
 
     def __init__(self, config: TrainingConfig, runtime: Runtime, journal: Journal, world: World):
         self.config, self.runtime, self.journal, self.world = config, runtime, journal, world
-        self.index = index_records(config.records)
+        self.index = verify_records(index_records(config.records), when=config.verify_records,
+                                    max_bad_fraction=config.max_bad_fraction, say=journal.say)
         self.images_a_step = config.batch_size * config.accumulate_steps * world.size
         examples = config.num_examples_per_epoch or len(self.index)
         self.steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / self.images_a_step)
@@ -200,7 +202,7 @@ class _Training:
         """Next batch, step, checks; the report and the learning rate."""
         state = self.state
         with self.stopwatch.measuring("input"):
-            batch = _next_batch(batches)
+            batch = next_batch(batches)
         rate = self.schedule(state.step) * state.standing.rate_factor
         with self.stopwatch.measuring("compute"):
             scale = float(state.optimizer.dynamic_scale) if self.step.scales_loss else 1.0
@@ -304,11 +306,3 @@ class _Training:
             return {}
         with self.stopwatch.measuring("evaluation"):
             return self.validation.finish(state.step // self.steps_per_epoch).numbers
-
-
-def _next_batch(batches: Iterator[Batch]) -> Batch:
-    """The next batch; a record that cannot be used (unknown category, undecodable image) is the user's to mend."""
-    try:
-        return next(batches)
-    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
-        raise InputError(f"a training record cannot be used: {error.message}") from error

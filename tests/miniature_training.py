@@ -67,7 +67,7 @@ def with_digest(run):
 def main():
     settings = json.loads(sys.argv[1])
     if accident := settings.pop("accident", None):
-        train_loop._next_batch = with_accident(train_loop._next_batch, *accident)
+        train_loop.next_batch = with_accident(train_loop.next_batch, *accident)
     train_loop._Training.run = with_digest(train_loop._Training.run)
     training_start.build_detector = restore.build_detector = build_miniature
     hparams = hyperparameters_of("efficientdet-d0", {**HPARAMS, **settings.pop("hparams", {})})
