@@ -51,6 +51,8 @@ def define_flags() -> None:
     flags.DEFINE_enum("on_nan", "stop", ["stop", "rollback"], "A loss that is no number: stop, or go back to the last "
                                                               "checkpoint with half the rate, three times at most.")
     flags.DEFINE_bool("deterministic", False, "The same bits each time, killed and resumed or not; slower.")
+    flags.DEFINE_list("loggers", "tensorboard", "Where curves go: tensorboard, json, wandb, mlflow.")
+    flags.DEFINE_string("mlperf_log", None, "File for MLPerf's :::MLLOG lines.")
     flags.DEFINE_enum("verify_records", "auto", ["auto", "always", "never"],
                       "Check every record before the first step; auto: where it takes seconds.")
     flags.DEFINE_float("max_bad_fraction", 0.01, "Records without any keys of boxes that are skipped, at most this share.")
@@ -78,8 +80,8 @@ def main() -> None:
     records = records_of(FLAGS.training_file_pattern, "training_file_pattern")
     same_name = ("training_mode", "batch_size", "eval_batch_size", "num_examples_per_epoch", "stop_epoch", "eval_from",
                  "eval_period", "target_ap", "patience", "checkpoint_steps", "checkpoint_period", "resume", "on_nan",
-                 "verify_records", "max_bad_fraction", "deterministic", "accumulate_steps", "lr_per_64", "benchmark",
-                 "benchmark_steps", "use_fake_data", "set_num_threads", "log_filename", "log_steps", "lr_tb",
+                 "mlperf_log", "verify_records", "max_bad_fraction", "deterministic", "accumulate_steps", "lr_per_64",
+                 "benchmark", "benchmark_steps", "use_fake_data", "set_num_threads", "log_filename", "log_steps", "lr_tb",
                  "enable_map_parallelization", "pretrained_ckpt", "backbone_init", "seed", "debug", "time_history",
                  "validate", "testdev_dir", "eval_samples")
     config = TrainingConfig(
@@ -87,7 +89,7 @@ def main() -> None:
         val_records=records_of(FLAGS.val_file_pattern, "val_file_pattern") if FLAGS.val_file_pattern else (),
         class_names=class_names_for(records, json_file=val_json_file),
         model_dir=writable_folder(FLAGS.model_dir, "model_dir"),
-        **machine_settings(), **{name: getattr(FLAGS, name) for name in same_name})
+        loggers=tuple(FLAGS.loggers), **machine_settings(), **{name: getattr(FLAGS, name) for name in same_name})
     prepare_environment()
     from efficientdet.train_loop import train
 

@@ -143,6 +143,12 @@ def evaluation_dataset(
     return batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE)
 
 
+def original_images(index: RecordIndex, count: int) -> list[tuple[int, np.ndarray]]:
+    """Image id and pixels, uint8 [h, w, 3], of the first records."""
+    records = map(parse_record, RecordReader(index).read(np.arange(min(count, len(index)))))
+    return [(int(record["image_id"]), transforms.decode_image(record["encoded"]).numpy()) for record in records]
+
+
 def ground_truth_of_records(index: RecordIndex, class_names: ClassNames) -> dict:
     """What the records hold as COCO's dictionary (images, annotations, categories), boxes in original pixels.
 

@@ -176,7 +176,7 @@ def write_report(report: Mapping[str, Any], config: BenchmarkConfig) -> None:
         from efficientdet.journal import Journal
 
         path = Path(config.log_file)
-        with Journal(path.parent, file_name=path.name, curves=False, units=_LOG_UNITS) as journal:
+        with Journal(path.parent, file_name=path.name, loggers=(), units=_LOG_UNITS) as journal:
             journal.log((), log_values(report))
     if config.output_json:
         Path(config.output_json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

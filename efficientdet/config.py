@@ -40,6 +40,8 @@ class TrainingConfig:
     lr_per_64: float | None = None
     accumulate_steps: int = 1
     deterministic: bool = False
+    loggers: tuple[str, ...] = ("tensorboard",)
+    mlperf_log: str | None = None
     verify_records: str = "auto"
     max_bad_fraction: float = 0.01
     pretrained_ckpt: str | None = None

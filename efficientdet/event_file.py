@@ -1,4 +1,4 @@
-"""TensorBoard's curves: one event file of scalars, written without TensorFlow and whole after every write."""
+"""TensorBoard's curves and pictures: one event file, written without TensorFlow and whole after every write."""
 
 import os
 import socket
@@ -6,9 +6,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
+
+from efficientdet.image_files import encode_image
 
 _FORMAT_VERSION = "brain.Event:2"
 
@@ -29,6 +33,13 @@ class EventFile:
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
         self._write(Event(wall_time=time.time(), step=int(step), summary=summary))
 
+    def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
+        """Write pictures by tag, each uint8 [h, w, 3]."""
+        self._write(Event(wall_time=time.time(), step=int(step), summary=Summary(value=[
+            Summary.Value(tag=tag, image=Summary.Image(height=image.shape[0], width=image.shape[1], colorspace=3,
+                                                       encoded_image_string=encode_image(image, "PNG")))
+            for tag, image in pictures.items()])))
+
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         if not self._writer.closed:
@@ -37,3 +48,14 @@ class EventFile:
     def _write(self, event: Event) -> None:
         self._writer.write(event.SerializeToString())
         self._writer.flush()
+
+
+def read_scalars(folder: str | Path) -> dict[str, list[tuple[int, float]]]:
+    """(step, value) by tag of all event files in a folder; of a step that was done twice the later value."""
+    curves: dict[str, dict[int, float]] = {}
+    for path in sorted(Path(folder).glob("events.out.tfevents.*")):
+        for event in EventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name == "scalars":
+                    curves.setdefault(value.tag, {})[event.step] = float(value.tensor.float_val[0])
+    return {tag: sorted(points.items()) for tag, points in curves.items()}

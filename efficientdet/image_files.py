@@ -1,6 +1,7 @@
 """Images that a user names: an image, several, a folder or a glob; free of TensorFlow."""
 
 import glob
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -65,3 +66,10 @@ def output_names(paths: Sequence[str]) -> Iterator[str]:
             name = f"{stem}-{number}.jpg"
         used.add(name)
         yield name
+
+
+def encode_image(image: np.ndarray, kind: str) -> bytes:
+    """uint8 [h, w, 3] as a "PNG" or "JPEG" file."""
+    stream = io.BytesIO()
+    Image.fromarray(image).save(stream, kind, quality=85)
+    return stream.getvalue()

@@ -1,4 +1,4 @@
-"""What a run leaves in writing: `time_log.txt` in dllogger's JSON stream format, TensorBoard's curves, lines on stdout.
+"""What a run leaves in writing: `time_log.txt` in dllogger's JSON stream format, curves, lines on stdout.
 
 A line of the log is `DLLL ` and a JSON object with the strings timestamp (seconds since 1970), elapsedtime (seconds
 since the logger was made) and datetime, then type: LOG with step and data, or METADATA with metric and metadata
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+from efficientdet.loggers import open_loggers
 
 DEFAULT_FILE_NAME = "time_log.txt"
 TRAINING_UNITS = {
@@ -63,16 +65,17 @@ def average_speed(intervals: Sequence[Interval]) -> Speed | None:
 class Journal:
     """The log, the curves and the console lines of one run; use it as a context, or call `close`.
 
-    With `folder` None nothing is written anywhere: for every rank but the first.
+    With `folder` None nothing is written anywhere: for every rank but the first. `loggers` are names of `loggers.LOGGERS`.
     """
 
-    def __init__(self, folder: str | Path | None, *, file_name: str = DEFAULT_FILE_NAME, curves: bool = True,
+    def __init__(self, folder: str | Path | None, *, file_name: str = DEFAULT_FILE_NAME,
+                 loggers: Sequence[str] = ("tensorboard",), settings: Mapping | None = None,
                  units: Mapping[str, str | None] = TRAINING_UNITS):
         self._started = datetime.now()
         self._units = dict(units)
         self._intervals: list[Interval] = []
         self._log = None if folder is None else _open_to_append(Path(folder) / file_name)
-        self._events = None if folder is None or not curves else _event_file(folder)
+        self._loggers = [] if folder is None else open_loggers(loggers, folder, settings=settings or {})
         for metric, unit in self._units.items():
             self._write("METADATA", {"metric": metric, "metadata": {"unit": unit}})
 
@@ -86,8 +89,8 @@ class Journal:
         """Close both files; a second call does nothing."""
         if self._log:
             self._log.close()
-        if self._events:
-            self._events.close()
+        for logger in self._loggers:
+            logger.close()
 
     def say(self, text: str) -> None:
         """A line for whoever watches."""
@@ -102,9 +105,14 @@ class Journal:
         self.say(" ".join(filter(None, [place, *values])))
 
     def curves(self, step: int, values: Mapping[str, float]) -> None:
-        """TensorBoard scalars by tag, after `step` steps."""
-        if self._events:
-            self._events.scalars(step, values)
+        """Scalars by tag, after `step` steps."""
+        for logger in self._loggers:
+            logger.scalars(step, values)
+
+    def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
+        """uint8 [h, w, 3] by tag, after `step` steps."""
+        for logger in self._loggers:
+            logger.pictures(step, pictures)
 
     def interval(self, interval: Interval) -> None:
         """Log the speed of some steps; the averages of `finish` are made of these."""
@@ -144,12 +152,6 @@ class Journal:
         line = {"timestamp": str(now.timestamp()), "elapsedtime": str((now - self._started).total_seconds()),
                 "datetime": now.isoformat(sep=" ", timespec="microseconds"), "type": kind, **content}
         self._log.write(f"DLLL {json.dumps(_plain(line))}\n")
-
-
-def _event_file(folder: str | Path):
-    from efficientdet.event_file import EventFile  # needs TensorBoard, which a log without curves does not
-
-    return EventFile(folder)
 
 
 def _open_to_append(path: Path):

@@ -16,20 +16,25 @@ from dataset.verify import verify_records
 from efficientdet.checkpoint import Description, write_arrays
 from efficientdet.checkpoint_store import CheckpointStore
 from efficientdet.config import TrainingConfig
+from efficientdet.device import device_name
 from efficientdet.distributed import World, join_world
+from efficientdet.event_file import read_scalars
 from efficientdet.guards import NotFinite, StepFacts, StepGuard
 from efficientdet.hyperparameters import height_and_width
 from efficientdet.interruption import Interrupted, StopWish
 from efficientdet.journal import Interval, Journal
 from efficientdet.memory import out_of_memory
+from efficientdet.mlperf_log import MlperfLog, NoMlperfLog
 from efficientdet.predict import build_predict
 from efficientdet.progress import Progress
 from efficientdet.runtime import Runtime, accelerator_count, skip_graph_rewriting, start_runtime
 from efficientdet.schedule import CosineSchedule
 from efficientdet.stopwatch import Stopwatch
 from efficientdet.train_step import build_train_step
+from efficientdet.training_report import RunSummary, write_report
 from efficientdet.training_start import go_on_from, initial_state, resume, trainable_parameters
 from efficientdet.validation import Validation
+from object_detection.coco_evaluation import CocoMeasures
 from object_detection.errors import InputError
 from object_detection.structures import Batch
 
@@ -52,7 +57,8 @@ def train(config: TrainingConfig) -> dict[str, float]:
         tf.config.run_functions_eagerly(True)
     folder = config.model_dir if world.is_first else None
     try:
-        with Journal(folder, file_name=config.log_filename, curves=not config.benchmark) as journal:
+        with Journal(folder, file_name=config.log_filename, loggers=() if config.benchmark else config.loggers,
+                     settings=config.hparams.to_dict()) as journal:
             return _Training(config, runtime, journal, world).run()
     except (OSError, tf.errors.OpError) as error:
         if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error):
@@ -83,6 +89,8 @@ class _Training:
             steps_per_epoch=self.steps_per_epoch)
         self.store = CheckpointStore(config.model_dir)
         self.stopwatch = Stopwatch()
+        self.mlperf = MlperfLog(config.mlperf_log) if config.mlperf_log and world.is_first else NoMlperfLog()
+        self.mlperf.starts(platform=f"{world.size} x {device_name()}")
         self.saved_at, self.saved_step = time.monotonic(), -1
 
     def run(self) -> dict[str, float]:
@@ -100,8 +108,11 @@ class _Training:
         self.validation = Validation(
             config, self.state, self.journal, inputs=self._input_config(config.eval_batch_size),
             predict=build_predict(self.state.detector, compiled=self.runtime.use_xla), description=self.description)
+        self.mlperf.hyperparameters(self._mlperf_hyperparameters())
+        self.mlperf.run_starts()
         with StopWish() as self.stop_wish:
             last_loss = self._epochs()
+        self.mlperf.run_stops(success=not config.target_ap or self.validation.target_reached)
         numbers = {} if config.benchmark else self._finish()
         self.journal.finish(training_loss=last_loss, seconds=time.monotonic() - started, devices=self.world.size)
         return numbers
@@ -117,16 +128,31 @@ class _Training:
                              f"{self.images_a_step} images a step ({rule:g})")
         return rule if rate is None else rate
 
-    def _announce(self) -> None:
+    def _mlperf_hyperparameters(self) -> dict:
+        config, schedule = self.config, self.schedule
+        return {"seed": config.seed, "global_batch_size": self.images_a_step,
+                "gradient_accumulation_steps": config.accumulate_steps, "train_samples": len(self.index),
+                "eval_samples": self.validation.samples if config.evaluates else 0, "opt_name": "sgd",
+                "opt_base_learning_rate": schedule.peak_learning_rate, "opt_weight_decay": config.hparams.weight_decay,
+                "opt_learning_rate_warmup_epochs": config.hparams.lr_warmup_epoch,
+                "opt_learning_rate_warmup_factor": schedule.warmup_init / schedule.peak_learning_rate,
+                "opt_learning_rate_warmup_steps": schedule.warmup_steps}
+
+    def _facts(self) -> dict:
+        """What a reader of the log or the report should know of this run."""
         config = self.config
-        self.journal.log((), {
+        return {
             "model": config.hparams.name, "image_size": height_and_width(config.hparams.image_size),
             "classes": len(config.class_names), "trainable_parameters": trainable_parameters(self.state),
             "records": len(self.index), "batch_size": config.batch_size, "accumulate_steps": config.accumulate_steps,
             "ranks": self.world.size, "steps_per_epoch": self.steps_per_epoch, "epochs": config.last_epoch,
             "peak_learning_rate": self.schedule.peak_learning_rate, "precision": self.runtime.precision,
             "use_xla": self.runtime.use_xla, "backend": keras.backend.backend(), "seed": config.seed,
-            "deterministic": config.deterministic})
+            "deterministic": config.deterministic}
+
+    def _announce(self) -> None:
+        config = self.config
+        self.journal.log((), self._facts())
         if self.world.is_first:
             self.description.write(Path(config.model_dir) / "config.json")
             config.class_names.write(Path(config.model_dir) / "classes.json")
@@ -161,12 +187,14 @@ class _Training:
         with Progress("train", total=total, steps_per_epoch=self.steps_per_epoch, done=state.step,
                       silent=not self.world.is_first) as progress:
             while state.step < total:
+                self.mlperf.epoch_starts(state.step // self.steps_per_epoch + 1)
                 try:
                     loss = self._one_epoch(batches, guard=guard, progress=progress)
                 except NotFinite as error:
                     self._roll_back(error)
                     batches, guard = self._batches(), StepGuard(images_a_step=self.images_a_step)
                     continue
+                self.mlperf.epoch_stops(state.step // self.steps_per_epoch)
                 if not config.benchmark and self._after_epoch(state.step // self.steps_per_epoch):
                     break
         return loss
@@ -235,8 +263,10 @@ class _Training:
         state.average_batch_statistics()
         due = not stopping and config.evaluates_after(epoch)
         if due:
+            self.mlperf.evaluation_starts(epoch)
             with self.stopwatch.measuring("evaluation"):
-                self.validation.evaluate(epoch)
+                average_precision = self.validation.evaluate(epoch)
+            self.mlperf.evaluation_stops(epoch, accuracy=average_precision)
         period_ends = epoch % config.checkpoint_period == 0
         if stopping or period_ends or due or config.checkpoint_steps or self._long_since_saved():
             self._save()
@@ -302,7 +332,19 @@ class _Training:
 
                 export_saved_model(state.detector, str(Path(config.model_dir) / "emackpt-final"),
                                    description=state.description(self.description, weights="averaged"))
-        if not config.evaluates:
-            return {}
-        with self.stopwatch.measuring("evaluation"):
-            return self.validation.finish(state.step // self.steps_per_epoch).numbers
+        measures = None
+        if config.evaluates:
+            with self.stopwatch.measuring("evaluation"):
+                measures = self.validation.finish(state.step // self.steps_per_epoch)
+        if self.world.is_first:
+            self._write_report(measures)
+        return measures.numbers if measures else {}
+
+    def _write_report(self, measures: CocoMeasures | None) -> None:
+        config = self.config
+        path = write_report(config.model_dir, RunSummary(
+            title=f"{config.hparams.name} on {Path(config.records[0]).name.split('-')[0]} records", facts=self._facts(),
+            curves=read_scalars(config.model_dir), numbers=measures.numbers if measures else {},
+            per_class=measures.class_ap if measures else {}, seconds=self.stopwatch.totals(),
+            pictures=self.validation.pictures))
+        self.journal.say(f"report: {path}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.pipeline import InputConfig, evaluation_dataset
+from dataset.pipeline import InputConfig, evaluation_dataset, original_images
 from dataset.record_index import RecordIndex, index_records
 from efficientdet.checkpoint import Description, write_arrays
 from efficientdet.config import TrainingConfig
@@ -16,8 +16,11 @@ from efficientdet.predict import Predict
 from efficientdet.training_state import TrainingState
 from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco_results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
+from object_detection.drawing import draw_detections
 
 BEST = "emackpt-best"
+_PICTURES = 4
+_DRAWN_FROM = 0.3  # score
 _PERCENT = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 
 
@@ -28,7 +31,13 @@ class Validation:
                  inputs: InputConfig, description: Description):
         self._config, self._state, self._journal = config, state, journal
         self._predict, self._inputs, self._description = predict, inputs, description
+        self.pictures: list[tuple[str, np.ndarray]] = []  # the last ones drawn, with captions
         self._measured: tuple[int, CocoMeasures, DetectionRows] | None = None  # of the averaged weights after a step
+
+    @property
+    def samples(self) -> int:
+        """How many images an evaluation looks at."""
+        return min(self._config.eval_samples or len(self._index), len(self._index))
 
     @property
     def target_reached(self) -> bool:
@@ -97,6 +106,7 @@ class Validation:
                 measures, rows = self._measure()
             self._measured = (state.step, measures, rows)
             self._report(epoch, measures)
+            self._draw(rows)
         return self._measured[1:]
 
     def _report(self, epoch: int, measures: CocoMeasures) -> None:
@@ -105,6 +115,20 @@ class Validation:
         percent = ",".join(f"{100 * measures.numbers[name]:.2f}" for name in _PERCENT)
         self._journal.say(f"csv format: {epoch},{percent}")
         self._journal.validation(epoch, step=self._state.step, average_precision=measures.numbers["AP"])
+
+    def _draw(self, rows: DetectionRows) -> None:
+        """Detections in the first validation images, always the same ones."""
+        if not self._state.world.is_first:
+            return
+        names, ids = self._config.class_names.names, list(self._config.class_names.category_ids)
+        self.pictures = []
+        for image_id, image in self._first_images:
+            drawn = np.flatnonzero((rows.image_ids == image_id) & (rows.scores >= _DRAWN_FROM))
+            classes = [ids.index(category_id) for category_id in rows.category_ids[drawn]]
+            self.pictures.append((f"image {image_id}, score {_DRAWN_FROM} and above", draw_detections(
+                image, rows.boxes[drawn], classes=classes, names=names, scores=rows.scores[drawn])))
+        self._journal.pictures(self._state.step, {f"detections/{number}": image
+                                                  for number, (_, image) in enumerate(self.pictures)})
 
     def _measure(self) -> tuple[CocoMeasures, DetectionRows]:
         config, world = self._config, self._state.world
@@ -124,6 +148,10 @@ class Validation:
     @cached_property
     def _index(self) -> RecordIndex:
         return index_records(self._config.val_records)
+
+    @cached_property
+    def _first_images(self) -> list[tuple[int, np.ndarray]]:
+        return original_images(self._index, _PICTURES)
 
     @cached_property
     def _evaluator(self) -> CocoEvaluator:

@@ -158,7 +158,7 @@ def test_other_ranks_write_nothing(tmp_path, capsys, monkeypatch):
 
 
 def test_the_log_without_curves_under_another_name(tmp_path):
-    with Journal(tmp_path / "new", file_name="other.txt", curves=False) as journal:
+    with Journal(tmp_path / "new", file_name="other.txt", loggers=()) as journal:
         journal.curves(1, {"loss": 1.0})
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["other.txt"]
 

@@ -1,6 +1,7 @@
 """Whole trainings of the miniature network on drawn images."""
 
 import json
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -316,6 +317,8 @@ def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
     found = iter([0.1, 0.2, 0.3, 0.25, 0.28, 0.3])  # averaged, raw; ..
 
     class Numbers:
+        class_ap: ClassVar = {}
+
         def __init__(self, numbers):
             self.numbers = numbers
 

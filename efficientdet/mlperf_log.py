@@ -1,0 +1,68 @@
+"""MLPerf's log of a training: `:::MLLOG` lines, by the mlperf-logging package (extra `mlperf`)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from object_detection.errors import InputError
+
+
+class NoMlperfLog:
+    """Takes every call and writes nothing: without --mlperf_log, and on every rank but the first."""
+
+    def __getattr__(self, name: str):
+        return lambda *_, **__: None
+
+
+class MlperfLog:
+    """Events in the order in which a training meets them. The clock of a result runs from `run_starts` to `run_stops`."""
+
+    def __init__(self, path: str):
+        """Raises InputError where the package is missing."""
+        try:
+            from mlperf_logging import mllog
+        except ImportError as error:
+            raise InputError("--mlperf_log needs the package mlperf-logging: pip install -e '.[mlperf]'") from error
+        self._keys = mllog.constants
+        mllog.config(filename=path)
+        self._log = mllog.get_mllogger()
+
+    def starts(self, *, platform: str) -> None:
+        """The process begins; no record has been touched."""
+        keys = self._keys
+        for key, value in ((keys.SUBMISSION_BENCHMARK, "efficientdet"), (keys.SUBMISSION_ORG, "unknown"),
+                           (keys.SUBMISSION_DIVISION, "open"), (keys.SUBMISSION_STATUS, "research"),
+                           (keys.SUBMISSION_PLATFORM, platform)):
+            self._log.event(key=key, value=value)
+        self._log.event(key=keys.CACHE_CLEAR, value=True)
+        self._log.start(key=keys.INIT_START)
+
+    def hyperparameters(self, values: Mapping[str, Any]) -> None:
+        """By MLPerf's names, such as global_batch_size; samples are images."""
+        for key, value in values.items():
+            self._log.event(key=key, value=value)
+
+    def run_starts(self) -> None:
+        """Everything is compiled or will be on the clock."""
+        self._log.end(key=self._keys.INIT_STOP)
+        self._log.start(key=self._keys.RUN_START)
+
+    def epoch_starts(self, epoch: int) -> None:
+        """1 is the first."""
+        self._log.start(key=self._keys.EPOCH_START, metadata={"epoch_num": epoch})
+
+    def epoch_stops(self, epoch: int) -> None:
+        """Its last step is done."""
+        self._log.end(key=self._keys.EPOCH_STOP, metadata={"epoch_num": epoch})
+
+    def evaluation_starts(self, epoch: int) -> None:
+        """After this epoch."""
+        self._log.start(key=self._keys.EVAL_START, metadata={"epoch_num": epoch})
+
+    def evaluation_stops(self, epoch: int, *, accuracy: float) -> None:
+        """With the AP, 0 .. 1."""
+        self._log.event(key=self._keys.EVAL_ACCURACY, value=accuracy, metadata={"epoch_num": epoch})
+        self._log.end(key=self._keys.EVAL_STOP, metadata={"epoch_num": epoch})
+
+    def run_stops(self, *, success: bool) -> None:
+        """The target is reached, or the training is over without."""
+        self._log.end(key=self._keys.RUN_STOP, metadata={"status": "success" if success else "aborted"})

@@ -1,0 +1,143 @@
+"""The jobs for Kubernetes, against the schemas of those who will read them."""
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+K8S = Path(__file__).parents[1] / "scripts" / "k8s"
+sys.path.insert(0, str(K8S))  # scripts are no package
+from render import BATCH_SIZES, render  # noqa: E402
+
+
+def strict(schema):
+    """The schema without room for fields it does not know: Kubernetes drops those silently."""
+    if isinstance(schema, list):
+        return [strict(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: strict(value) for key, value in schema.items()}
+    properties = schema.get("properties")
+    if isinstance(properties, dict) and properties and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+@pytest.fixture(scope="module")
+def check_job(request):
+    folder = request.getfixturevalue("data_folder") / "kubernetes"
+    crd = yaml.safe_load((folder / "kubeflow.org_mpijobs.yaml").read_text())
+    [version] = [version for version in crd["spec"]["versions"] if version["name"] == "v2beta1"]
+    schema = strict(version["schema"]["openAPIV3Schema"])
+    schema["properties"]["metadata"] = {"type": "object"}  # the CRD leaves it to Kubernetes
+    return lambda job: jsonschema.validate(job, schema)
+
+
+def job(**options):
+    return yaml.safe_load(render(**{"gpus": 8, "gpu_memory": 40, **options}))
+
+
+def pods(document):
+    """Each pod template as a pod."""
+    for kind, replica in document["spec"]["mpiReplicaSpecs"].items():
+        template = copy.deepcopy(replica["template"])
+        yield {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": kind.lower(), **template.get("metadata", {})},
+               "spec": template["spec"]}
+
+
+def check_pod(pod):
+    kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 8, 256])
+@pytest.mark.parametrize("gpu_memory", BATCH_SIZES)
+def test_jobs_are_what_the_operator_takes(check_job, gpus, gpu_memory):
+    document = job(gpus=gpus, gpu_memory=gpu_memory, queue="team-a")
+    check_job(document)
+    for pod in pods(document):
+        check_pod(pod)
+
+
+@pytest.mark.parametrize(("key", "value"), [("slotsPerWorker", "one"), ("slotPerWorker", 1), ("runPolicy", {"backoff": 1})])
+def test_a_wrong_job_is_told(check_job, key, value):
+    document = job()
+    document["spec"][key] = value
+    with pytest.raises(jsonschema.ValidationError):
+        check_job(document)
+
+
+def test_a_wrong_pod_is_told():
+    pod = next(pods(job()))
+    pod["spec"]["containers"][0]["imagePullSecret"] = "x"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        check_pod(pod)
+
+
+def test_the_data_preparation_pod():
+    check_pod(yaml.safe_load((K8S / "data_preparation.yaml").read_text()))
+
+
+def test_what_a_worker_asks_for():
+    worker = job()["spec"]["mpiReplicaSpecs"]["Worker"]
+    assert worker["replicas"] == 8
+    [container] = worker["template"]["spec"]["containers"]
+    assert container["resources"]["requests"] == {"cpu": "8", "memory": "80Gi", "nvidia.com/gpu": "1"}
+    volumes = {volume["name"]: volume for volume in worker["template"]["spec"]["volumes"]}
+    mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
+    assert mounts["/dev/shm"]["emptyDir"]["medium"] == "Memory"
+    assert mounts["/pvc"]["persistentVolumeClaim"]["claimName"] == "efficientdet"
+
+
+def launcher_arguments(**options):
+    [container] = job(**options)["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+    return container["args"]
+
+
+@pytest.mark.parametrize(("gpus", "gpu_memory", "batch_size"),
+                         [(8, 40, 80), (8, 80, 200), (4, 24, 40), (256, 80, 8), (4096, 80, 1)])
+def test_batch_and_rate(gpus, gpu_memory, batch_size):
+    arguments = launcher_arguments(gpus=gpus, gpu_memory=gpu_memory)
+    assert f"--batch_size={batch_size}" in arguments
+    assert "--lr_per_64=0.088" in arguments
+    assert arguments[arguments.index("-n") + 1] == str(gpus)
+    assert arguments[arguments.index("odls_base_sigkill_timeout") + 1] == "60"
+
+
+def test_flags_of_the_training_exist():
+    train = (K8S.parents[1] / "train.py").read_text() + (K8S.parents[1] / "efficientdet" / "flags.py").read_text()
+    arguments = launcher_arguments()
+    given = arguments[arguments.index("train.py") + 1:]
+    assert len(given) > 10
+    for flag in given:
+        assert f'"{flag.removeprefix("--").split("=")[0]}"' in train, flag
+
+
+def test_kueue():
+    assert job(queue="team-a")["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team-a"}
+    assert job()["metadata"]["labels"] == {}
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--gpus=0", "--gpu_memory=40"], "--gpus=0: wanted at least 1"),
+    (["--gpus=8", "--gpu_memory=41"], "--gpu_memory=41: wanted one of 24, 32, 40, 80, 141"),
+    (["--gpus=8", "--gpu_memory=40", "--queue=Team A"], "--queue=Team A: wanted small letters"),
+    (["--gpus=8", "--gpu_memory=40", "--image=a b"], "--image=a b: is no name of an image"),
+    (["--gpu=8", "--gpu_memory=40"], "--gpus"),
+])
+def test_mistakes(flags, message):
+    done = subprocess.run([sys.executable, str(K8S / "render.py"), *flags], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_command_of_the_readme():
+    done = subprocess.run([sys.executable, str(K8S / "render.py"), "--gpus=8", "--gpu_memory=40", "--queue=NAME".lower()],
+                          capture_output=True, text=True, check=True)
+    assert yaml.safe_load(done.stdout)["metadata"]["name"] == "efficientdet-d0-8gpu40gb"

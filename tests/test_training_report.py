@@ -1,0 +1,68 @@
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+
+from efficientdet.training_report import RunSummary, chart, page, write_report
+
+VOID = {"meta", "img", "br"}
+
+
+class Balanced(HTMLParser):
+    """Every tag is closed in its order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.text = [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def summary(**changes):
+    return RunSummary(**{
+        "title": "efficientdet-d0 on <my> cells", "facts": {"records": 205, "classes": "a < b"},
+        "curves": {"train/loss": [(0, 3.0), (10, 1.0)], "validation/AP": [(10, 0.4)]},
+        "numbers": {"AP": 0.5569, "AP50": 0.8941}, "per_class": {"<RBC>": 0.55, "WBC": 0.0},
+        "seconds": {"input": 1.0, "compute": 9.0}, "pictures": [("image 7", np.zeros((8, 8, 3), np.uint8))], **changes})
+
+
+def test_everything_is_on_the_page_and_escaped(tmp_path):
+    text = write_report(tmp_path, summary()).read_text()
+    words = " ".join(Balanced(text).text)
+    for wanted in ("efficientdet-d0 on <my> cells", "<RBC>", "0.5569", "AP 0.557", "Most of it, 90%, on compute.", "image 7",
+                   "a < b", "205"):
+        assert wanted in words
+    assert "<my>" not in text
+    assert "http" not in text.replace("http-equiv", "")
+    assert text.count("data:image/jpeg;base64,") == 1
+
+
+def test_positions_by_hand():
+    # The drawing area is x 46 .. 412, y 178 (0) .. 10 (3).
+    points = re.search(r'points="([^"]*)"', chart([[(0, 3.0), (5, 0.0), (10, 1.5)]]))[1]
+    assert points == "46.0,10.0 229.0,178.0 412.0,94.0"
+
+
+def test_values_that_are_not_finite_are_left_out_and_one_point_is_enough():
+    assert re.search(r'points="([^"]*)"', chart([[(4, 2.0), (5, float("nan"))]]))[1] == "46.0,10.0"
+    assert chart([[(1, float("inf"))]]) == ""
+
+
+def test_nothing_is_known():
+    text = page(RunSummary(title="t"))
+    Balanced(text)
+    assert "<h2>" not in text
+    assert "NaN" not in page(summary(per_class={"a": -1.0, "b": 0.0}, seconds={"input": 0.0}))
