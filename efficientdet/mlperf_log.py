@@ -1,5 +1,6 @@
 """MLPerf's log of a training: `:::MLLOG` lines, by the mlperf-logging package (extra `mlperf`)."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ class MlperfLog:
         except ImportError as error:
             raise InputError("--mlperf_log needs the package mlperf-logging: pip install -e '.[mlperf]'") from error
         self._keys = mllog.constants
-        mllog.config(filename=path)
+        mllog.config(logger=_file_logger(path))
         self._log = mllog.get_mllogger()
 
     def starts(self, *, platform: str) -> None:
@@ -66,3 +67,15 @@ class MlperfLog:
     def run_stops(self, *, success: bool) -> None:
         """The target is reached, or the training is over without."""
         self._log.end(key=self._keys.RUN_STOP, metadata={"status": "success" if success else "aborted"})
+
+
+def _file_logger(path: str) -> logging.Logger:
+    """Writes into the file alone; the package's own also writes to the console, among a user's lines."""
+    logger = logging.getLogger(f"{__name__}.{path}")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        logger.addHandler(logging.FileHandler(path, encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--mlperf_log={path}: cannot be written ({error.strerror})") from error
+    return logger

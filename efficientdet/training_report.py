@@ -83,7 +83,7 @@ def _section(title: str, content: str) -> str:
 def _figure(name: str, curves: Mapping[str, Curve]) -> str:
     if not curves:
         return ""
-    keys = "".join(f'<span class="key" style="color:{colour}">&#9632; {html.escape(tag.split("/")[-1])}</span>'
+    keys = "".join(f'<span class="key" style="color:{colour}">&#9632; {html.escape(tag.removeprefix("train/").removeprefix("validation/"))}</span>'
                    for tag, colour in zip(curves, _COLOURS, strict=False))
     return f"<figure><figcaption>{html.escape(name)}</figcaption>{chart(list(curves.values()))}<div>{keys}</div></figure>"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything the project checks: ruff, the shell scripts, pytest. All of it runs; one failure fails the whole.
+# Everything the project checks: ruff, the shell scripts, Horovod, pytest. All of it runs; one failure fails the whole.
 # Arguments go to pytest: bash scripts/test.sh -k pipeline
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -28,6 +28,7 @@ scripts=(*.sh **/*.sh **/*.sub .ci/run)
 check "ruff" "$PYTHON" -m ruff check .
 check "bash -n" parse_all "${scripts[@]}"
 check "shellcheck" .venv/bin/shellcheck "${scripts[@]}"
+check "horovod" bash scripts/install_horovod.sh
 check "pytest" "$PYTHON" -m pytest "$@"
 
 if ((${#failed[@]})); then

@@ -29,7 +29,7 @@ def lines(tmp_path):
     pytest.importorskip("mlperf_logging")
     path = tmp_path / "mlperf.log"
     a_training(MlperfLog(str(path)))
-    for handler in logging.getLogger("mllog_default").handlers:
+    for handler in logging.getLogger(f"efficientdet.mlperf_log.{path}").handlers:
         handler.close()
     return path
 
@@ -69,6 +69,12 @@ def test_the_packages_own_checker_takes_it(lines, tmp_path):
     lines.write_text(lines.read_text().replace('"efficientdet"', '"ssd"'))
     checker = compliance.make_checker("training", "5.1.0", quiet=True, werror=False)
     assert not compliance.main(str(lines), str(rules), checker)[0]
+
+
+def test_a_path_that_cannot_be_written(tmp_path):
+    pytest.importorskip("mlperf_logging")
+    with pytest.raises(InputError, match="nowhere/log: cannot be written"):
+        MlperfLog(str(tmp_path / "nowhere" / "log"))
 
 
 def test_off_it_takes_every_call():
