@@ -83,8 +83,9 @@ def _section(title: str, content: str) -> str:
 def _figure(name: str, curves: Mapping[str, Curve]) -> str:
     if not curves:
         return ""
-    keys = "".join(f'<span class="key" style="color:{colour}">&#9632; {html.escape(tag.removeprefix("train/").removeprefix("validation/"))}</span>'
-                   for tag, colour in zip(curves, _COLOURS, strict=False))
+    names = [tag.removeprefix("train/").removeprefix("validation/") for tag in curves]
+    keys = "".join(f'<span class="key" style="color:{colour}">&#9632; {html.escape(label)}</span>'
+                   for label, colour in zip(names, _COLOURS, strict=False))
     return f"<figure><figcaption>{html.escape(name)}</figcaption>{chart(list(curves.values()))}<div>{keys}</div></figure>"
 
 
