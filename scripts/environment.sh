@@ -14,9 +14,7 @@ PYTHON="$REPOSITORY/.venv/bin/python"
 # Calls at the same time wait for each other.
 use_environment() {
     local extra="${1:-}"
-    # The lock lies on a file that is always there; opened for writing because network file systems want that.
-    exec 9<>"$REPOSITORY/pyproject.toml"
-    flock 9 || _give_up "cannot lock $REPOSITORY/pyproject.toml"
+    _lock_environment
     if ! _has_pip "$PYTHON"; then
         _make_environment
     elif ! _is_suitable "$PYTHON"; then
@@ -25,6 +23,16 @@ use_environment() {
     if ! _is_installed "$extra"; then
         _install "$extra"
     fi
+    _unlock_environment
+}
+
+# The lock lies on a file that is always there; opened for writing because network file systems want that.
+_lock_environment() {
+    exec 9<>"$REPOSITORY/pyproject.toml"
+    flock 9 || _give_up "cannot lock $REPOSITORY/pyproject.toml"
+}
+
+_unlock_environment() {
     exec 9>&-
 }
 
@@ -91,34 +99,63 @@ _is_installed() {
 }
 
 _install() {
-    local extra="$1" log="$REPOSITORY/.venv/install.log" start=$SECONDS ticker status=0
+    local extra="$1" log="$REPOSITORY/.venv/install.log" start=$SECONDS
     printf 'installing into .venv (some minutes the first time; log: %s)\n' "$log"
-    : >"$log"
-    _tick "$log" 9>&- &
-    ticker=$!
-    (cd "$REPOSITORY" && "$PYTHON" -m pip install --disable-pip-version-check --no-input --progress-bar off \
-        --editable ".${extra:+[$extra]}") >"$log" 2>&1 9>&- </dev/null || status=$?
-    kill "$ticker" 2>/dev/null || true
-    wait "$ticker" 2>/dev/null || true
-    if ((status != 0)); then
-        _give_up "cannot install: $(_why "$log") (log: $log)"
-    fi
+    _logged "$log" _install_editable "$extra" || _give_up "cannot install: $(_why "$log") (log: $log)"
     _wanted_state >"$(_stamp "$extra")"
     printf 'installed in %d s\n' "$((SECONDS - start))"
 }
 
-# How far pip is: on a terminal a line that changes, elsewhere a line now and then.
+_install_editable() {
+    cd "$REPOSITORY" || return
+    exec "$PYTHON" -m pip install --disable-pip-version-check --no-input --progress-bar off \
+        --editable ".${1:+[$1]}"
+}
+
+# _logged LOG COMMAND...: runs it with all it prints in that file, saying now and then how far it is. A signal to this script
+# ends the command too, and with it all its process group where it leads one.
+_logged() {
+    local log="$1" job ticker status=0
+    shift
+    : >"$log"
+    _tick "$log" 8>&- 9>&- & # without the locks of this script and of install_horovod.sh
+    ticker=$!
+    "$@" >"$log" 2>&1 9>&- </dev/null &
+    job=$!
+    trap '_end "$ticker" "$job"; exit 130' INT
+    trap '_end "$ticker" "$job"; exit 143' TERM
+    wait "$job" || status=$?
+    trap - INT TERM
+    _end "$ticker"
+    return "$status"
+}
+
+# _end TICKER [JOB]. The ticker is killed: asked to terminate, it may print an error of bash, if this script has a trap on EXIT.
+_end() {
+    kill -KILL "$1" 2>/dev/null || true
+    if (($# == 2)); then
+        kill -TERM -- "-$2" 2>/dev/null || kill -TERM "$2" 2>/dev/null || true
+    fi
+    wait "$@" 2>/dev/null || true
+}
+
+# How far a command is by its log: on a terminal a line that changes, elsewhere a line now and then.
 _tick() {
     local log="$1" last ticks=0
-    while sleep 1 && kill -0 $$ 2>/dev/null; do
+    while sleep 1 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do # a sleep outlives us: it must not hold our output open
         ticks=$((ticks + 1))
-        last="$(tail -n 1 "$log" 2>/dev/null)"
         if [[ -t 1 ]]; then
+            last="$(_last_step "$log")"
             printf '\r%3d s  %-70.70s\r' "$ticks" "${last##*[$'\r']}"
         elif ((ticks % 20 == 0)); then
-            printf '%3d s  %.110s\n' "$ticks" "$last"
+            printf '%3d s  %.110s\n' "$ticks" "$(_last_step "$log")"
         fi
     done
+}
+
+# A script whose logs say more elsewhere than in their last line defines its own.
+_last_step() {
+    tail -n 1 "$1" 2>/dev/null
 }
 
 # One line out of pip's log.

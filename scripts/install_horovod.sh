@@ -1,0 +1,328 @@
+#!/usr/bin/env bash
+# Horovod in .venv, built from its source distribution against the TensorFlow that is there: bash scripts/install_horovod.sh
+#
+# It stands in no extra of pyproject.toml, as pip cannot install it plainly: it wants TensorFlow importable while it is built
+# (pip builds in isolation), old build tools, a header that TensorFlow no longer ships and two include folders that it hides.
+#
+# Gloo is always built in, MPI where mpicxx and mpirun are found, NCCL where nvcc and NCCL's header are found. Horovod's own
+# HOROVOD_CUDA_HOME, HOROVOD_NCCL_HOME, HOROVOD_NCCL_INCLUDE, HOROVOD_NCCL_LIB and HOROVOD_BUILD_CUDA_CC_LIST are heeded.
+#
+# Wheels are kept in ${XDG_CACHE_HOME:-$HOME/.cache}/efficientdet/horovod, one folder for each Python, TensorFlow and set of
+# libraries, so that minutes are spent once per machine. The last line says what was done and that two processes agree on a sum.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/environment.sh
+
+VERSION=0.28.1
+CHECK_SECONDS=120
+CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/efficientdet/horovod"
+WORK="" # of a build that is going on
+
+main() {
+    local how
+    trap remove_work EXIT
+    use_environment
+    drop_foreign_settings
+    look_around
+    if is_in_place; then
+        how="was installed; checked"
+    else
+        lock_cache
+        if is_in_place; then
+            how="was installed; checked"
+        elif [[ -d "$CACHE/$KEY" ]]; then
+            how="from cache"
+        else
+            how="built"
+            build
+        fi
+        is_in_place || install_wheel
+        exec 8>&-
+    fi
+    check
+    printf 'horovod %s (%s): two processes agree; %s in %d s\n' "$VERSION" "${FEATURES//-/, }" "$how" "$SECONDS"
+}
+
+remove_work() {
+    if [[ -n "$WORK" ]] && ! rm -rf "$WORK" 2>/dev/null; then
+        sleep 1 # a compiler that is being ended may still have written
+        rm -rf "$WORK"
+    fi
+}
+
+# Horovod's settings of a job or of another build around us would change what is built, and horovodrun hands them to its workers
+# after its own, so that they win.
+drop_foreign_settings() {
+    local name
+    for name in ${!HOROVOD_@}; do
+        case "$name" in
+        HOROVOD_CUDA_HOME | HOROVOD_NCCL_HOME | HOROVOD_NCCL_INCLUDE | HOROVOD_NCCL_LIB | HOROVOD_BUILD_CUDA_CC_LIST) ;;
+        *) unset "$name" ;;
+        esac
+    done
+}
+
+# Sets what the build depends on: PACKAGES (site-packages), FEATURES, CPU_FLAGS, NVCC and NCCL_HEADER ("" where there is none),
+# and KEY, the name of all of it in the cache.
+look_around() {
+    local abi tensorflow libc details
+    read -r abi tensorflow libc PACKAGES < <("$PYTHON" -c '
+import importlib.metadata, platform, sysconfig
+print(sysconfig.get_config_var("SOABI"), importlib.metadata.version("tensorflow"), platform.libc_ver()[1] or "-",
+      sysconfig.get_path("platlib"))' 2>/dev/null) || _give_up "cannot ask $PYTHON which TensorFlow it has"
+    FEATURES=gloo
+    CPU_FLAGS="$(cpu_flags)"
+    details="$VERSION $libc $CPU_FLAGS $(declare -f write_header build_wheels mend set_build use_nccl_of_pip)"
+    if command -v mpicxx >/dev/null && command -v mpirun >/dev/null; then
+        FEATURES+=-mpi
+        details+=" $(command -v mpicxx) $(mpirun --version 2>&1 || true)"
+    fi
+    NVCC="$(find_nvcc)"
+    NCCL_HEADER=""
+    if [[ -n "$NVCC" ]]; then
+        NCCL_HEADER="$(find_nccl_header)"
+    fi
+    if [[ -n "$NCCL_HEADER" ]]; then
+        FEATURES+=-nccl
+        details+=" $("$NVCC" --version) ${HOROVOD_BUILD_CUDA_CC_LIST:-} ${NCCL_HEADER#"$PACKAGES"}"
+        details+=" $(grep -E 'define +NCCL_(MAJOR|MINOR|PATCH)' "$NCCL_HEADER" || true)"
+    fi
+    details="$(sha256sum <<<"$details")"
+    KEY="$abi-tf$tensorflow-$FEATURES-${details:0:12}"
+}
+
+# The instructions Horovod would use where the compiler's -march=native has them; told here, they are part of the key.
+cpu_flags() {
+    local flag
+    for flag in f16c avx fma; do
+        if grep -q -s -m 1 -w "$flag" /proc/cpuinfo; then
+            printf -- '-m%s ' "$flag"
+        fi
+    done
+}
+
+find_nvcc() {
+    if [[ -n "${HOROVOD_CUDA_HOME:-}" ]]; then
+        first_file "$HOROVOD_CUDA_HOME/bin/nvcc"
+    else
+        first_file "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc
+    fi
+}
+
+find_nccl_header() {
+    if [[ -n "${HOROVOD_NCCL_INCLUDE:-${HOROVOD_NCCL_HOME:-}}" ]]; then
+        first_file "${HOROVOD_NCCL_INCLUDE:-$HOROVOD_NCCL_HOME/include}/nccl.h"
+    else
+        first_file "${NVCC%/bin/nvcc}/include/nccl.h" /usr/local/cuda/include/nccl.h /usr/local/include/nccl.h \
+            /usr/include/nccl.h "$PACKAGES/nvidia/nccl/include/nccl.h"
+    fi
+}
+
+first_file() {
+    local file
+    for file; do
+        if [[ -f "$file" ]]; then
+            printf '%s\n' "$file"
+            return
+        fi
+    done
+}
+
+is_in_place() {
+    local stamp library
+    stamp="$(_stamp horovod)"
+    library=("$PACKAGES"/horovod/tensorflow/mpi_lib*.so)
+    [[ -f "$stamp" && "$(<"$stamp")" == "$KEY" && -f "${library[0]}" && -d "$PACKAGES/horovod-$VERSION.dist-info" ]]
+}
+
+lock_cache() {
+    # Horovod's CMake files take no space in TensorFlow's path, which they see through a link in here; ':' parts include paths.
+    case "$CACHE" in
+    *[[:space:]:]*) _give_up "the build cannot work in '$CACHE'; set XDG_CACHE_HOME to a folder without spaces and colons" ;;
+    esac
+    mkdir -p "$CACHE" 2>/dev/null || _give_up "cannot make $CACHE; set XDG_CACHE_HOME to a folder for large files"
+    { exec 8<>"$CACHE/$KEY.lock"; } 2>/dev/null || _give_up "cannot write into $CACHE"
+    if ! flock -n 8; then
+        printf 'waiting for another installation of Horovod\n'
+        flock 8 || _give_up "cannot lock $CACHE/$KEY.lock"
+    fi
+}
+
+build() {
+    local log="$CACHE/$KEY.log"
+    require_tools
+    printf 'building Horovod %s (%s) against the TensorFlow in .venv (some minutes, once; log: %s)\n' \
+        "$VERSION" "${FEATURES//-/, }" "$log"
+    if [[ -n "$NVCC" && -z "$NCCL_HEADER" ]]; then
+        printf 'without NCCL: %s is here, nccl.h is not (for GPUs install it, for example: apt install libnccl-dev)\n' "$NVCC"
+    fi
+    WORK="$CACHE/$KEY.building"
+    rm -rf "$WORK" # of a call that was killed; we hold the lock
+    mkdir -p "$WORK/tmp" "$WORK/wheels"
+    ln -s "$PACKAGES" "$WORK/packages"
+    write_header "$WORK/include"
+    _logged "$log" build_wheels || _give_up "cannot build Horovod: $(why_not_built "$log") (log: $log)"
+    mv "$WORK/wheels" "$CACHE/$KEY" # in one step: what lies under this name is whole
+    remove_work
+}
+
+require_tools() {
+    local compiler
+    for compiler in "${CXX:-}" c++ g++ clang++; do
+        if [[ -n "$compiler" ]] && compiles "$compiler"; then
+            export CXX="$compiler"
+            break
+        fi
+        compiler=""
+    done
+    [[ -n "$compiler" ]] || _give_up "no C++17 compiler found; install one, for example: apt install g++ make"
+    command -v make >/dev/null || _give_up "make not found; install it, for example: apt install make"
+}
+
+compiles() {
+    "$1" -x c++ -std=c++17 -fsyntax-only - <<<'#include <string_view>' >/dev/null 2>&1
+}
+
+# What Horovod includes by a name of older TensorFlow versions.
+write_header() {
+    mkdir -p "$1/tensorflow/compiler/xla/client"
+    cat >"$1/tensorflow/compiler/xla/client/xla_builder.h" <<'HEADER'
+#pragma once
+#include "absl/status/statusor.h"
+#include "xla/hlo/builder/xla_builder.h"
+namespace xla {
+template <typename T>
+using StatusOr = absl::StatusOr<T>;
+}
+HEADER
+}
+
+# The wheels of Horovod and of what it needs to run, in $WORK/wheels.
+build_wheels() {
+    local pip=("$PYTHON" -m pip) quiet=(--disable-pip-version-check --no-input --progress-bar off)
+    local source="$WORK/source/horovod-$VERSION" include="$WORK/packages/tensorflow/include"
+    # Tools of their own, ahead of the newer ones in .venv: pkg_resources left setuptools with 81, and CMake 4 refuses Gloo.
+    "${pip[@]}" install "${quiet[@]}" --target "$WORK/tools" \
+        'setuptools<81' wheel 'cmake>=3.20,<4' cloudpickle psutil pyyaml packaging || return 1
+    export PATH="$WORK/tools/bin:$PATH" PYTHONPATH="$WORK/tools:$WORK/packages" TMPDIR="$WORK/tmp"
+    "${pip[@]}" download "${quiet[@]}" --no-deps --no-binary horovod --no-build-isolation --dest "$WORK/source" \
+        "horovod==$VERSION" || return 1
+    tar -xzf "$source.tar.gz" -C "$WORK/source" && mend "$source" || return 1
+    set_build "$source" "$include"
+    # In a session of its own, for a signal to reach the compilers.
+    exec setsid "${pip[@]}" wheel "${quiet[@]}" --verbose --no-build-isolation --wheel-dir "$WORK/wheels" "$source"
+}
+
+# Two slips of Horovod's.
+mend() {
+    # Reserved but not sized, the list in which Gloo's coordinator looks for stalled ranks stays empty: it never warns of a rank
+    # that hangs, nor ends the job after HOROVOD_STALL_SHUTDOWN_TIME_SECONDS.
+    replace "$1/horovod/common/gloo/gloo_controller.cc" 'global_ranks_.reserve(size_)' 'global_ranks_.resize(size_)' || return 1
+    # distutils left Python with 3.12; horovodrun would want setuptools for this alone.
+    replace "$1/horovod/runner/js_run.py" 'distutils.spawn import find_executable' 'shutil import which as find_executable'
+}
+
+replace() {
+    if ! grep -q -F "$2" "$1"; then
+        printf "ERROR: %s has no '%s'\n" "$1" "$2"
+        return 1
+    fi
+    sed -i "s/$2/$3/" "$1"
+}
+
+# What setup.py and CMake read: set_build SOURCE INCLUDE.
+set_build() {
+    export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1
+    export HOROVOD_CMAKE="$WORK/tools/bin/cmake" HOROVOD_BUILD_ARCH_FLAGS="$CPU_FLAGS"
+    export CPLUS_INCLUDE_PATH="$WORK/include:$2/external/highwayhash:$2/external/farmhash_archive/src"
+    export CXXFLAGS="-ffile-prefix-map=$1/=" # for Horovod's messages, which name its source files
+    # Libraries that nothing is taken from are left out: one of TensorFlow's has no name of its own, and any checkout that takes
+    # this wheel from the cache would seek it under the path it has here.
+    export LDFLAGS="-Wl,--as-needed"
+    MAKEFLAGS="-j$(parallel_compilers)"
+    export MAKEFLAGS
+    unset CMAKE_GENERATOR # Horovod hands make's arguments to it
+    case "$FEATURES" in
+    *-mpi*) export HOROVOD_WITH_MPI=1 ;;
+    *) export HOROVOD_WITHOUT_MPI=1 ;;
+    esac
+    case "$FEATURES" in
+    *-nccl*)
+        export PATH="${NVCC%/*}:$PATH" HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_INCLUDE="${NCCL_HEADER%/*}"
+        [[ "$NCCL_HEADER" != "$PACKAGES"/* ]] || use_nccl_of_pip
+        ;;
+    esac
+}
+
+# The package nvidia-nccl, which TensorFlow's extra and-cuda brings, has its library under another name than linkers seek.
+use_nccl_of_pip() {
+    mkdir -p "$WORK/nccl"
+    ln -s "$PACKAGES"/nvidia/nccl/lib/libnccl.so.* "$WORK/nccl/libnccl.so"
+    export HOROVOD_NCCL_INCLUDE="$WORK/packages/nvidia/nccl/include" HOROVOD_NCCL_LIB="$WORK/nccl" HOROVOD_NCCL_LINK=SHARED
+    # shellcheck disable=SC2016 # the loader's variable: the folder of Horovod's library
+    LDFLAGS+=' -Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib'
+}
+
+# One for each processor and each 2 GB of memory: TensorFlow's headers take more than 1 GB a compiler.
+parallel_compilers() {
+    local processors memory
+    processors="$(nproc)"
+    memory="$(awk '/^MemAvailable/ {print int($2 / 2000000)}' /proc/meminfo)"
+    printf '%d' "$((memory < 1 ? 1 : memory < processors ? memory : processors))"
+}
+
+# One line: what the compiler or CMake said first, else what pip said.
+why_not_built() {
+    local line
+    if line="$(grep -m 1 -E 'Killed signal terminated program' "$1")"; then
+        printf 'the compiler was killed, for lack of memory?'
+    elif line="$(grep -m 1 -E ':[0-9]+: (fatal )?error: |error: ld returned|No rule to make target' "$1")"; then
+        printf '%s' "${line#"${line%%[! ]*}"}"
+    elif line="$(grep -m 1 -A 1 '^ *CMake Error' "$1" | tr -s ' \n' ' ')" && [[ -n "$line" ]]; then
+        line="${line# }"
+        printf '%s' "${line% }"
+    else
+        _why "$1"
+    fi
+}
+
+install_wheel() {
+    local log="$REPOSITORY/.venv/install-horovod.log" stamp
+    stamp="$(_stamp horovod)"
+    _lock_environment
+    rm -f "$stamp"
+    _logged "$log" install_from_cache || _give_up "cannot install Horovod: $(_why "$log") (log: $log)"
+    printf '%s\n' "$KEY" >"$stamp"
+    _unlock_environment
+}
+
+install_from_cache() {
+    local install=("$PYTHON" -m pip install --disable-pip-version-check --no-input --no-index --find-links "$CACHE/$KEY")
+    # First itself, whatever is there: pip takes the same version, built against another TensorFlow, for the same.
+    "${install[@]}" --force-reinstall --no-deps "horovod==$VERSION" && "${install[@]}" "horovod==$VERSION"
+}
+
+# Two processes on this machine add up a vector. On the CPU: NCCL takes no two processes on one GPU.
+check() {
+    local log="$REPOSITORY/.venv/check-horovod.log" status=0
+    _logged "$log" env CUDA_VISIBLE_DEVICES= TF_CPP_MIN_LOG_LEVEL=3 timeout --kill-after=10 "$CHECK_SECONDS" \
+        "$PYTHON" -m horovod.runner.launch -np 2 --gloo "$PYTHON" -c '
+import horovod.tensorflow as hvd
+import tensorflow as tf
+hvd.init()
+total = hvd.allreduce(tf.constant([1.0 + hvd.rank(), 10.0]), op=hvd.Sum).numpy().tolist()
+if total != [3.0, 20.0]:
+    raise SystemExit(f"Error: {hvd.size()} processes got {total}; wanted [3.0, 20.0]")' || status=$?
+    case "$status" in
+    0) ;;
+    124 | 137) _give_up "horovodrun did not end in $CHECK_SECONDS s (log: $log)" ;;
+    *) _give_up "two processes under horovodrun fail: $(grep -m 1 'Error' "$log" || tail -n 1 "$log") (log: $log)" ;;
+    esac
+}
+
+# For the ticker: make's per cent rather than the compiler's command.
+_last_step() {
+    grep -o '\[ *[0-9]*%\] [A-Z].*' "$1" | tail -n 1 | grep . || tail -n 1 "$1"
+}
+
+main "$@"
