@@ -6,7 +6,6 @@ records). So within an epoch no record is left out or comes twice, no batch is s
 what one with twice the batch would, and a run may start at any step. Augmentation is seeded by (seed, position).
 """
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +15,7 @@ import tensorflow as tf
 
 from dataset import transforms
 from dataset.class_names import ClassNames
+from dataset.record_batches import RecordBatches, Rows
 from dataset.record_index import RecordIndex, RecordReader
 from dataset.records import parse_record
 from object_detection.errors import InputError
@@ -65,19 +65,23 @@ def steps_per_epoch(num_examples_per_epoch: int, config: InputConfig, *, world_s
 
 def training_dataset(
     index: RecordIndex, config: InputConfig, *, first_position: int = 0, rank: int = 0, world_size: int = 1
-) -> tf.data.Dataset:
+) -> RecordBatches:
     """Endless batches (`Batch`) of one rank from a position of the stream on; nothing that came before is read.
 
-    An image whose record names a category id that is not in the configuration stops the run (InvalidArgumentError with
-    file name and ids). More than M boxes: the largest stay.
+    Iterating raises InputError, in one line with file, offset and image, for a record that cannot be used (a category id
+    that is not in the configuration, an undecodable image) and for a file that has vanished or shrunk. More than M boxes:
+    the largest stay.
     """
     reader, order = RecordReader(index), _Order(len(index), config.seed)
 
-    def read(sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        samples = np.arange(sample, sample + _READ_GROUP)
+    def rows(samples: np.ndarray) -> Rows:
         step, row = np.divmod(samples, config.batch_size)
         positions = first_position + (step * world_size + rank) * config.batch_size + row
-        return np.array(reader.read(order.records(positions)), dtype=object), positions
+        return Rows(order.records(positions), positions)
+
+    def read(sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        numbers, positions = rows(np.arange(sample, sample + _READ_GROUP))
+        return np.array(reader.read(numbers), dtype=object), positions
 
     def read_group(sample: Tensor) -> tuple[Tensor, Tensor]:
         encoded, positions = tf.numpy_function(read, [sample], (tf.string, tf.int64), stateful=False)
@@ -94,37 +98,26 @@ def training_dataset(
         batches = batches.map(_without_empty_slots)
     if config.use_fake_data:
         batches = batches.take(1).cache().repeat()
-    return batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE)
+    return RecordBatches(
+        batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE), reader,
+        rows_of=lambda batch: rows(np.arange(batch * config.batch_size, (batch + 1) * config.batch_size)),
+        example=_training_example(config), category_ids=config.category_ids)
 
 
 def next_batch(batches: Iterator[Batch]) -> Batch:
-    """The next batch of an iterator over `training_dataset`.
-
-    Raises InputError, in one line, where a record cannot be used (unknown category, undecodable image) or its file has
-    vanished or shrunk.
-    """
-    try:
-        return next(batches)
-    except tf.errors.OpError as error:
-        raise InputError(f"a training record cannot be used: {_cause(error)}") from error
-
-
-def _cause(error: tf.errors.OpError) -> str:
-    """What went wrong in one line: of an error raised in Python, TensorFlow's message has a whole traceback."""
-    raised = re.search(r"^\s*(?:\w+\.)*\w*Error: (.+)$", error.message, re.MULTILINE)
-    text = raised[1] if raised and "Traceback" in error.message else error.message
-    return " ".join(text.split("Traceback")[0].split())
+    """The next batch of an iterator over `training_dataset`; errors as there."""
+    return next(batches)
 
 
 def evaluation_dataset(
     index: RecordIndex, config: InputConfig, *, rank: int = 0, world_size: int = 1, samples: int = 0
-) -> tf.data.Dataset:
+) -> RecordBatches:
     """(`Batch`, row_valid [B] bool) of every `world_size`-th of the first `samples` records (0: all), each once.
 
     The last batch is filled up with black images, False in row_valid. Objects are those of the record, in pixels of the
-    letterboxed image.
+    letterboxed image. Errors as of `training_dataset`.
     """
-    reader = RecordReader(index)
+    reader, example = RecordReader(index), _evaluation_example(config)
     count = min(samples or len(index), len(index))
 
     def read(number: np.ndarray) -> bytes:
@@ -136,11 +129,18 @@ def evaluation_dataset(
     batches = (
         tf.data.Dataset.range(rank, count, world_size)
         .map(read_one, num_parallel_calls=_READS_IN_FLIGHT)
-        .map(_evaluation_example(config), num_parallel_calls=tf.data.AUTOTUNE)
+        .map(example, num_parallel_calls=tf.data.AUTOTUNE)
         .batch(config.batch_size)
         .map(lambda batch: _fill_up(batch, batch_size=config.batch_size))
     )
-    return batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE)
+
+    def rows(batch: int) -> Rows:
+        numbers = np.arange(rank, count, world_size)[batch * config.batch_size :][: config.batch_size]
+        return Rows(numbers, numbers)
+
+    return RecordBatches(
+        batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE), reader, rows_of=rows,
+        example=lambda serialized, _: example(serialized), category_ids=config.category_ids)
 
 
 def original_images(index: RecordIndex, count: int) -> list[tuple[int, np.ndarray]]:
@@ -161,7 +161,10 @@ def ground_truth_of_records(index: RecordIndex, class_names: ClassNames) -> dict
     ).map(_annotations_of, num_parallel_calls=tf.data.AUTOTUNE)
     files: dict[int, str] = {}
     images, annotations = [], []
-    for record in records.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
+    for tensors in RecordBatches(
+            records.prefetch(tf.data.AUTOTUNE), reader, rows_of=lambda number: Rows(np.array([number]), np.array([number])),
+            example=lambda serialized, _: _annotations_of(serialized)):
+        record = {name: values.numpy() for name, values in tensors.items()}
         image = _image_entry(record)
         if image["id"] in files:
             raise InputError(f"{image['file_name']}: image id {image['id']} is also that of {files[image['id']]}")

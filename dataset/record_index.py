@@ -1,14 +1,15 @@
 """Random access to TFRecord files: where every record stands, and reading a few of them at once.
 
 A TFRecord file is a chain of: length (8 bytes, little endian), masked CRC-32C of the length (4), payload, masked
-CRC-32C of the payload (4). The index reads the first twelve bytes of each record and no payload. It works on local (or
-mounted) files; the payload's own checksum is not verified, the image decoder is the judge of that.
+CRC-32C of the payload (4). The index reads the first twelve bytes of each record and no payload, whose own checksum
+`verify.py` compares. It works on local (or mounted) files.
 """
 
+import contextlib
 import os
 import struct
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -35,6 +36,19 @@ class RecordIndex:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def start(self, number: int) -> int:
+        """Where a record begins in its file: the offset that errors name, and TensorFlow's."""
+        return int(self.offsets[number]) - _HEADER_BYTES
+
+    def path(self, number: int) -> str:
+        """The file that a record is in."""
+        return self.paths[self.file_numbers[number]]
+
+    def only(self, kept: np.ndarray) -> "RecordIndex":
+        """Without the records that are False in `kept`, [n] bool."""
+        return RecordIndex(paths=self.paths, file_numbers=self.file_numbers[kept], offsets=self.offsets[kept],
+                           lengths=self.lengths[kept])
 
 
 def index_records(paths: Sequence[str]) -> RecordIndex:
@@ -63,14 +77,21 @@ def count_records(paths: Sequence[str]) -> int:
 
 def _record_spans(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Offset and length of each payload of one file, two [n] int64."""
-    try:
+    with _named(path):
         descriptor = os.open(path, os.O_RDONLY)
+        try:
+            return _walk(path, descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """What the operating system refuses, as an InputError that names the file."""
+    try:
+        yield
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    try:
-        return _walk(path, descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _walk(path: str, descriptor: int) -> tuple[np.ndarray, np.ndarray]:
@@ -127,30 +148,45 @@ class RecordReader:
     """Reads records of an index by number, from any number of threads; its files stay open until it is collected."""
 
     def __init__(self, index: RecordIndex):
-        self._index = index
-        self._descriptors = [os.open(path, os.O_RDONLY) for path in index.paths[:_MOST_OPEN_FILES]]
+        """Raises InputError, naming the file, where one cannot be opened."""
+        self.index = index
+        self._descriptors: list[int] = []
         self._finalizer = weakref.finalize(self, _close_all, self._descriptors)
+        for path in index.paths[:_MOST_OPEN_FILES]:
+            with _named(path):
+                self._descriptors.append(os.open(path, os.O_RDONLY))
 
     def read(self, numbers: np.ndarray) -> list[bytes]:
         """The payloads of the records with these numbers, in the order asked for.
 
-        Raises InputError where a file has become shorter since it was indexed.
+        Raises InputError, naming the file, where one can no longer be read, is deleted or replaced (although what is
+        open could still be read: whether a training notices must not hang on how many files it keeps open, and one that
+        is resumed would find other data), or has become shorter since it was indexed.
         """
         return [self._read_one(int(number)) for number in numbers]
 
     def _read_one(self, number: int) -> bytes:
-        file_number = int(self._index.file_numbers[number])
-        length, offset = int(self._index.lengths[number]), int(self._index.offsets[number])
-        if file_number < len(self._descriptors):
-            payload = os.pread(self._descriptors[file_number], length, offset)
-        else:
-            with open(self._index.paths[file_number], "rb") as file:
-                file.seek(offset)
-                payload = file.read(length)
+        path, length, offset = self.index.path(number), int(self.index.lengths[number]), int(self.index.offsets[number])
+        file_number = int(self.index.file_numbers[number])
+        with _named(path):
+            if file_number < len(self._descriptors):
+                payload = os.pread(self._descriptors[file_number], length, offset)
+                if _is_gone(path, self._descriptors[file_number]):
+                    raise InputError(f"{path}: deleted or replaced while in use")
+            else:
+                with open(path, "rb") as file:
+                    file.seek(offset)
+                    payload = file.read(length)
         if len(payload) != length:
-            raise InputError(f"{self._index.paths[file_number]}: the record at byte {offset} has {length} bytes, of "
-                             f"which {len(payload)} could be read; the file changed while in use")
+            raise InputError(f"{path}: the record at byte {self.index.start(number)} has {length} bytes, of which "
+                             f"{len(payload)} could be read; the file changed while in use")
         return payload
+
+
+def _is_gone(path: str, descriptor: int) -> bool:
+    """Whether an open file is no longer what stands under its path. Some file systems count no links at all."""
+    status = os.fstat(descriptor)
+    return status.st_nlink == 0 and not (os.path.exists(path) and os.path.samestat(os.stat(path), status))
 
 
 def _close_all(descriptors: list[int]) -> None:

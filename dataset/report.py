@@ -94,13 +94,14 @@ def check_fractions(report: Report, *, listed_images: int, listed_boxes: int, ma
             raise InputError(
                 f"{skipped} of {listed} {plural} would be skipped, {skipped / listed:.2%}, and at most "
                 f"{max_bad_fraction:.2%} may be: {examples}; "
-                f"if that is as it should be, allow it by --max_bad_fraction={_rounded_up(skipped / listed)}")
+                f"if that is as it should be, allow it by --max_bad_fraction={allowing_fraction(skipped, listed)}")
     if not report.images:
         raise InputError(f"all {listed_images} images would be skipped: {_line(report.skipped[0])}")
 
 
-def _rounded_up(fraction: float) -> str:
-    return f"{min(fraction + 0.0005, 1.0):.3f}" if fraction < 1 else "1"
+def allowing_fraction(bad: int, total: int) -> str:
+    """The smallest round value of --max_bad_fraction that lets this pass."""
+    return f"{min(bad / total + 0.0005, 1.0):.3f}" if bad < total else "1"
 
 
 def readable_report(report: Report, class_names: ClassNames | None) -> dict:

@@ -75,7 +75,8 @@ class _Training:
     def __init__(self, config: TrainingConfig, runtime: Runtime, journal: Journal, world: World):
         self.config, self.runtime, self.journal, self.world = config, runtime, journal, world
         self.index = verify_records(index_records(config.records), when=config.verify_records,
-                                    max_bad_fraction=config.max_bad_fraction, say=journal.say)
+                                    max_bad_fraction=config.max_bad_fraction, say=journal.say,
+                                    category_ids=config.class_names.category_ids)
         self.images_a_step = config.batch_size * config.accumulate_steps * world.size
         examples = config.num_examples_per_epoch or len(self.index)
         self.steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / self.images_a_step)

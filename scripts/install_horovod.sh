@@ -101,12 +101,20 @@ cpu_flags() {
     done
 }
 
+# The nvcc of a whole CUDA: CMake looks beside it for the rest, in vain where it is a script that calls the real one.
 find_nvcc() {
-    if [[ -n "${HOROVOD_CUDA_HOME:-}" ]]; then
-        first_file "$HOROVOD_CUDA_HOME/bin/nvcc"
-    else
-        first_file "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc
+    local home header homes=("${HOROVOD_CUDA_HOME:-}")
+    if [[ -z "${HOROVOD_CUDA_HOME:-}" ]]; then
+        home="$(command -v nvcc || true)"
+        homes=("${home%/bin/nvcc}" /usr/local/cuda)
     fi
+    for home in "${homes[@]}"; do
+        header="$(first_file "$home"/include/cuda_runtime.h "$home"/targets/*/include/cuda_runtime.h)"
+        if [[ -x "$home/bin/nvcc" && -n "$header" ]]; then
+            printf '%s\n' "$home/bin/nvcc"
+            return
+        fi
+    done
 }
 
 find_nccl_header() {

@@ -19,6 +19,7 @@ from object_detection.errors import InputError
 
 PROGRAM = Path(__file__).with_name("miniature_training.py")
 REPOSITORY = PROGRAM.parents[1]
+LAUNCHER = [sys.executable, str(REPOSITORY / "scripts" / "horovodrun.py"), "--gloo"]
 HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
 needs_horovod = pytest.mark.skipif(not HAS_HOROVOD and not os.environ.get("CI"),
                                    reason="Horovod is not installed: bash scripts/install_horovod.sh")
@@ -43,7 +44,7 @@ def environment(**more):
 def run_ranks(count, drawn, model_dir, *, timeout=240, env=(), **settings):
     """(completed process, seconds) of a training by so many ranks; 1 without any launcher."""
     Path(model_dir).mkdir(exist_ok=True)
-    launcher = [] if count == 1 else [sys.executable, "-m", "horovod.runner.launch", "-np", str(count), "--gloo"]
+    launcher = [] if count == 1 else [*LAUNCHER, "-np", str(count)]
     start = time.monotonic()
     done = subprocess.run([*launcher, *command(drawn, model_dir, **settings)], capture_output=True, text=True,
                           timeout=timeout, env=environment(**dict(env)))

@@ -71,6 +71,13 @@ class Machine:
         path.write_text(f"#!/bin/bash\n{body}\n")
         path.chmod(0o755)
 
+    def add_cuda(self):
+        self.add("cuda/bin/nvcc", "echo release 12.9")
+        include = self.folder / "bin" / "cuda" / "include"
+        include.mkdir()
+        (include / "cuda_runtime.h").touch()
+        return str(include.parent)
+
     def remove(self, program):
         (self.folder / "bin" / program).unlink()
 
@@ -172,8 +179,7 @@ def test_libraries_that_are_there_are_built_in(machine):
     header.write_text("#define NCCL_MAJOR 2\n")
     machine.add("mpicxx", "exit 0")
     machine.add("mpirun", "echo mpirun 4.1")
-    machine.add("cuda/bin/nvcc", "echo release 12.9")
-    cuda = str(machine.folder / "bin" / "cuda")
+    cuda = machine.add_cuda()
     assert machine.last_line(root, HOROVOD_CUDA_HOME=cuda, HOROVOD_NCCL_HOME=str(header.parent.parent)).startswith(
         "horovod 0.28.1 (gloo, mpi, nccl): two processes agree; built in")
     settings = (machine.home / "settings").read_text()
@@ -187,8 +193,7 @@ def test_libraries_that_are_there_are_built_in(machine):
 
 def test_without_nccl_header_it_says_so_and_builds_without(machine):
     root = machine.checkout()
-    machine.add("cuda/bin/nvcc", "echo release 12.9")
-    code, out, _ = machine.call(root, HOROVOD_CUDA_HOME=str(machine.folder / "bin" / "cuda"))
+    code, out, _ = machine.call(root, HOROVOD_CUDA_HOME=machine.add_cuda(), HOROVOD_NCCL_HOME=str(machine.home))
     assert code == 0
     assert "nccl.h is not" in out
     assert out.splitlines()[-1].startswith("horovod 0.28.1 (gloo): ")

@@ -4,12 +4,11 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 from drawn_records import draw_records
-from test_distributed import command, environment, needs_horovod, run_ranks, succeeded
+from test_distributed import LAUNCHER, command, environment, needs_horovod, run_ranks, succeeded
 
 from efficientdet.checkpoint import read_arrays
 from efficientdet.interruption import INTERRUPTED_EXIT_CODE
@@ -94,7 +93,7 @@ def test_killed_at_random_moments_ends_with_the_same_bits(drawn, unbroken, tmp_p
 
 @needs_horovod
 def test_two_ranks_killed_end_with_the_same_bits(drawn, tmp_path):
-    launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--gloo"]
+    launcher = [*LAUNCHER, "-np", "2"]
     settings = {**SETTINGS, "batch_size": 2}
     succeeded(run_ranks(2, drawn, tmp_path / "whole", **settings)[0])
     kill_and_restart(drawn, tmp_path / "killed", kills=1, launcher=launcher, **settings)
@@ -113,6 +112,16 @@ def test_asked_to_stop_saves_and_says_start_me_again(drawn, unbroken, tmp_path):
     assert "asked to stop: saved after step" in (tmp_path / "output.txt").read_text()
     succeeded(run_ranks(1, drawn, tmp_path, **SETTINGS)[0])
     same_bits(tmp_path, unbroken)
+
+
+@needs_horovod
+def test_two_ranks_asked_to_stop_agree_and_save(drawn, tmp_path):
+    process = start(drawn, tmp_path, launcher=[*LAUNCHER, "-np", "2"], **{**SETTINGS, "batch_size": 2}, stop_epoch=3)
+    assert wait_for(lambda: steps_saved(tmp_path), process)
+    process.send_signal(signal.SIGTERM)  # to the launcher, as Slurm and Kubernetes do
+    assert process.wait(timeout=90) == INTERRUPTED_EXIT_CODE, (tmp_path / "output.txt").read_text()[-3000:]
+    assert (tmp_path / "output.txt").read_text().count("asked to stop: saved after step") == 1
+    read_arrays(str(tmp_path / "ckpt"))
 
 
 def test_damaged_checkpoints_are_passed_over(drawn, unbroken, tmp_path):

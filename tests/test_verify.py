@@ -1,118 +1,206 @@
+import math
+import os
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny_records import FOOTER, HEADER, SIDES, altered, example, starts, without_box_keys, write
 
 from dataset import verify
-from dataset.pipeline import InputConfig, next_batch, training_dataset
 from dataset.record_index import RecordReader, index_records
-from dataset.records import Record, RecordObject, encode_record
-from dataset.verify import verify_records
+from dataset.verify import verify_checksums, verify_records
 from object_detection.errors import InputError
 
 
-def example(number, *, boxes=1):
-    pixels = np.full((16, 16, 3), number % 256, np.uint8)
-    objects = [RecordObject(box_xywh=(1, 1, 8, 8), category_id=1, category_name="a", area=64.0)] * boxes
-    return encode_record(Record(encoded=tf.io.encode_jpeg(pixels).numpy(), height=16, width=16, file_name=f"{number}.jpg",
-                                image_id=number, objects=objects))
-
-
-def without_box_keys(number):
-    message = tf.train.Example.FromString(example(number))
-    for key in [key for key in message.features.feature if key.startswith("image/object/")]:
-        del message.features.feature[key]
-    return message.SerializeToString()
-
-
-def write(path, payloads):
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for payload in payloads:
-            writer.write(payload)
-    return str(path)
-
-
-def verified(paths, *, when="always", max_bad_fraction=0.01):
+def verified(paths, *, when="always", max_bad_fraction=0.01, category_ids=None):
     said = []
-    return verify_records(index_records(paths), when=when, max_bad_fraction=max_bad_fraction, say=said.append), said
+    index = verify_records(index_records(paths), when=when, max_bad_fraction=max_bad_fraction, say=said.append,
+                           category_ids=category_ids)
+    return index, said
 
 
-def test_good_records_stay_and_an_image_without_boxes_is_one(tmp_path):
+def image_ids(index):
+    return [tf.train.Example.FromString(payload).features.feature["image/source_id"].bytes_list.value[0].decode()
+            for payload in RecordReader(index).read(np.arange(len(index)))]
+
+
+def refusal(paths, **settings):
+    with pytest.raises(InputError) as raised:
+        verified(paths, **settings)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+# --- checksums
+
+
+@pytest.mark.parametrize("when", ["auto", "always"])
+def test_good_records_stay_and_an_image_without_boxes_is_one(tmp_path, when):
     paths = [write(tmp_path / str(shard), [example(shard * 4 + i, boxes=i % 2) for i in range(4)]) for shard in range(2)]
-    index, said = verified(paths)
+    index, said = verified([*paths, write(tmp_path / "empty", [])], when=when, category_ids=(1,))
     assert (len(index), said) == (8, [])
+    verify_checksums(index, when=when)
 
 
-@pytest.mark.parametrize("record", [0, 2])
-def test_one_flipped_bit_is_found_with_file_and_offset(tmp_path, record):
-    path = write(tmp_path / "shard", [example(i) for i in range(3)])
-    index = index_records([path])
-    content = bytearray((tmp_path / "shard").read_bytes())
-    content[int(index.offsets[record]) + int(index.lengths[record]) // 2] ^= 4
-    (tmp_path / "shard").write_bytes(content)
-    message = f"shard: damaged: the checksum of the record at byte {index.offsets[record] - 12} does not fit"
-    with pytest.raises(InputError, match=message):
-        verified([path])
-    assert len(verified([path], when="never")[0]) == 3
+def test_a_flipped_bit_anywhere_is_found_with_file_and_offset(tmp_path):
+    payloads = [example(i) for i in range(3)]
+    sound = write(tmp_path / "sound", payloads)  # the same offsets: the file must be the right one
+    content = (tmp_path / "sound").read_bytes()
+    begins = starts(payloads)
+    places = {begin + shift for begin in begins for shift in (0, 7, 8, HEADER - 1, HEADER)}
+    places |= {end - shift for end in [*begins[1:], len(content)] for shift in (1, FOOTER, FOOTER + 1)}
+    for place in sorted({*places, *range(0, len(content), 331)}):
+        path = tmp_path / "flipped"
+        path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        begin = max(begin for begin in begins if begin <= place)
+        message = refusal([sound, str(path)])
+        assert message.startswith(f"{path}: "), message
+        assert f"at byte {begin} does not fit" in message, (place, message)
 
 
-def test_auto_reads_small_sets_only(tmp_path, monkeypatch):
-    path = write(tmp_path / "shard", [without_box_keys(0)])
-    with pytest.raises(InputError):
-        verified([path], when="auto")
-    monkeypatch.setattr(verify, "AUTO_BYTES", 10)
-    assert len(verified([path], when="auto")[0]) == 1
-    with pytest.raises(InputError, match="--verify_records=sometimes: wanted one of auto, always, never"):
-        verified([path], when="sometimes")
-
-
-def test_records_without_keys_are_skipped_up_to_the_fraction(tmp_path):
-    paths = [write(tmp_path / "a", [example(0), example(1), without_box_keys(2)]), write(tmp_path / "b", [example(3)])]
-    index, said = verified(paths, max_bad_fraction=0.25)
-    assert len(said) == 1
-    assert said[0].startswith("warning: 1 of 4 records have no keys of boxes")
-    found = [tf.train.Example.FromString(payload).features.feature["image/source_id"].bytes_list.value[0]
-             for payload in RecordReader(index).read(np.arange(3))]
-    assert found == [b"0", b"1", b"3"]
-    with pytest.raises(InputError, match=r"1 of 4 records have no keys .* --max_bad_fraction=0.25 would skip them"):
-        verified(paths, max_bad_fraction=0.2)
-
-
-# --- in mid-run
-
-
-def batches_of(paths, **changes):
-    config = InputConfig(**{"image_size": (16, 16), "batch_size": 2, "category_ids": (1,), **changes})
-    return iter(training_dataset(index_records(paths), config))
-
-
-def read_until_error(batches):
-    for _ in range(200):
-        next_batch(batches)
-
-
-def test_a_shard_that_vanishes_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("dataset.record_index._MOST_OPEN_FILES", 1)  # the second is opened for each record
-    paths = [write(tmp_path / name, [example(i) for i in range(40)]) for name in ("first", "second")]
-    batches = batches_of(paths)
-    next_batch(batches)
-    (tmp_path / "second").unlink()
-    with pytest.raises(InputError, match=r"No such file or directory.*second") as caught:
-        read_until_error(batches)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_shard_that_shrinks_is_named(tmp_path):
-    path = write(tmp_path / "shard", [example(i) for i in range(400)])
-    batches = batches_of([path])
+def test_checksums_alone_are_compared_for_evaluation(tmp_path):
+    payloads = [without_box_keys(0), without_box_keys(1)]
+    path = write(tmp_path / "shard", payloads)
+    verify_checksums(index_records([path]), when="always")
     with open(path, "r+b") as file:
-        file.truncate(1000)
-    with pytest.raises(InputError, match=r"shard: the record at byte \d+ has .* the file changed while in use") as caught:
-        read_until_error(batches)
-    assert "\n" not in str(caught.value)
+        file.seek(starts(payloads)[1] + HEADER + 5)
+        file.write(b"?")
+    with pytest.raises(InputError, match=f"shard: damaged: .* record at byte {starts(payloads)[1]} does not fit"):
+        verify_checksums(index_records([path]), when="auto")
+    verify_checksums(index_records([path]), when="never")
 
 
-def test_an_unknown_category_is_one_line(tmp_path):
-    path = write(tmp_path / "shard", [example(i) for i in range(4)])
-    with pytest.raises(InputError, match=r"unknown category id.*\d\.jpg") as caught:
-        read_until_error(batches_of([path], category_ids=(7,)))
-    assert "\n" not in str(caught.value)
+def test_large_records_are_read_a_few_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(verify, "_BYTES_AT_ONCE", 1)
+    paths = [write(tmp_path / "a", [example(0), without_box_keys(1)]), write(tmp_path / "b", [example(2)])]
+    assert image_ids(verified(paths, max_bad_fraction=0.5)[0]) == ["0", "2"]
+
+
+@pytest.mark.parametrize("change", ["append", "shorten", "delete", "swap"])
+def test_a_file_that_changes_after_it_was_indexed_is_refused(tmp_path, change):
+    payloads = [example(0), example(1, boxes=3)]
+    paths = [write(tmp_path / "first", payloads), write(tmp_path / "second", payloads)]
+    index = index_records(paths)
+    if change == "append":
+        write(paths[1], [*payloads, example(2)])
+    elif change == "shorten":
+        os.truncate(paths[1], starts(payloads)[1])
+    elif change == "delete":
+        os.remove(paths[1])
+    else:
+        write(paths[1], payloads[::-1])
+    with pytest.raises(InputError, match="second") as raised:
+        verify_records(index, when="always", max_bad_fraction=0.0, say=print)
+    assert "\n" not in str(raised.value)
+
+
+# --- when
+
+
+def test_auto_verifies_all_of_small_sets_only(tmp_path, monkeypatch):
+    payloads = [example(i) for i in range(3)]
+    path = write(tmp_path / "shard", payloads)
+    with open(path, "r+b") as file:
+        file.seek(starts(payloads)[1] - 1)  # of the checksum
+        file.write(b"?")
+    for limit in ("AUTO_BYTES", "AUTO_RECORDS"):
+        assert "does not fit" in refusal([path], when="auto")
+        monkeypatch.setattr(verify, limit, 2)
+        index, said = verified([path], when="auto")
+        assert len(index) == 3
+        assert len(said) == 1
+        assert said[0].startswith("looked at 3 of 3 records (0.0 GB); --verify_records=always")
+        assert "does not fit" in refusal([path], when="always")
+        assert verified([path], when="never")[1] == []
+        monkeypatch.undo()
+
+
+def test_wrong_settings_are_refused(tmp_path):
+    path = write(tmp_path / "shard", [example(0)])
+    assert refusal([path], when="sometimes") == "--verify_records=sometimes: wanted one of auto, always, never"
+    assert refusal([path], max_bad_fraction=1.5) == "--max_bad_fraction=1.5: wanted 0 to 1"
+
+
+def test_a_large_set_that_is_wrong_altogether_is_refused_from_a_sample(tmp_path, monkeypatch):
+    monkeypatch.setattr(verify, "AUTO_RECORDS", 10)
+    monkeypatch.setattr(verify, "_SAMPLE", 5)
+    no_keys = write(tmp_path / "no_keys", [without_box_keys(i) for i in range(21)])
+    assert refusal([no_keys], when="auto").startswith("5 of 5 records hold no keys of boxes")
+    pixels = write(tmp_path / "pixels", [altered(i, {"object/bbox/xmin": [37.0]}) for i in range(21)])
+    assert "5 of 5 boxes have no area inside their image" in refusal([pixels], when="auto")
+    some = write(tmp_path / "some", [without_box_keys(i) if i % 4 == 0 else example(i) for i in range(20)])
+    index, said = verified([some], when="auto")  # looks at 0, 4, 9, 14, 19
+    assert len(index) == 20
+    assert said[0].startswith("warning: 2 of 5 records hold no keys of boxes")
+    assert said[0].endswith("; not left out, --verify_records=always would")
+    sparse = write(tmp_path / "sparse", [example(i, boxes=0) for i in range(21)])
+    assert len(verified([sparse], when="auto")[0]) == 21
+
+
+# --- contents
+
+
+def test_records_without_keys_are_left_out_up_to_the_fraction(tmp_path):
+    paths = [write(tmp_path / "a", [example(0), without_box_keys(1)]), write(tmp_path / "b", [example(2), example(3)])]
+    index, (warning,) = verified(paths, max_bad_fraction=0.25)
+    assert image_ids(index) == ["0", "2", "3"]
+    assert warning == (f"warning: 1 of 4 records hold no keys of boxes (image/object/bbox/..): 1.jpg, image 1 "
+                       f"(byte {starts([example(0)] * 2)[1]} of {tmp_path}/a); left out")
+    message = refusal(paths, max_bad_fraction=0.2)
+    assert message.startswith("1 of 4 records hold no keys of boxes")
+    assert ": 25.00% of the records, and at most 20.00% may be left out; if they are images without objects, " in message
+    assert "--verify_records=never keeps them as such; --max_bad_fraction=0.25" in message
+
+
+@pytest.mark.parametrize(("bad", "of"), [(1, 3), (2, 3), (1, 7), (5, 6)])
+def test_the_fraction_that_is_advised_lets_it_pass(tmp_path, bad, of):
+    path = write(tmp_path / "a", [without_box_keys(i) if i < bad else example(i) for i in range(of)])
+    advised = refusal([path], max_bad_fraction=0.0).split("--max_bad_fraction=")[1].split()[0]
+    assert image_ids(verified([path], max_bad_fraction=float(advised))[0]) == [str(i) for i in range(bad, of)]
+
+
+def test_nothing_left_to_learn_from_is_refused_whatever_is_allowed(tmp_path):
+    path = write(tmp_path / "captions", [without_box_keys(i) for i in range(5)])
+    message = refusal([path], max_bad_fraction=1.0)
+    assert message.startswith("5 of 5 records hold no keys of boxes (image/object/bbox/..): 0.jpg, image 0 (byte 0 of ")
+    assert "and 2 more: 100.00% of the records" in message
+    assert "were they made without annotations?" in message
+    assert len(verified([path], when="never")[0]) == 5
+    empty = write(tmp_path / "empty", [example(i, boxes=0) for i in range(3)])
+    assert "empty: not a single box in 3 records" in refusal([empty])
+
+
+def test_reasons_are_counted_together_and_told_apart(tmp_path):
+    path = write(tmp_path / "a", [example(0), altered(1, {"encoded": None}), b"garbage", without_box_keys(3),
+                                  altered(4, {"encoded": [b"text"]}), example(5)])
+    message = refusal([path], max_bad_fraction=0.5)
+    for reason in ("1 of 6 records hold no image", "1 of 6 records hold no tf.train.Example: no name",
+                   "1 of 6 records hold no keys", "1 of 6 records hold an image that cannot be decoded: 4.jpg", "66.67%"):
+        assert reason in message
+    index, said = verified([path], max_bad_fraction=0.67)
+    assert image_ids(index) == ["0", "5"]
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(("features", "found"), [
+    ({"object/bbox/xmax": [0.5, 0.6]}, "lists of unequal lengths"), ({"object/bbox/xmin": [math.nan]}, "nan"),
+    ({"object/class/label": [9]}, r"unknown category ids [9], the categories are [1]")])
+def test_a_record_that_contradicts_itself_is_refused_whatever_is_allowed(tmp_path, features, found):
+    payloads = [example(0), altered(1, features)]
+    path = write(tmp_path / "shard", payloads)
+    message = refusal([path], max_bad_fraction=1.0, category_ids=(1,))
+    assert message.startswith(f"{path}: the record at byte {starts(payloads)[1]} (1.jpg, image 1) holds ")
+    assert found in message
+
+
+def test_boxes_that_training_never_shows_count_against_the_fraction(tmp_path):
+    swapped = altered(1, {"object/bbox/xmin": [0.5], "object/bbox/xmax": [0.2]})
+    path = write(tmp_path / "shard", [example(0, boxes=3), swapped])
+    message = refusal([path], max_bad_fraction=0.2)
+    assert message.startswith("1 of 4 boxes have no area inside their image: 1.jpg, image 1 (byte ")
+    assert "25.00%, and at most 20.00% may be; are they in pixels, or maximum before minimum?" in message
+    index, (warning,) = verified([path], max_bad_fraction=0.25)
+    assert len(index) == 2
+    assert warning.endswith("; training never shows them")
+    pixels = write(tmp_path / "pixels", [altered(i, {f"object/bbox/{side}": [90.0] for side in SIDES}) for i in range(3)])
+    assert "3 of 3 boxes have no area" in refusal([pixels])
