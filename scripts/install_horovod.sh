@@ -221,21 +221,29 @@ build_wheels() {
     exec setsid "${pip[@]}" wheel "${quiet[@]}" --verbose --no-build-isolation --wheel-dir "$WORK/wheels" "$source"
 }
 
-# Two slips of Horovod's.
+# What Horovod has wrong, for this TensorFlow and this Python: mend SOURCE.
 mend() {
     # Reserved but not sized, the list in which Gloo's coordinator looks for stalled ranks stays empty: it never warns of a rank
     # that hangs, nor ends the job after HOROVOD_STALL_SHUTDOWN_TIME_SECONDS.
-    replace "$1/horovod/common/gloo/gloo_controller.cc" 'global_ranks_.reserve(size_)' 'global_ranks_.resize(size_)' || return 1
-    # distutils left Python with 3.12; horovodrun would want setuptools for this alone.
-    replace "$1/horovod/runner/js_run.py" 'distutils.spawn import find_executable' 'shutil import which as find_executable'
+    replace "$1/horovod/common/gloo/gloo_controller.cc" 'global_ranks_.reserve(size_)' 'global_ranks_.resize(size_)' &&
+        # TensorFlow no longer exports this function; with NCCL, the library would build and then not load.
+        replace "$1/horovod/tensorflow/mpi_ops.cc" 'GpuStreamHandle AsGpuStreamValue(Stream* stream);' \
+            'template <typename T> GpuStreamHandle AsGpuStreamValue(T* stream) {
+  return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream);
+}' &&
+        # distutils left Python with 3.12; horovodrun would want setuptools for this alone.
+        replace "$1/horovod/runner/js_run.py" 'distutils.spawn import find_executable' 'shutil import which as find_executable'
 }
 
+# replace FILE WRONG RIGHT
 replace() {
-    if ! grep -q -F "$2" "$1"; then
+    local text
+    text="$(<"$1")"
+    if [[ "$text" != *"$2"* ]]; then
         printf "ERROR: %s has no '%s'\n" "$1" "$2"
         return 1
     fi
-    sed -i "s/$2/$3/" "$1"
+    printf '%s\n' "${text/"$2"/"$3"}" >"$1"
 }
 
 # What setup.py and CMake read: set_build SOURCE INCLUDE.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-TOOLS = ("awk", "bash", "cat", "dirname", "env", "flock", "grep", "gzip", "ln", "mkdir", "mv", "nproc", "rm", "sed", "setsid",
+TOOLS = ("awk", "bash", "cat", "dirname", "env", "flock", "grep", "gzip", "ln", "mkdir", "mv", "nproc", "rm", "setsid",
          "sha256sum", "sleep", "tail", "tar", "timeout", "touch", "tr")
 
 # The Python in .venv. It writes down what it is asked for. $TENSORFLOW is the version it has; $TOOLS, $BUILD, $INSTALL and
@@ -26,8 +26,9 @@ case "$asked" in
 *" --target "*) record tools; eval "$TOOLS" ;;
 "-m pip download "*)
     folder="${asked#*--dest }"
-    mkdir -p "${folder% *}" && cd "${folder% *}" && mkdir -p horovod-0.28.1/horovod/{common/gloo,runner}
+    mkdir -p "${folder% *}" && cd "${folder% *}" && mkdir -p horovod-0.28.1/horovod/{common/gloo,runner,tensorflow}
     echo "  ${CONTROLLER:-global_ranks_.reserve(size_)};" >horovod-0.28.1/horovod/common/gloo/gloo_controller.cc
+    echo "GpuStreamHandle AsGpuStreamValue(Stream* stream);" >horovod-0.28.1/horovod/tensorflow/mpi_ops.cc
     echo "from distutils.spawn import find_executable" >horovod-0.28.1/horovod/runner/js_run.py
     tar -czf horovod-0.28.1.tar.gz horovod-0.28.1
     ;;
