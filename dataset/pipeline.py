@@ -6,7 +6,7 @@ records). So within an epoch no record is left out or comes twice, no batch is s
 what one with twice the batch would, and a run may start at any step. Augmentation is seeded by (seed, position).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -102,11 +102,6 @@ def training_dataset(
         batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE), reader,
         rows_of=lambda batch: rows(np.arange(batch * config.batch_size, (batch + 1) * config.batch_size)),
         example=_training_example(config), category_ids=config.category_ids)
-
-
-def next_batch(batches: Iterator[Batch]) -> Batch:
-    """The next batch of an iterator over `training_dataset`; errors as there."""
-    return next(batches)
 
 
 def evaluation_dataset(

@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from dataset.pipeline import InputConfig, next_batch, training_dataset
+from dataset.pipeline import InputConfig, training_dataset
 from dataset.record_index import index_records
 from dataset.verify import verify_records
 from efficientdet.checkpoint import Description, write_arrays
@@ -231,7 +231,7 @@ class _Training:
         """Next batch, step, checks; the report and the learning rate."""
         state = self.state
         with self.stopwatch.measuring("input"):
-            batch = next_batch(batches)
+            batch = next(batches)
         rate = self.schedule(state.step) * state.standing.rate_factor
         with self.stopwatch.measuring("compute"):
             scale = float(state.optimizer.dynamic_scale) if self.step.scales_loss else 1.0

@@ -36,21 +36,19 @@ def build_miniature(hparams, *, num_classes, precision="float32", backbone_weigh
     return detector
 
 
-def with_accident(next_batch, rank, step, kind):
+def with_accident(training_dataset, rank, step, kind):
     """A source of batches that fails at one of them, on one rank."""
-    calls = []
+    def batches_until_the_accident(*arguments, **options):
+        for number, batch in enumerate(training_dataset(*arguments, **options)):
+            if os.environ.get("HOROVOD_RANK", "0") == str(rank) and number == step:
+                if kind == "raise":
+                    raise RuntimeError("an accident for the test")
+                if kind == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(600)
+            yield batch
 
-    def next_batch_or_not(batches):
-        calls.append(None)
-        if os.environ.get("HOROVOD_RANK", "0") == str(rank) and len(calls) == step + 1:
-            if kind == "raise":
-                raise RuntimeError("an accident for the test")
-            if kind == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(600)
-        return next_batch(batches)
-
-    return next_batch_or_not
+    return batches_until_the_accident
 
 
 def with_digest(run):
@@ -67,7 +65,7 @@ def with_digest(run):
 def main():
     settings = json.loads(sys.argv[1])
     if accident := settings.pop("accident", None):
-        train_loop.next_batch = with_accident(train_loop.next_batch, *accident)
+        train_loop.training_dataset = with_accident(train_loop.training_dataset, *accident)
     train_loop._Training.run = with_digest(train_loop._Training.run)
     training_start.build_detector = restore.build_detector = build_miniature
     hparams = hyperparameters_of("efficientdet-d0", {**HPARAMS, **settings.pop("hparams", {})})

@@ -130,7 +130,7 @@ def test_ranks_end_bit_identical_evaluate_together_and_go_on_alone(drawn, tmp_pa
 
 @needs_horovod
 @pytest.mark.parametrize(("accident", "shown"), [
-    ("raise", "RuntimeError: an accident for the test"), ("kill", "Exit code: 137"), ("hang", "in next_batch_or_not")])
+    ("raise", "RuntimeError: an accident for the test"), ("kill", "Exit code: 137"), ("hang", "in batches_until_the_accident")])
 def test_a_rank_that_fails_takes_the_job_down(drawn, tmp_path, accident, shown):
     done, seconds = run_ranks(2, drawn, tmp_path, accident=[1, 3, accident], timeout=150,
                               env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"})
