@@ -74,8 +74,8 @@ class Journal:
         self._started = datetime.now()
         self._units = dict(units)
         self._intervals: list[Interval] = []
-        self._log = None if folder is None else _open_to_append(Path(folder) / file_name)
         self._loggers = [] if folder is None else open_loggers(loggers, folder, settings=settings or {})
+        self._log = None if folder is None else _open_to_append(Path(folder) / file_name)
         for metric, unit in self._units.items():
             self._write("METADATA", {"metric": metric, "metadata": {"unit": unit}})
 

@@ -1,5 +1,6 @@
 """Where curves and pictures of a run go: TensorBoard, lines of JSON, Weights & Biases, MLflow."""
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -30,16 +31,16 @@ class Logger(Protocol):
 def open_loggers(names: Sequence[str], folder: str | Path, *, settings: Mapping[str, Any]) -> list[Logger]:
     """The loggers of these names for a run in `folder`, told its `settings`.
 
-    Raises InputError for an unknown name, or where the package of one is not installed.
+    Raises InputError for an unknown name, or where one cannot be opened; those opened before it are closed then.
     """
     unknown = [name for name in names if name not in LOGGERS]
     if unknown:
         raise InputError(f"--loggers names {unknown[0]!r}; wanted any of {', '.join(LOGGERS)}")
-    try:
-        return [_open(name, Path(folder), settings) for name in names]
-    except ImportError as error:
-        raise InputError(f"--loggers={','.join(names)}: {error.name} is not installed: pip install -e '.[{error.name}]'") \
-            from error
+    with contextlib.ExitStack() as opened:
+        loggers = [opened.enter_context(contextlib.closing(_open(name, Path(folder), settings)))
+                   for name in dict.fromkeys(names)]
+        opened.pop_all()  # all are open, and stay so
+    return loggers
 
 
 def _open(name: str, folder: Path, settings: Mapping[str, Any]) -> Logger:
@@ -47,7 +48,10 @@ def _open(name: str, folder: Path, settings: Mapping[str, Any]) -> Logger:
         from efficientdet.event_file import EventFile  # needs TensorBoard, which a log without curves does not
 
         return EventFile(folder)
-    return {"json": JsonLines, "wandb": WeightsAndBiases, "mlflow": Mlflow}[name](folder, settings)
+    try:
+        return {"json": JsonLines, "wandb": WeightsAndBiases, "mlflow": Mlflow}[name](folder, settings)
+    except ImportError as error:
+        raise InputError(f"--loggers={name}: {error.name or error} is not installed: pip install -e '.[{name}]'") from error
 
 
 class JsonLines:
@@ -76,13 +80,19 @@ class WeightsAndBiases:
 
         folder.mkdir(parents=True, exist_ok=True)
         self._wandb = wandb
-        self._run = wandb.init(project="efficientdet", name=folder.name, dir=str(folder), config=dict(settings))
+        try:
+            self._run = wandb.init(project="efficientdet", name=folder.name, dir=str(folder), config=dict(settings))
+        except wandb.Error as error:
+            raise InputError(f"--loggers=wandb: {_one_line(error)}") from error
+        # wandb's own step only grows: it would drop what a training logs again after a rollback.
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=int(step))
+        self._run.log({"step": int(step), **values})
 
     def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
-        self._run.log({tag: self._wandb.Image(image) for tag, image in pictures.items()}, step=int(step))
+        self._run.log({"step": int(step), **{tag: self._wandb.Image(image) for tag, image in pictures.items()}})
 
     def close(self) -> None:
         self._run.finish()
@@ -95,14 +105,18 @@ class Mlflow:
         import mlflow
 
         folder.mkdir(parents=True, exist_ok=True)
+        # A folder needs no database driver; MLflow wants it said that one means it.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         if not os.environ.get("MLFLOW_TRACKING_URI"):
-            # A folder needs no database driver; MLflow wants it said that one means it.
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             mlflow.set_tracking_uri(f"file:{folder.resolve()}/mlruns")
         self._mlflow = mlflow
-        mlflow.set_experiment("efficientdet")
-        mlflow.start_run(run_name=folder.name)
-        mlflow.log_params({key: str(value)[:500] for key, value in settings.items()})
+        try:
+            mlflow.set_experiment("efficientdet")
+            mlflow.start_run(run_name=folder.name)
+            mlflow.log_params({key: str(value)[:500] for key, value in settings.items()})
+        except mlflow.exceptions.MlflowException as error:
+            self.close()
+            raise InputError(f"--loggers=mlflow: {_one_line(error)}") from error
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._mlflow.log_metrics({tag: float(value) for tag, value in values.items()}, step=int(step))
@@ -114,3 +128,7 @@ class Mlflow:
     def close(self) -> None:
         if self._mlflow.active_run():
             self._mlflow.end_run()
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -6,6 +6,8 @@ from typing import Any
 
 from object_detection.errors import InputError
 
+_TRACKED_STATS = "tracked_stats"  # of MLPerf's logs, but not among the package's constants
+
 
 class NoMlperfLog:
     """Takes every call and writes nothing: without --mlperf_log, and on every rank but the first."""
@@ -20,12 +22,13 @@ class MlperfLog:
     def __init__(self, path: str):
         """Raises InputError where the package is missing."""
         try:
-            from mlperf_logging import mllog
+            from mlperf_logging.mllog import constants
+            from mlperf_logging.mllog.mllog import MLLogger
         except ImportError as error:
             raise InputError("--mlperf_log needs the package mlperf-logging: pip install -e '.[mlperf]'") from error
-        self._keys = mllog.constants
-        mllog.config(logger=_file_logger(path))
-        self._log = mllog.get_mllogger()
+        self._keys = constants
+        self._file = _open_to_append(path)
+        self._log = MLLogger(logger=_file_logger(self._file))
 
     def starts(self, *, platform: str) -> None:
         """The process begins; no record has been touched."""
@@ -55,6 +58,10 @@ class MlperfLog:
         """Its last step is done."""
         self._log.end(key=self._keys.EPOCH_STOP, metadata={"epoch_num": epoch})
 
+    def throughput(self, images_per_second: float, *, epoch: int) -> None:
+        """Of all devices together, evaluation and checkpoints not counted."""
+        self._log.event(key=_TRACKED_STATS, value={"throughput": images_per_second}, metadata={"epoch_num": epoch})
+
     def evaluation_starts(self, epoch: int) -> None:
         """After this epoch."""
         self._log.start(key=self._keys.EVAL_START, metadata={"epoch_num": epoch})
@@ -65,17 +72,23 @@ class MlperfLog:
         self._log.end(key=self._keys.EVAL_STOP, metadata={"epoch_num": epoch})
 
     def run_stops(self, *, success: bool) -> None:
-        """The target is reached, or the training is over without."""
+        """The target is reached, or the training is over without; the last line."""
         self._log.end(key=self._keys.RUN_STOP, metadata={"status": "success" if success else "aborted"})
+        self._file.close()
 
 
-def _file_logger(path: str) -> logging.Logger:
-    """Writes into the file alone; the package's own also writes to the console, among a user's lines."""
-    logger = logging.getLogger(f"{__name__}.{path}")
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
+def _open_to_append(path: str) -> logging.FileHandler:
     try:
-        logger.addHandler(logging.FileHandler(path, encoding="utf-8"))
+        return logging.FileHandler(path, encoding="utf-8")
     except OSError as error:
         raise InputError(f"--mlperf_log={path}: cannot be written ({error.strerror})") from error
+
+
+def _file_logger(file: logging.FileHandler) -> logging.Logger:
+    """Writes into the file alone; the package's own writes to the console, among a user's lines.
+
+    Of no name in the process's register: a second training there would find the first one's file, and write twice.
+    """
+    logger = logging.Logger("mlperf", level=logging.INFO)
+    logger.addHandler(file)
     return logger

@@ -196,9 +196,16 @@ class _Training:
                     batches, guard = self._batches(), StepGuard(images_a_step=self.images_a_step)
                     continue
                 self.mlperf.epoch_stops(state.step // self.steps_per_epoch)
+                self.mlperf.throughput(self._images_per_second(), epoch=state.step // self.steps_per_epoch)
                 if not config.benchmark and self._after_epoch(state.step // self.steps_per_epoch):
                     break
         return loss
+
+    def _images_per_second(self) -> float:
+        """Since the start of this process, evaluation and checkpoints not counted."""
+        totals = self.stopwatch.totals()
+        steps = self.state.step - self.first_step
+        return steps * self.images_a_step / max(totals.get("input", 0.0) + totals.get("compute", 0.0), 1e-9)
 
     def _one_epoch(self, batches: Iterator[Batch], *, guard: StepGuard, progress: Progress) -> float:
         """The steps to the next multiple of steps_per_epoch; logs, and returns the mean loss."""

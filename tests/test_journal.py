@@ -7,6 +7,7 @@ import pytest
 
 from efficientdet.event_file import EventFile
 from efficientdet.journal import TRAINING_UNITS, Interval, Journal, Speed, average_speed
+from object_detection.errors import InputError
 
 
 def parsed(path):
@@ -161,6 +162,20 @@ def test_the_log_without_curves_under_another_name(tmp_path):
     with Journal(tmp_path / "new", file_name="other.txt", loggers=()) as journal:
         journal.curves(1, {"loss": 1.0})
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["other.txt"]
+
+
+def test_pictures_and_scalars_go_to_every_logger(tmp_path):
+    with Journal(tmp_path, loggers=("tensorboard", "json")) as journal:
+        journal.curves(4, {"loss": 1.0})
+        journal.pictures(4, {"detections/0": np.zeros((2, 2, 3), np.uint8)})
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 4, "loss": 1.0}
+    assert curves(tmp_path).keys() == {"loss", "detections/0"}
+
+
+def test_a_logger_that_cannot_be_opened_leaves_nothing(tmp_path):
+    with pytest.raises(InputError, match="--loggers names 'paper'"):
+        Journal(tmp_path, loggers=("paper",))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_event_file_closes_twice(tmp_path):

@@ -47,21 +47,67 @@ def test_curves_come_back_and_a_repeated_step_counts_once(tmp_path):
     assert read_scalars(tmp_path / "nothing") == {}
 
 
-def test_wandb_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+@pytest.fixture
+def wandb(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    return pytest.importorskip("wandb")
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    package = pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    yield package
+    package.set_tracking_uri(None)
+
+
+@pytest.mark.usefixtures("wandb")
+def test_wandb_offline(tmp_path):
     use(open_loggers(["wandb"], tmp_path / "run", settings={"lr": 0.1}))
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/files/media/images/detections/*.png"))
 
 
-def test_mlflow_in_a_folder(tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_wandb_keeps_what_is_logged_again_after_a_rollback(tmp_path, wandb):
+    [logger] = open_loggers(["wandb"], tmp_path / "run", settings={})
+    logger.scalars(20, {"train/loss": 2.0})
+    logger.scalars(10, {"train/loss": 3.0})
+    assert (wandb.run.summary["step"], wandb.run.summary["train/loss"]) == (10, 3.0)
+    logger.close()
+
+
+def test_wandb_refuses(tmp_path, monkeypatch, wandb):
+    def refuse(**_):
+        raise wandb.errors.UsageError("No API key configured.\nUse `wandb login` to log in.")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    with pytest.raises(InputError, match=r"^--loggers=wandb: No API key configured\. Use `wandb login` to log in\.$"):
+        open_loggers(["wandb"], tmp_path, settings={})
+
+
+def test_mlflow_in_a_folder(tmp_path, mlflow):
     use(open_loggers(["mlflow"], tmp_path / "run", settings={"lr": 0.1}))
     [run] = mlflow.search_runs(search_all_experiments=True, output_format="list")
     assert run.data.metrics["train/loss"] == 0.5
     assert run.data.params["lr"] == "0.1"
+    assert list((tmp_path / "run" / "mlruns").rglob("detections/0-3.png"))
+
+
+def test_mlflow_in_a_folder_of_the_users(tmp_path, monkeypatch, mlflow):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/all_runs")
+    use(open_loggers(["mlflow"], tmp_path / "run", settings={}))
+    [run] = mlflow.search_runs(search_all_experiments=True, output_format="list")
+    assert run.info.run_name == "run"
+    assert (tmp_path / "all_runs").is_dir()
+    assert not list((tmp_path / "run").iterdir())
+
+
+@pytest.mark.usefixtures("mlflow")
+def test_mlflow_refuses(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "paper://desk")
+    with pytest.raises(InputError, match=r"^--loggers=mlflow: .*'paper://desk'.*$"):
+        open_loggers(["mlflow"], tmp_path, settings={})
 
 
 def test_unknown_and_missing(tmp_path, monkeypatch):
@@ -70,3 +116,26 @@ def test_unknown_and_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(InputError, match=r"--loggers=wandb: wandb is not installed: pip install -e '\.\[wandb\]'"):
         open_loggers(["wandb"], tmp_path, settings={})
+
+
+def test_the_extra_is_the_loggers_though_another_package_is_missing(tmp_path, monkeypatch):
+    def lacks(folder, settings):
+        raise ModuleNotFoundError("No module named 'sentry'", name="sentry")
+
+    monkeypatch.setattr("efficientdet.loggers.WeightsAndBiases", lacks)
+    with pytest.raises(InputError, match=r"--loggers=wandb: sentry is not installed: pip install -e '\.\[wandb\]'"):
+        open_loggers(["wandb"], tmp_path, settings={})
+
+
+def test_when_one_is_missing_the_others_are_closed(tmp_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr("efficientdet.loggers.JsonLines.close", lambda logger: closed.append(logger._stream.close()))
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(InputError):
+        open_loggers(["json", "wandb"], tmp_path, settings={})
+    assert closed == [None]
+
+
+def test_a_name_given_twice_is_one_logger(tmp_path):
+    [logger] = open_loggers(["json", "json"], tmp_path, settings={})
+    logger.close()

@@ -1,5 +1,5 @@
 import json
-import logging
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +19,7 @@ def a_training(log):
     for epoch in (1, 2):
         log.epoch_starts(epoch)
         log.epoch_stops(epoch)
+        log.throughput(25.5, epoch=epoch)
         log.evaluation_starts(epoch)
         log.evaluation_stops(epoch, accuracy=0.1 * epoch)
     log.run_stops(success=True)
@@ -29,8 +30,6 @@ def lines(tmp_path):
     pytest.importorskip("mlperf_logging")
     path = tmp_path / "mlperf.log"
     a_training(MlperfLog(str(path)))
-    for handler in logging.getLogger(f"efficientdet.mlperf_log.{path}").handlers:
-        handler.close()
     return path
 
 
@@ -42,33 +41,54 @@ def test_events_in_order(lines):
     assert events[-1]["metadata"]["status"] == "success"
     accuracies = [(event["metadata"]["epoch_num"], event["value"]) for event in events if event["key"] == "eval_accuracy"]
     assert accuracies == [(1, 0.1), (2, 0.2)]
-    assert {event["key"]: event["value"] for event in events}.items() >= HYPERPARAMETERS.items()
+    values = {event["key"]: event["value"] for event in events}
+    assert {key: values[key] for key in HYPERPARAMETERS} == HYPERPARAMETERS
+    assert values["tracked_stats"] == {"throughput": 25.5}
 
 
-RULES = """
-- KEY: {NAME: submission_benchmark, REQ: EXACTLY_ONE, CHECK: " v['value'] == 'efficientdet' "}
-- KEY: {NAME: cache_clear, REQ: AT_LEAST_ONE}
-- KEY: {NAME: init_start, REQ: EXACTLY_ONE}
-- KEY: {NAME: init_stop, REQ: EXACTLY_ONE}
-- KEY: {NAME: run_start, REQ: EXACTLY_ONE}
-- KEY: {NAME: run_stop, REQ: EXACTLY_ONE, CHECK: " v['metadata']['status'] in ['success', 'aborted'] "}
-- KEY: {NAME: epoch_start, REQ: AT_LEAST_ONE, CHECK: " 'epoch_num' in v['metadata'] "}
-- KEY: {NAME: eval_accuracy, REQ: AT_LEAST_ONE, CHECK: " 'epoch_num' in v['metadata'] "}
-- KEY: {NAME: global_batch_size, REQ: EXACTLY_ONE, CHECK: " v['value'] > 0 "}
-- KEY: {NAME: gradient_accumulation_steps, REQ: EXACTLY_ONE, CHECK: " v['value'] > 0 "}
-- KEY: {NAME: opt_name, REQ: EXACTLY_ONE, CHECK: " v['value'] == 'sgd' "}
-"""
+def test_a_second_training_of_the_process_writes_its_lines_once(lines, capfd):
+    first = lines.read_text().splitlines()
+    a_training(MlperfLog(str(lines)))
+    assert len(lines.read_text().splitlines()) == 2 * len(first)
+    assert capfd.readouterr() == ("", "")
 
 
-def test_the_packages_own_checker_takes_it(lines, tmp_path):
+RULES = Path(__file__).with_name("mlperf_efficientdet.yaml")
+REQUIRED = ("submission_benchmark", "submission_org", "submission_platform", "submission_division", "submission_status",
+            "cache_clear", "init_start", "init_stop", "run_start", "run_stop", "epoch_start", "epoch_stop", "eval_start",
+            "eval_stop", "eval_accuracy", *HYPERPARAMETERS)
+
+
+def complies(path):
+    """By MLPerf's own checker; there is no EfficientDet among its rules, so with ours."""
     compliance = pytest.importorskip("mlperf_logging.compliance_checker.mlp_compliance")
-    rules = tmp_path / "rules.yaml"
-    rules.write_text(RULES)
-    checker = compliance.make_checker("training", "5.1.0", quiet=True, werror=False)
-    assert compliance.main(str(lines), str(rules), checker)[0]
-    lines.write_text(lines.read_text().replace('"efficientdet"', '"ssd"'))
-    checker = compliance.make_checker("training", "5.1.0", quiet=True, werror=False)
-    assert not compliance.main(str(lines), str(rules), checker)[0]
+    checker = compliance.make_checker("training", "5.1.0", quiet=True, werror=True)
+    return compliance.main(str(path), str(RULES), checker)[0]
+
+
+def test_the_packages_own_checker_takes_it(lines):
+    assert complies(lines)
+
+
+@pytest.mark.parametrize("key", REQUIRED)
+def test_the_checker_misses_each_line(lines, key):
+    kept = [line for line in lines.read_text().splitlines() if f'"key": "{key}"' not in line]
+    lines.write_text("\n".join(kept) + "\n")
+    assert not complies(lines)
+
+
+@pytest.mark.parametrize(("found", "other"), [
+    ('"efficientdet"', '"ssd"'), ('"sgd"', '"adam"'), ('"success"', '"perhaps"'), ('"epoch_num": 2', '"epoch": 2'),
+    ('"run_start"', '"eval_stop"'), ('"value": 0.2', '"value": 20.0')])
+def test_the_checker_sees_what_is_wrong(lines, found, other):
+    assert found in lines.read_text()
+    lines.write_text(lines.read_text().replace(found, other))
+    assert not complies(lines)
+
+
+def test_the_checker_sees_an_epoch_outside_the_run(lines):
+    lines.write_text("\n".join(reversed(lines.read_text().splitlines())) + "\n")
+    assert not complies(lines)
 
 
 def test_a_path_that_cannot_be_written(tmp_path):
@@ -82,6 +102,7 @@ def test_off_it_takes_every_call():
 
 
 def test_without_the_package(monkeypatch, tmp_path):
-    monkeypatch.setitem(__import__("sys").modules, "mlperf_logging", None)
+    monkeypatch.setitem(__import__("sys").modules, "mlperf_logging.mllog", None)
+    monkeypatch.setitem(__import__("sys").modules, "mlperf_logging.mllog", None)
     with pytest.raises(InputError, match="--mlperf_log needs the package mlperf-logging"):
         MlperfLog(str(tmp_path / "log"))
