@@ -99,8 +99,8 @@ class _Training:
         started = time.monotonic()
         config = self.config
         self.state = initial_state(config, precision=self.runtime.precision, world=self.world, say=self.journal.say)
-        resume(self.state, config, images_a_step=self.images_a_step, say=self.journal.say)
         self.state.align()
+        resume(self.state, config, images_a_step=self.images_a_step, say=self.journal.say)
         self.first_step = self.state.step
         self._announce()
         self.step = build_train_step(self.state.detector, self.state.optimizer, self.state.average,

@@ -57,9 +57,12 @@ def resume(state: TrainingState, config: TrainingConfig, *, images_a_step: int, 
         source = read_checkpoint(config.resume)
     elif state.world.is_first and (aside := store.put_aside()):
         say(f"starts anew; the checkpoints of the training before are in {aside}")
-    state.world.gather(None)  # all have read, or looked: from here on the first may write
     if source is not None:
         go_on_from(state, source, config, images_a_step=images_a_step, say=say)
+    steps = state.world.gather(state.step)  # all have read, or looked: from here on the first may write
+    if len(set(steps)) > 1:
+        raise InputError(f"{config.model_dir}: the ranks find checkpoints of different steps there ({_some(steps)}); wanted "
+                         "a folder that all machines share")
 
 
 def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, images_a_step: int, say: Say) -> None:
@@ -103,6 +106,10 @@ def _freeze(detector: DenseDetector, expression: str, *, say: Say) -> None:
     if not left:
         raise InputError(f"hparam var_freeze_expr is {expression!r}: leaves nothing to train")
     say(f"var_freeze_expr freezes {len(frozen)} weights, {left} stay trainable")
+
+
+def _some(steps: list[int]) -> str:
+    return ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8])) + (", ..." if len(steps) > 8 else "")
 
 
 def _say_all(say: Say, lines: list[str]) -> None:

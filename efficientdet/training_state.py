@@ -86,7 +86,7 @@ class TrainingState:
         self.step = int(arrays["global_step"])
 
     def align(self) -> None:
-        """All ranks as the first: weights, optimizer and average."""
+        """All ranks as the first, batch statistics included: weights, optimizer and average of a start."""
         average = [self.average.packed] if self.average is not None else []
         self.world.broadcast([*self.detector.network.variables, *self.optimizer.variables, *average])
 

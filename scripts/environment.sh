@@ -124,7 +124,7 @@ _logged() {
     job=$!
     trap '_end "$ticker" "$job"; exit 130' INT
     trap '_end "$ticker" "$job"; exit 143' TERM
-    wait "$job" || status=$?
+    wait "$job" 2>/dev/null || status=$? # bash would name a command that was killed
     trap - INT TERM
     _end "$ticker"
     return "$status"

@@ -5,15 +5,17 @@
 
 import sys
 
-SECONDS_TO_SAVE = 60
+from horovod.runner.common.util import safe_shell_exec
+
+# Here and not in main(): Horovod watches each process from another one that it spawns, which imports this file but does
+# not run main().
+safe_shell_exec.GRACEFUL_TERMINATION_TIME_S = 60
 
 
 def main() -> None:
     """Horovod's command line; exit code 143 where a process was asked to stop and saved, as Horovod itself only knows 1."""
     from horovod.runner import launch
-    from horovod.runner.common.util import safe_shell_exec
 
-    safe_shell_exec.GRACEFUL_TERMINATION_TIME_S = SECONDS_TO_SAVE
     sys.argv[0] = "horovodrun"
     try:
         launch.run_commandline()

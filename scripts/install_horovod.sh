@@ -14,7 +14,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
 VERSION=0.28.1
-CHECK_SECONDS=120
+CHECK_SECONDS=300
 CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/efficientdet/horovod"
 WORK="" # of a build that is going on
 

@@ -2,7 +2,8 @@
 
     python tests/miniature_training.py '{"model_dir": ..., "records": [...], "categories": [[1, "ball"], ...], ...}'
 
-Other keys are those of TrainingConfig; "hparams" overrides, and "accident": [rank, step, "raise" | "kill" | "hang"].
+Other keys are those of TrainingConfig; "hparams" overrides, "accident": [rank, step, "raise" | "kill" | "hang"], and
+"without_folder": a rank whose model_dir is another one, as on a machine that does not share it.
 At its end each rank writes `digest-RANK.txt` into model_dir: of every number that it holds.
 """
 
@@ -68,6 +69,8 @@ def main():
         train_loop.training_dataset = with_accident(train_loop.training_dataset, *accident)
     train_loop._Training.run = with_digest(train_loop._Training.run)
     training_start.build_detector = restore.build_detector = build_miniature
+    if os.environ.get("HOROVOD_RANK") == str(settings.pop("without_folder", None)):
+        settings["model_dir"] += "/elsewhere"
     hparams = hyperparameters_of("efficientdet-d0", {**HPARAMS, **settings.pop("hparams", {})})
     category_ids, names = zip(*settings.pop("categories"), strict=True)
     defaults = {"val_records": (), "val_json_file": None, "batch_size": 4, "eval_batch_size": 4, "checkpoint_period": 1,

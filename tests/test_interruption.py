@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -93,13 +94,51 @@ def test_killed_at_random_moments_ends_with_the_same_bits(drawn, unbroken, tmp_p
 
 @needs_horovod
 def test_two_ranks_killed_end_with_the_same_bits(drawn, tmp_path):
-    launcher = [*LAUNCHER, "-np", "2"]
     settings = {**SETTINGS, "batch_size": 2}
     succeeded(run_ranks(2, drawn, tmp_path / "whole", **settings)[0])
-    kill_and_restart(drawn, tmp_path / "killed", kills=1, launcher=launcher, **settings)
+    done, _ = run_ranks(2, drawn, tmp_path / "killed", accident=[1, 3, "kill"], **settings)  # in the middle of an epoch,
+    assert done.returncode != 0  # where each rank has statistics of its own
+    assert steps_saved(tmp_path / "killed") == {2}
+    kill_and_restart(drawn, tmp_path / "killed", kills=1, launcher=[*LAUNCHER, "-np", "2"], **settings)
+    assert "ckpt-2 after step 2" in (tmp_path / "killed" / "output.txt").read_text()
     same_bits(tmp_path / "killed", tmp_path / "whole")
     digests = {(tmp_path / folder / f"digest-{rank}.txt").read_text() for folder in ("whole", "killed") for rank in (0, 1)}
     assert len(digests) == 1
+
+
+@needs_horovod
+def test_ranks_that_find_different_checkpoints_say_so(drawn, tmp_path):
+    settings = {**SETTINGS, "batch_size": 2}
+    succeeded(run_ranks(1, drawn, tmp_path, stop_epoch=1, **settings)[0])
+    done, _ = run_ranks(2, drawn, tmp_path, without_folder=1, **settings)
+    assert done.returncode != 0
+    assert "ranks find checkpoints of different steps there (rank 0: 4, rank 1: 0)" in done.stdout + done.stderr
+
+
+SLOW_TO_END = """
+import signal, sys, time
+
+def save(*_):
+    time.sleep(8)
+    print("saved", flush=True)
+    sys.exit(143)
+
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+@needs_horovod
+def test_the_launcher_waits_for_ranks_that_save(tmp_path):
+    """Horovod alone kills after five seconds."""
+    with open(tmp_path / "output.txt", "w") as log:
+        process = subprocess.Popen([*LAUNCHER, "-np", "2", sys.executable, "-c", SLOW_TO_END], stdout=log, stderr=log,
+                                   env=environment(), start_new_session=True)
+    assert wait_for(lambda: (tmp_path / "output.txt").read_text().count("up") == 2, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == INTERRUPTED_EXIT_CODE
+    assert (tmp_path / "output.txt").read_text().count("saved") == 2
 
 
 def test_asked_to_stop_saves_and_says_start_me_again(drawn, unbroken, tmp_path):

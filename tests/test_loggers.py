@@ -1,4 +1,5 @@
 import json
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -75,6 +76,15 @@ def test_wandb_keeps_what_is_logged_again_after_a_rollback(tmp_path, wandb):
     logger.scalars(10, {"train/loss": 3.0})
     assert (wandb.run.summary["step"], wandb.run.summary["train/loss"]) == (10, 3.0)
     logger.close()
+
+
+def test_wandb_draws_over_our_steps(tmp_path, monkeypatch, wandb):
+    run = Mock()
+    monkeypatch.setattr(wandb, "init", lambda **_: run)
+    [logger] = open_loggers(["wandb"], tmp_path, settings={})
+    logger.scalars(20, {"train/loss": 2.0})
+    assert run.mock_calls == [call.define_metric("step"), call.define_metric("*", step_metric="step"),
+                              call.log({"step": 20, "train/loss": 2.0})]
 
 
 def test_wandb_refuses(tmp_path, monkeypatch, wandb):
