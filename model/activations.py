@@ -1,23 +1,27 @@
-"""Activations by name; SiLU in the form whose gradient costs least."""
+"""Activations as layers, by name; SiLU in the form that costs least."""
 
-from collections.abc import Callable
+import math
 
 import keras
 from keras import ops
 
-from object_detection.structures import Tensor
+from model import tensorflow_cpu
+
+_SMALL = 2**14  # numbers of one image; calling a program of its own would cost more than they do
 
 
 @keras.saving.register_keras_serializable("efficientdet")
-def silu(inputs: Tensor) -> Tensor:
-    """x sigmoid(x), as a product.
+class SiLU(keras.layers.Layer):
+    """x sigmoid(x), as a product: Keras's own computes the sigmoid anew for its gradient. [B, ..] -> the same shape."""
 
-    TensorFlow's own SiLU computes the sigmoid anew for its gradient, in eight passes over memory; that of the product takes
-    four. On a CPU that is a quarter of what the activations of a training step cost.
-    """
-    return inputs * ops.sigmoid(inputs)
+    def call(self, inputs, training=None):
+        """As the class says."""
+        large = None not in inputs.shape[1:] and math.prod(inputs.shape[1:]) > _SMALL
+        if training and large and tensorflow_cpu.applies() and not isinstance(inputs, keras.KerasTensor):
+            return tensorflow_cpu.silu(inputs)
+        return inputs * ops.sigmoid(inputs)
 
 
-def activation_named(name: str) -> Callable[[Tensor], Tensor]:
+def activation_layer(activation: str, *, name: str | None = None) -> keras.layers.Layer:
     """Keras's activation of that name, except for `silu`."""
-    return silu if name in ("silu", "swish") else keras.activations.get(name)
+    return SiLU(name=name) if activation in ("silu", "swish") else keras.layers.Activation(activation, name=name)

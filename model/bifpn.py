@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import keras
 from keras import ops
 
-from model.activations import activation_named
+from model.activations import activation_layer
 from model.batch_norm import BatchNormalization
 from object_detection.errors import InputError
 from object_detection.structures import Tensor
@@ -158,7 +158,7 @@ def _bifpn_cell(inputs: list[Tensor], config: BifpnConfig, *, name: str) -> list
 
 
 def _after_fusion(features: Tensor, config: BifpnConfig, *, name: str) -> Tensor:
-    activate = keras.layers.Activation(activation_named(config.activation), name=f"{name}.act")
+    activate = activation_layer(config.activation, name=f"{name}.act")
     use_bias = not config.conv_bn_act_pattern
     if config.separable_conv:
         conv = keras.layers.SeparableConv2D(config.filters, 3, padding="same", use_bias=use_bias, name=f"{name}.conv")

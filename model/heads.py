@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import keras
 
-from model.activations import activation_named
+from model.activations import activation_layer
 from model.batch_norm import BatchNormalization
 from object_detection.structures import Tensor
 
@@ -46,7 +46,7 @@ def _build_head(pyramid, config: HeadConfig, *, name: str, outputs: tuple[int, i
     for level, features in enumerate(pyramid, start=config.min_level):
         for i, conv in enumerate(hidden):
             features = BatchNormalization(name=f"{name}_net.{name}-{i}-bn-{level}")(conv(features))
-            features = keras.layers.Activation(activation_named(config.activation))(features)
+            features = activation_layer(config.activation)(features)
         flat.append(keras.layers.Reshape((-1, values))(predict(features)))  # [B, h * w * num_anchors, values]
     return keras.layers.Concatenate(axis=1)(flat)
 
