@@ -5,7 +5,14 @@ from absl import flags
 from dataset.command_line import run
 from efficientdet.checkpoint import checkpoint_prefix
 from efficientdet.config import class_names_for, existing_file, records_of, required
-from efficientdet.flags import define_machine_flags, define_model_flags, machine_settings, model_name_given
+from efficientdet.flags import (
+    define_machine_flags,
+    define_model_flags,
+    define_runtime_flag,
+    machine_settings,
+    model_name_given,
+    runtime_chosen,
+)
 from efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
 from efficientdet.runtime_environment import prepare_environment
 
@@ -16,6 +23,7 @@ def define_flags() -> None:
     """Every flag of the reference's eval.py, and ours."""
     define_model_flags()
     define_machine_flags()
+    define_runtime_flag()
     flags.DEFINE_string("val_file_pattern", None, "Glob of the TFRecords to evaluate on.")
     flags.DEFINE_string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
     flags.DEFINE_string("ckpt_path", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
@@ -36,6 +44,7 @@ def main() -> None:
     records = records_of(FLAGS.val_file_pattern, "val_file_pattern")
     class_names = class_names_for(records, json_file=json_file)
     prefix = checkpoint_prefix(required(FLAGS.ckpt_path, "ckpt_path"))
+    runtime = runtime_chosen()
     prepare_environment()
     from efficientdet.evaluate import EvaluationConfig, evaluate_checkpoint
 
@@ -44,7 +53,7 @@ def main() -> None:
         model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
         averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, samples=FLAGS.eval_samples,
         num_threads=0 if FLAGS.enable_map_parallelization else 1, testdev_dir=FLAGS.testdev_dir,
-        output_json=FLAGS.output_json, **machine_settings()))
+        output_json=FLAGS.output_json, runtime=runtime, **machine_settings()))
 
 
 if __name__ == "__main__":

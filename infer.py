@@ -5,7 +5,14 @@ from absl import flags
 from dataset.command_line import run
 from efficientdet.checkpoint import checkpoint_prefix
 from efficientdet.config import required, writable_folder
-from efficientdet.flags import define_machine_flags, define_model_flags, machine_settings, model_name_given
+from efficientdet.flags import (
+    define_machine_flags,
+    define_model_flags,
+    define_runtime_flag,
+    machine_settings,
+    model_name_given,
+    runtime_chosen,
+)
 from efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
 from efficientdet.image_files import find_images
 from efficientdet.runtime_environment import prepare_environment
@@ -19,6 +26,7 @@ def define_flags() -> None:
     """Every flag of the reference's infer.py, and ours."""
     define_model_flags()
     define_machine_flags()
+    define_runtime_flag()
     flags.DEFINE_multi_string("image_path", None, "An image, a folder or a glob; may be given several times.")
     flags.DEFINE_string("output_dir", None, "Folder for the annotated images and detections.json.")
     flags.DEFINE_string("model_dir", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
@@ -42,6 +50,9 @@ def main() -> None:
     if prefix is None and not is_saved_model(FLAGS.saved_model_dir):
         raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
+    runtime = runtime_chosen()
+    if runtime != "keras" and FLAGS.saved_model_dir:
+        raise InputError(f"--runtime={runtime} runs a checkpoint's network; --saved_model_dir is TensorFlow's")
     prepare_environment()
     from efficientdet.annotate import AnnotationConfig, annotate
 
@@ -49,7 +60,7 @@ def main() -> None:
         images=images, output_dir=output_dir, ckpt_path=prefix, saved_model_dir=FLAGS.saved_model_dir,
         model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
         averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, min_score=FLAGS.min_score_thresh,
-        max_boxes=FLAGS.max_boxes_to_draw, debug=FLAGS.debug, **machine_settings()))
+        max_boxes=FLAGS.max_boxes_to_draw, debug=FLAGS.debug, runtime=runtime, **machine_settings()))
 
 
 if __name__ == "__main__":

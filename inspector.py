@@ -8,7 +8,15 @@ from absl import flags
 from dataset.command_line import run
 from efficientdet.checkpoint import checkpoint_prefix
 from efficientdet.config import existing_file, required, writable_folder
-from efficientdet.flags import define_machine_flags, define_model_flags, machine_settings, model_name_given
+from efficientdet.flags import (
+    define_machine_flags,
+    define_model_flags,
+    define_runtime_flag,
+    machine_settings,
+    model_name_given,
+    require_runtime,
+    runtime_chosen,
+)
 from efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
 from efficientdet.runtime_environment import prepare_environment
 from efficientdet.saved_model_files import is_saved_model
@@ -29,6 +37,7 @@ def define_flags() -> None:
     """Every flag of the reference's inspector.py, and ours."""
     define_model_flags()
     define_machine_flags()
+    define_runtime_flag()
     flags.DEFINE_enum("mode", "benchmark", ["dry", "export", "benchmark", "video"],
                       "dry: build it and say what it is; export: write a SavedModel; benchmark: time inference; video: "
                       "draw detections into a video.")
@@ -37,6 +46,7 @@ def define_flags() -> None:
     flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
     flags.DEFINE_string("export_ckpt", None, "dry: prefix of a checkpoint to write.")
     flags.DEFINE_string("saved_model_dir", None, "export: where to write it. benchmark, video: a SavedModel to run.")
+    flags.DEFINE_string("onnx_path", None, "export: file for the network as ONNX; uint8 images in, logits and deltas out.")
     flags.DEFINE_integer("batch_size", 1, "Images a step.")
     flags.DEFINE_integer("bm_runs", 100, "benchmark: timed runs, after 10 that are not.")
     flags.DEFINE_string("input_image", None, "benchmark, export: this image in place of random pixels.")
@@ -74,11 +84,26 @@ def _dry(model: dict) -> None:
 
 def _export(model: dict) -> None:
     image = existing_file(FLAGS.input_image, "input_image")
+    if FLAGS.onnx_path:
+        _export_onnx(model)
+    if FLAGS.onnx_path and not FLAGS.saved_model_dir:
+        return
     folder = writable_folder(FLAGS.saved_model_dir, "saved_model_dir")
     _prepare(needs_tensorflow=True)
     from efficientdet.inspection import ModelConfig, export
 
     export(ModelConfig(**model), folder, input_image=image)
+
+
+def _export_onnx(model: dict) -> None:
+    if not FLAGS.onnx_path.endswith(".onnx"):
+        raise InputError(f"--onnx_path={FLAGS.onnx_path}: wanted a name that ends in .onnx")
+    writable_folder(str(Path(FLAGS.onnx_path).parent), "onnx_path")
+    require_runtime("onnxruntime", asked_by="--onnx_path")
+    _prepare(needs_tensorflow=bool(model["ckpt_path"]))
+    from efficientdet.inspection import ModelConfig, export_network
+
+    export_network(ModelConfig(**model), FLAGS.onnx_path)
 
 
 def _benchmark(model: dict) -> None:
@@ -137,12 +162,14 @@ def _model_settings(overrides: dict) -> dict:
     random_weights = FLAGS.ckpt_path in (None, "", _RANDOM_WEIGHTS)
     return {"ckpt_path": None if random_weights else checkpoint_prefix(FLAGS.ckpt_path), "model_name": FLAGS.model_name,
             "model_name_given": model_name_given(), "overrides": overrides, "averaged": FLAGS.weights == "averaged",
-            **machine_settings()}
+            "runtime": runtime_chosen(), **machine_settings()}
 
 
 def _check_saved_model(model: dict) -> None:
     if FLAGS.saved_model_dir and not is_saved_model(FLAGS.saved_model_dir):
         raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
+    if FLAGS.saved_model_dir and model["runtime"] != "keras":
+        raise InputError(f"--runtime={model['runtime']} runs a checkpoint's network; --saved_model_dir is TensorFlow's")
     if FLAGS.saved_model_dir and model["ckpt_path"]:
         raise InputError("--saved_model_dir and --ckpt_path: wanted one of the two")
 

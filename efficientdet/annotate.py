@@ -42,6 +42,7 @@ class AnnotationConfig:
     precision: str | None = None
     amp: bool | None = None
     use_xla: bool | None = None
+    runtime: str = "keras"
 
 
 class Found(NamedTuple):
@@ -107,11 +108,13 @@ def _detector(config: AnnotationConfig) -> tuple[Detect, ClassNames]:
             overrides=config.overrides, averaged=config.averaged, precision=runtime.precision)
     if config.saved_model_dir:
         return _from_saved_model(config, restored)
-    return detect_with_checkpoint(restored, batch_size=config.batch_size, compiled=runtime.use_xla)
+    return detect_with_checkpoint(restored, batch_size=config.batch_size, compiled=runtime.use_xla, runtime=config.runtime)
 
 
-def detect_with_checkpoint(restored: Restored, *, batch_size: int, compiled: bool) -> tuple[Detect, ClassNames]:
-    predict = build_predict(restored.detector, compiled=compiled)
+def detect_with_checkpoint(
+    restored: Restored, *, batch_size: int, compiled: bool, runtime: str = "keras"
+) -> tuple[Detect, ClassNames]:
+    predict = build_predict(restored.detector, compiled=compiled, runtime=runtime)
     size = height_and_width(restored.hparams.image_size)
     category_ids = np.asarray(restored.class_names.category_ids, np.int64)
 

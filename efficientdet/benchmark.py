@@ -30,9 +30,10 @@ from efficientdet.device import (
 )
 from efficientdet.image_files import read_image
 from efficientdet.inspection import ModelConfig, open_model
-from efficientdet.predict import Predict, build_predict
+from efficientdet.predict import Predict, build_predict, detector_network, exported_predict
 from efficientdet.runtime import start_runtime
 from model.dense_detector import DenseDetector
+from object_detection.host_suppression import NetworkOutputs, detections_on_host
 from object_detection.suppression import detections_from_outputs
 
 WARM_UP_RUNS = 10
@@ -183,8 +184,10 @@ def write_report(report: Mapping[str, Any], config: BenchmarkConfig) -> None:
         print(f"wrote {config.output_json}")
 
 
-def detector_programs(detector: DenseDetector, *, use_xla: bool) -> Programs:
+def detector_programs(detector: DenseDetector, *, use_xla: bool, runtime: str = "keras") -> Programs:
     """Compiled on first use. Clipping and scaling of 100 boxes are in `predict` alone."""
+    if runtime != "keras":
+        return _exported_programs(detector, runtime=runtime)
     anchors = detector.anchors
 
     def read(class_logits, box_deltas):
@@ -195,6 +198,16 @@ def detector_programs(detector: DenseDetector, *, use_xla: bool) -> Programs:
         predict=build_predict(detector, compiled=use_xla),
         network=compiled(detector.outputs, detector.network, use_xla=use_xla),
         post_processing=compiled(read, detector.network, use_xla=use_xla))
+
+
+def _exported_programs(detector: DenseDetector, *, runtime: str) -> Programs:
+    network = detector_network(detector, runtime=runtime)
+    return Programs(
+        predict=exported_predict(detector, network),
+        # Copies, as the images of a batch share buffers: the whole takes less than its parts.
+        network=lambda images, sizes: [NetworkOutputs(*map(np.copy, outputs))
+                                       for outputs in network(np.asarray(images), np.asarray(sizes))],
+        post_processing=lambda *outputs: detections_on_host(outputs, detector.anchors, config=detector.config.suppression))
 
 
 class Images:
@@ -263,7 +276,7 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
     detector = restored.detector
     images = Images(read_image(config.input_image) if config.input_image else None, size=detector.config.image_size,
                     batch_size=config.batch_size)
-    programs = detector_programs(detector, use_xla=runtime.use_xla)
+    programs = detector_programs(detector, use_xla=runtime.use_xla, runtime=model.runtime)
     preprocessing = None
     if importlib.util.find_spec("tensorflow"):
         def preprocessing(photographs):
@@ -272,12 +285,12 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
         print("preprocessing is not timed: it needs TensorFlow, which is absent")
 
     def describe() -> dict[str, Any]:
-        class_logits, _ = programs.network(*to_device(*images.batch())[:2])
+        class_logits, _ = detector.outputs(*(tensor[:1] for tensor in to_device(*images.batch())[:2]))
         is_compiled = runtime.use_xla or backend_name() == "jax"
         return {
             "model": restored.hparams.name,
             "weights": model.ckpt_path or "random",
-            "runtime": f"{backend_name()}{' with XLA' if is_compiled else ''}",
+            "runtime": f"{backend_name()}{' with XLA' if is_compiled else ''}" if model.runtime == "keras" else model.runtime,
             "precision": runtime.precision,
             "image_size": list(detector.config.image_size),
             "input": config.input_image or _RANDOM_INPUT,

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-_PACKAGES = ("tensorflow", "keras", "jax", "jaxlib", "numpy")
+_PACKAGES = ("tensorflow", "keras", "jax", "jaxlib", "numpy", "onnxruntime", "openvino")
 
 
 def backend_name() -> str:

@@ -42,6 +42,7 @@ class EvaluationConfig:
     precision: str | None = None
     amp: bool | None = None
     use_xla: bool | None = None
+    runtime: str = "keras"
 
 
 def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
@@ -57,7 +58,7 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
         image_size=height_and_width(restored.hparams.image_size), batch_size=config.batch_size,
         category_ids=restored.class_names.category_ids,
         max_instances_per_image=restored.hparams.max_instances_per_image, num_threads=config.num_threads)
-    rows = detect_all(build_predict(restored.detector, compiled=runtime.use_xla), index, inputs,
+    rows = detect_all(build_predict(restored.detector, compiled=runtime.use_xla, runtime=config.runtime), index, inputs,
                       class_names=restored.class_names, samples=config.samples, world=world)
     if not world.is_first:
         return None

@@ -1,9 +1,13 @@
 """Flags that several entry points share, and what they mean; free of Keras and TensorFlow."""
 
+import importlib.util
+
 from absl import flags
 
 from efficientdet.hyperparameters import Hyperparameters, hyperparameters_of, parse_overrides, with_overrides
+from object_detection.errors import InputError
 
+RUNTIMES = ("keras", "onnxruntime", "openvino")
 DEFAULT_MODEL = "efficientdet-d0"
 
 
@@ -18,6 +22,29 @@ def define_machine_flags() -> None:
     flags.DEFINE_bool("amp", None, "mixed_float16 instead of float32. Default: on where there is an accelerator.")
     flags.DEFINE_enum("precision", None, ["float32", "mixed_float16", "mixed_bfloat16"], "Wins over --amp.")
     flags.DEFINE_bool("use_xla", None, "Compile with XLA. Default: on where there is an accelerator.")
+
+
+def define_runtime_flag() -> None:
+    """--runtime, for entry points that only detect."""
+    flags.DEFINE_enum("runtime", "keras", RUNTIMES, "What runs the network: Keras's backend, or the exported network, with "
+                                                    "batch statistics folded in, in a runtime made for inference on a CPU.")
+
+
+def runtime_chosen() -> str:
+    """--runtime. Raises InputError where its packages are missing or other flags do not go with it."""
+    chosen = flags.FLAGS.runtime
+    if chosen != "keras":
+        require_runtime(chosen, asked_by=f"--runtime={chosen}")
+        if flags.FLAGS.amp or flags.FLAGS.precision not in (None, "float32"):
+            raise InputError(f"--runtime={chosen} computes in float32; --amp and --precision are Keras's")
+    return chosen
+
+
+def require_runtime(runtime: str, *, asked_by: str) -> None:
+    """Raises InputError where a package that it needs is missing."""
+    for package in ("onnx", runtime):
+        if importlib.util.find_spec(package) is None:
+            raise InputError(f"{asked_by} needs the package {package}: pip install -e '.[export]'")
 
 
 def machine_settings() -> dict:

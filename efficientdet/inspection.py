@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
@@ -18,6 +19,7 @@ from efficientdet.runtime import Runtime, start_runtime
 from model.detector import named_variables
 from object_detection.errors import InputError
 
+_LARGEST_NETWORK_DIFFERENCE = 1e-3
 _LEAST_AGREEMENT = 0.95  # of near-equal scores, rounding decides which is detection 100 and which 101
 _TOLERANCES = {"float32": (1e-3, 0.5), "mixed_float16": (2e-2, 4.0), "mixed_bfloat16": (5e-2, 8.0)}  # score, pixels
 
@@ -34,6 +36,7 @@ class ModelConfig:
     precision: str | None = None
     amp: bool | None = None
     use_xla: bool | None = None
+    runtime: str = "keras"  # what runs the network
 
 
 class Agreement(NamedTuple):
@@ -136,6 +139,30 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
         raise RuntimeError(f"{folder}: the SavedModel does not find what the detector in memory finds")
     if not agreement.compared:
         print("nothing was found in that image, so nothing was compared: --input_image=FILE names one with objects")
+
+
+def export_network(config: ModelConfig, path: str) -> None:
+    """Write the network as an ONNX file, run that by ONNX Runtime, and see that its outputs are those of the network.
+
+    Raises RuntimeError where they differ.
+    """
+    from efficientdet.exported_network import exported_network
+    from efficientdet.onnx_export import export_onnx
+
+    restored, _ = open_model(config)
+    detector = restored.detector
+    export_onnx(detector, path, description=restored.description)
+    print(f"wrote {path}")
+    size = detector.config.image_size
+    images = np.random.default_rng(0).integers(0, 256, (1, *size, 3), np.uint8)
+    sizes = np.int32([[size[0], size[1] * 3 // 4]])
+    [found] = exported_network(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes)
+    wanted = [np.asarray(output)[0] for output in detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))]
+    difference = max(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max())
+                     for ours, theirs in zip(found[:2], wanted, strict=True))
+    print(f"read back: outputs agree within {difference:.2g} of the largest")
+    if not difference < _LARGEST_NETWORK_DIFFERENCE:
+        raise RuntimeError(f"{path}: the file's network does not find what the detector in memory finds")
 
 
 def compare_detections(ours, others, *, pixels: float) -> Agreement:

@@ -2,19 +2,28 @@
 
 from collections.abc import Callable
 
+import numpy as np
 from keras import ops
 
 from efficientdet import device
+from efficientdet.exported_network import Network, exported_network
+from model.dense_detector import DenseDetector
 from model.detector import Detector
 from object_detection.box_geometry import clip_boxes
+from object_detection.host_suppression import detections_on_host
 from object_detection.structures import Detections, Tensor
 
 Predict = Callable[[Tensor, Tensor, Tensor], Detections]
 
 
-def build_predict(detector: Detector, *, compiled: bool) -> Predict:
-    """A function of images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] (see `Batch`), with the weights that the
-    network has at each call. -> Detections in pixels of the original images, clipped to them."""
+def build_predict(detector: Detector, *, compiled: bool, runtime: str = "keras") -> Predict:
+    """A function of images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] (see `Batch`).
+
+    -> Detections in pixels of the original images, clipped to them. With the weights that the network has at each call;
+    another `runtime` than Keras keeps those that it has now.
+    """
+    if runtime != "keras":
+        return exported_predict(detector, detector_network(detector, runtime=runtime))
     return device.compiled(lambda images, sizes, scales: detections_in_original(detector, images, sizes, scales),
                            detector.network, use_xla=compiled)
 
@@ -24,3 +33,21 @@ def detections_in_original(detector: Detector, images: Tensor, sizes: Tensor, sc
     detections = detector.detect(images, sizes)
     boxes = clip_boxes(detections.boxes, sizes)
     return detections._replace(boxes=boxes * ops.concatenate([scales, scales], axis=-1)[:, None])
+
+
+def detector_network(detector: DenseDetector, *, runtime: str) -> Network:
+    """The detector's network as it is now, in another runtime."""
+    from efficientdet.onnx_export import onnx_model
+
+    return exported_network(onnx_model(detector).SerializeToString(), runtime=runtime)
+
+
+def exported_predict(detector: DenseDetector, network: Network) -> Predict:
+    """`build_predict` around a network that another runtime runs."""
+    def predict(images, sizes, scales):
+        images, sizes, scales = np.asarray(images), np.asarray(sizes, np.int32), np.asarray(scales)
+        found = detections_on_host(network(images, sizes), detector.anchors, config=detector.config.suppression)
+        limits = np.tile(sizes.astype(np.float32), 2)[:, None]
+        return found._replace(boxes=np.clip(found.boxes, 0, limits) * np.tile(scales, 2)[:, None])
+
+    return predict

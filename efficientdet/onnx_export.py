@@ -1,0 +1,251 @@
+"""A detector's network as an ONNX file, for runtimes that are faster at inference than the one it was trained in.
+
+uint8 images in, class logits and box deltas out; normalisation is inside, batch statistics are folded into the
+convolutions. `object_detection.host_suppression` reads the outputs.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from efficientdet.checkpoint import Description
+from model.activations import SiLU
+from model.batch_norm import BatchNormalization
+from model.bifpn import NearestResize, WeightedFusion
+from model.dense_detector import DenseDetector
+from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
+from object_detection.errors import InputError
+
+OPSET = 18
+DESCRIPTION_KEY = "efficientdet"
+OUTPUT_NAMES = ("class_logits", "box_deltas", "best_logits")
+
+
+def export_onnx(detector: DenseDetector, path: str | Path, *, description: Description) -> None:
+    """Write one file, see `onnx_model`; what the classes are and how outputs are read travels in it as JSON."""
+    model = onnx_model(detector)
+    helper.set_model_props(model, {DESCRIPTION_KEY: json.dumps(vars(description))})
+    onnx.save(model, str(path))
+
+
+def onnx_model(detector: DenseDetector) -> onnx.ModelProto:
+    """`images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32 -> `class_logits` [B, A, K], `box_deltas` [B, A, 4] and
+    `best_logits` [B, A], the highest of each anchor, all float32.
+
+    Of any B, with the weights of this moment. Raises InputError naming a layer that has no translation.
+    """
+    graph = _Graph()
+    outputs = graph.network(detector.network, graph.normalised(detector))
+    outputs.append(graph.add("ReduceMax", [outputs[0], np.array([2])], keepdims=0))
+    for found, wanted in zip(outputs, OUTPUT_NAMES, strict=True):
+        graph.add("Identity", [found], name=wanted)
+    height, width = detector.config.image_size
+    num_anchors, num_classes = len(detector.anchors), detector.network.output_shape[0][-1]
+    inputs = [helper.make_tensor_value_info("images", TensorProto.UINT8, ["B", height, width, 3]),
+              helper.make_tensor_value_info("sizes", TensorProto.INT32, ["B", 2])]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["B", num_anchors, *values])
+               for name, values in zip(OUTPUT_NAMES, ((num_classes,), (4,), ()), strict=True)]
+    model = helper.make_model(
+        helper.make_graph(graph.nodes(), "efficientdet", inputs, outputs, graph.initializers()),
+        opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10, producer_name="efficientdet")
+    onnx.checker.check_model(model)
+    return model
+
+
+class _Graph:
+    """Nodes and constants of the file in the making; tensors are known by name, channels stand second in them."""
+
+    def __init__(self):
+        self._nodes: list[tuple[str, list[str], str, dict]] = []
+        self._constants: dict[str, np.ndarray] = {}
+        self._convolutions: dict[str, tuple[str, str]] = {}  # output -> the constants with its kernel and bias
+
+    def nodes(self) -> list[onnx.NodeProto]:
+        """For the file."""
+        return [helper.make_node(kind, inputs, [output], name=output, **attributes)
+                for kind, inputs, output, attributes in self._nodes]
+
+    def initializers(self) -> list[onnx.TensorProto]:
+        """For the file."""
+        return [numpy_helper.from_array(array, name) for name, array in self._constants.items()]
+
+    def add(self, kind: str, inputs: list, *, name: str | None = None, **attributes) -> str:
+        """A node; arrays among its inputs become constants. Returns the name of its output."""
+        output = name or f"{kind}_{len(self._nodes)}"
+        names = [tensor if isinstance(tensor, str) else self._constant(tensor, f"{output}.{number}")
+                 for number, tensor in enumerate(inputs)]
+        self._nodes.append((kind, names, output, attributes))
+        return output
+
+    def _constant(self, array, name: str) -> str:
+        self._constants[name] = np.asarray(array)
+        return name
+
+    def normalised(self, detector: DenseDetector) -> str:
+        """As `DenseDetector.normalise`, which is what the tests hold it to."""
+        height, width = detector.config.image_size
+        mean, stddev = (np.float32(values).reshape(1, 3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STDDEV))
+        pixels = self.add("Cast", [self.add("Transpose", ["images"], perm=[0, 3, 1, 2])], to=TensorProto.FLOAT)
+        scaled = self.add("Mul", [self.add("Sub", [pixels, 255.0 * mean]), 1.0 / (255.0 * stddev)])
+        inside = []
+        for axis, (size, shape) in enumerate(((height, (1, 1, height, 1)), (width, (1, 1, 1, width)))):
+            limit = self.add("Gather", ["sizes", np.array([axis])], axis=1)
+            limit = self.add("Reshape", [limit, np.array([-1, 1, 1, 1])])
+            inside.append(self.add("Less", [np.arange(size, dtype=np.int32).reshape(shape), limit]))
+        pixels = self.add("Where", [self.add("And", inside), scaled, np.float32(0)])
+        for _ in range(detector.config.normalisations - 1):
+            pixels = self.add("Div", [self.add("Sub", [pixels, mean]), stddev])
+        return pixels
+
+    def network(self, network: keras.Model, pixels: str) -> list[str]:
+        """Every layer in order; the names of the outputs."""
+        names = {id(network.inputs[0]): pixels}
+        # Keras has no public way from a shared layer to each place where it is used.
+        for depth in sorted(network._nodes_by_depth, reverse=True):
+            for node in network._nodes_by_depth[depth]:
+                if node.is_input:
+                    continue
+                layer, inputs = node.operation, [names[id(tensor)] for tensor in node.input_tensors]
+                names[id(node.outputs[0])] = _translation(layer)(self, layer, inputs, node)
+        return [names[id(tensor)] for tensor in network.outputs]
+
+    def convolution(self, source: str, kernel, bias, *, size, strides=(1, 1), groups: int = 1) -> str:
+        """Padding "same" as TensorFlow pads; kernel [k, k, in / groups, out], `size` the height and width of the input."""
+        kernel = _array(kernel).transpose(3, 2, 0, 1)
+        bias = np.zeros(len(kernel), np.float32) if bias is None else _array(bias)
+        output = self.add("Conv", [source, kernel, bias], group=groups, kernel_shape=kernel.shape[2:], strides=strides,
+                          pads=_same_pads(size, kernel.shape[2:], strides))
+        self._convolutions[output] = (f"{output}.1", f"{output}.2")
+        return output
+
+    def normalisation(self, source: str, layer: BatchNormalization) -> str:
+        """Folded into the convolution before it: these are the statistics of inference, constants."""
+        gamma, beta, mean, variance = (
+            _array(value) for value in (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance))
+        factor = gamma / np.sqrt(variance + layer.epsilon)
+        kernel, bias = self._convolutions[source]
+        self._constants[kernel] = (self._constants[kernel] * factor[:, None, None, None]).astype(np.float32)
+        self._constants[bias] = ((self._constants[bias] - mean) * factor + beta).astype(np.float32)
+        return source
+
+
+def _array(weight) -> np.ndarray:
+    return np.asarray(getattr(weight, "value", weight), np.float32)
+
+
+def _same_pads(size, taps, strides) -> list[int]:
+    totals = [max((-(-side // stride) - 1) * stride + tap - side, 0)
+              for side, tap, stride in zip(size, taps, strides, strict=True)]
+    return [total // 2 for total in totals] + [total - total // 2 for total in totals]
+
+
+def _conv(graph, layer, inputs, node) -> str:
+    return graph.convolution(inputs[0], layer.kernel, layer.bias, size=node.input_tensors[0].shape[1:3], strides=layer.strides)
+
+
+def _depthwise(graph, layer, inputs, node) -> str:
+    return _grouped(graph, layer.kernel, inputs[0], node, bias=layer.bias, strides=layer.strides)
+
+
+def _separable(graph, layer, inputs, node) -> str:
+    spread = _grouped(graph, layer.depthwise_kernel, inputs[0], node, bias=None, strides=layer.strides)
+    return graph.convolution(spread, layer.pointwise_kernel, layer.bias, size=node.outputs[0].shape[1:3])
+
+
+def _grouped(graph, kernel, source, node, *, bias, strides) -> str:
+    kernel = _array(kernel).transpose(0, 1, 3, 2)  # [k, k, C, 1] -> [k, k, 1, C]
+    return graph.convolution(source, kernel, bias, size=node.input_tensors[0].shape[1:3], strides=strides,
+                             groups=kernel.shape[-1])
+
+
+_ACTIVATIONS = {"sigmoid": "Sigmoid", "relu": "Relu", "tanh": "Tanh", "elu": "Elu"}
+
+
+def _activated(graph, source: str, activation: str) -> str:
+    if activation in ("silu", "swish"):
+        return graph.add("Mul", [source, graph.add("Sigmoid", [source])])
+    if activation == "linear":
+        return source
+    if activation not in _ACTIVATIONS:
+        raise InputError(f"activation {activation} has no translation to ONNX; those with one are silu, "
+                         f"{', '.join(_ACTIVATIONS)}")
+    return graph.add(_ACTIVATIONS[activation], [source])
+
+
+def _conv_with_activation(graph, layer, inputs, node) -> str:
+    """Those of squeeze and excitation have theirs inside."""
+    return _activated(graph, _conv(graph, layer, inputs, node), layer.activation.__name__)
+
+
+def _max_pool(graph, layer, inputs, node) -> str:
+    return graph.add("MaxPool", inputs, kernel_shape=layer.pool_size, strides=layer.strides,
+                     pads=_same_pads(node.input_tensors[0].shape[1:3], layer.pool_size, layer.strides))
+
+
+def _fusion(graph, layer, inputs, node) -> str:
+    weights = np.stack([_array(weight) for weight in layer.fusion_weights])
+    weights = np.maximum(weights, 0) if layer.fusion_relu else weights
+    shares = weights / (weights.sum() + np.float32(1e-4))
+    terms = [graph.add("Mul", [source, share]) for source, share in zip(inputs, shares, strict=True)]
+    return _chained(graph, "Add", terms)
+
+
+def _chained(graph, kind: str, inputs: list[str]) -> str:
+    result = inputs[0]
+    for source in inputs[1:]:
+        result = graph.add(kind, [result, source])
+    return result
+
+
+def _nearest_resize(graph, layer, inputs, node) -> str:
+    source = inputs[0]
+    for axis, target in zip((2, 3), layer.size, strict=True):
+        before = node.input_tensors[0].shape[axis - 1]
+        rows = np.array([i * before // target for i in range(target)])
+        if target % before:
+            source = graph.add("Gather", [source, rows], axis=axis)
+    scales = [1.0, 1.0, *(float(target // before) if target % before == 0 else 1.0
+                          for target, before in zip(layer.size, node.input_tensors[0].shape[1:3], strict=True))]
+    if max(scales) == 1.0:
+        return source
+    return graph.add("Resize", [source, "", np.float32(scales)], mode="nearest", nearest_mode="floor",
+                     coordinate_transformation_mode="asymmetric")
+
+
+def _reshape(graph, layer, inputs, node) -> str:
+    if len(layer.target_shape) == 3:  # [B, C] to [B, 1, 1, C]: global pooling kept those axes
+        return inputs[0]
+    rows = graph.add("Transpose", inputs, perm=[0, 2, 3, 1])
+    return graph.add("Reshape", [rows, np.array([0, *node.outputs[0].shape[1:]])])
+
+
+_TRANSLATIONS: list[tuple[type, Callable]] = [
+    (BatchNormalization, lambda graph, layer, inputs, node: graph.normalisation(inputs[0], layer)),
+    (SiLU, lambda graph, layer, inputs, node: _activated(graph, inputs[0], "silu")),
+    (WeightedFusion, _fusion),
+    (NearestResize, _nearest_resize),
+    (keras.layers.SeparableConv2D, _separable),
+    (keras.layers.DepthwiseConv2D, _depthwise),
+    (keras.layers.Conv2D, _conv_with_activation),
+    (keras.layers.MaxPooling2D, _max_pool),
+    (keras.layers.GlobalAveragePooling2D, lambda graph, layer, inputs, node: graph.add("GlobalAveragePool", inputs)),
+    (keras.layers.Activation, lambda graph, layer, inputs, node: _activated(graph, inputs[0], layer.activation.__name__)),
+    (keras.layers.Reshape, _reshape),
+    (keras.layers.Multiply, lambda graph, layer, inputs, node: _chained(graph, "Mul", inputs)),
+    (keras.layers.Add, lambda graph, layer, inputs, node: _chained(graph, "Add", inputs)),
+    (keras.layers.Concatenate, lambda graph, layer, inputs, node: graph.add("Concat", inputs, axis=1)),
+    (keras.layers.Identity, lambda graph, layer, inputs, node: inputs[0]),
+    (keras.layers.Dropout, lambda graph, layer, inputs, node: inputs[0]),
+]
+
+
+def _translation(layer) -> Callable:
+    for kind, translate in _TRANSLATIONS:
+        if isinstance(layer, kind):
+            return translate
+    raise InputError(f"layer {layer.name} of type {type(layer).__name__} has no translation to ONNX")

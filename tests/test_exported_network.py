@@ -1,0 +1,129 @@
+"""The network as an ONNX file says what Keras says, in each runtime, and its outputs are read the same way on the host."""
+
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+from miniature import miniature_detector
+
+from efficientdet.annotate import Found
+from efficientdet.build import build_detector
+from efficientdet.exported_network import exported_network
+from efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.inspection import compare_detections
+from efficientdet.onnx_export import onnx_model
+from efficientdet.predict import build_predict, detector_network
+from object_detection.errors import InputError
+from object_detection.host_suppression import NetworkOutputs, detections_on_host
+from object_detection.suppression import SuppressionConfig, detections_from_outputs
+
+RUNTIMES = ("onnxruntime", "openvino")
+
+
+def with_drawn_statistics(detector):
+    """Weights and statistics that no layer could be left out or exchanged with."""
+    random = np.random.default_rng(0)
+    for variable in detector.network.variables:
+        if variable.path.endswith("moving_variance"):
+            variable.assign(random.uniform(0.5, 2.0, variable.shape))
+        elif variable.dtype == "float32":
+            variable.assign(np.asarray(variable) + random.normal(size=variable.shape) * 0.05)
+    return detector
+
+
+@pytest.fixture(scope="module")
+def small_d0():
+    """At a size whose levels are no multiples of each other."""
+    hparams = hyperparameters_of("efficientdet-d0", {"image_size": "136x200"})
+    return with_drawn_statistics(build_detector(hparams, num_classes=4, precision="float32"))
+
+
+def inputs(detector, count=2):
+    height, width = detector.config.image_size
+    images = np.random.default_rng(1).integers(0, 256, (count, height, width, 3), np.uint8)
+    return images, np.int32([[height, width], [height // 2, width - 5]])[:count]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_outputs_are_those_of_the_network(small_d0, runtime):
+    images, sizes = inputs(small_d0)
+    wanted = small_d0.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))
+    wanted = [np.asarray(output) for output in wanted]
+    images = detector_network(small_d0, runtime=runtime)(images, sizes)
+    for image, found in enumerate(images):
+        for values, output in zip(found, (*wanted, wanted[0].max(axis=-1)), strict=True):
+            assert output[image].std() > 0.01
+            np.testing.assert_allclose(values, output[image], atol=2e-5 * np.abs(output).max())
+
+
+def test_a_network_whose_images_are_normalised_twice(small_d0):
+    twice = miniature_detector()
+    twice.config = replace(twice.config, normalisations=2)
+    images, sizes = inputs(twice)
+    wanted = twice.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))
+    for image, found in enumerate(detector_network(twice, runtime="onnxruntime")(images, sizes)):
+        np.testing.assert_allclose(found.class_logits, np.asarray(wanted[0])[image], rtol=1e-4, atol=1e-4)
+
+
+def test_a_layer_without_translation_is_named():
+    detector = miniature_detector()
+    image = keras.Input((64, 64, 3))
+    outputs = detector.network(keras.layers.GaussianNoise(1.0, name="noise")(image))
+    detector.network = keras.Model(image, outputs)
+    with pytest.raises(InputError, match="layer noise of type GaussianNoise has no translation"):
+        onnx_model(detector)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_detections_in_original_pixels_are_the_same(small_d0, runtime):
+    images, sizes = inputs(small_d0)
+    scales = np.float32([[1.0, 1.0], [2.5, 3.0]])
+    wanted = build_predict(small_d0, compiled=False)(images, sizes, scales)
+    found = build_predict(small_d0, compiled=False, runtime=runtime)(images, sizes, scales)
+    for image in range(2):
+        ours, theirs = (Found(*(np.asarray(values)[image][np.asarray(detections.valid)[image]] for values in detections[:3]))
+                        for detections in (found, wanted))
+        agreement = compare_detections(ours, theirs, pixels=0.1)
+        assert agreement.compared == 100
+        assert agreement.share > 0.97  # of near-equal scores, rounding decides which is detection 100 and which 101
+        assert agreement.score_difference < 1e-4
+
+
+def test_threads_are_a_choice(small_d0):
+    model = onnx_model(small_d0).SerializeToString()
+    images, sizes = inputs(small_d0, count=1)
+    [one], [two] = (exported_network(model, runtime="onnxruntime", threads=threads)(images, sizes) for threads in (1, 2))
+    np.testing.assert_allclose(one.class_logits, two.class_logits, atol=1e-4)
+
+
+# --- candidates and suppression on the host
+
+
+@pytest.mark.parametrize("spread", [0.01, 3.0])  # so alike that all candidates must take part; some that stand out
+@pytest.mark.parametrize("options", [
+    {}, {"per_class": False}, {"method": "hard"}, {"method": "hard", "per_class": False}, {"iou_pixel_offset": 1.0},
+    {"score_threshold": 0.3}, {"candidates": 40}, {"max_detections": 7, "candidates": 900}])
+def test_the_host_finds_what_the_device_finds(options, spread):
+    random = np.random.default_rng(2)
+    config = SuppressionConfig(**{"candidates": 1500, "max_detections": 50, **options})
+    anchors = np.float32(random.uniform(0, 60, (700, 2)))
+    anchors = np.concatenate([anchors, anchors + np.float32(random.uniform(1, 40, (700, 2)))], axis=1)
+    logits = np.float32(random.normal(-1, spread, (2, 700, 5)))
+    logits[:, ::7] = logits[:, 1::7]  # ties
+    deltas = np.float32(random.normal(0, 0.3, (2, 700, 4)))
+    wanted = detections_from_outputs(*map(keras.ops.convert_to_tensor, (logits, deltas, anchors)), config=config)
+    found = detections_on_host(map(NetworkOutputs, logits, deltas, logits.max(axis=-1)), anchors, config=config)
+    np.testing.assert_array_equal(found.valid, np.asarray(wanted.valid))
+    np.testing.assert_array_equal(found.classes, np.asarray(wanted.classes))
+    np.testing.assert_allclose(found.scores, np.asarray(wanted.scores), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.boxes, np.asarray(wanted.boxes), rtol=1e-4, atol=1e-3)
+
+
+def test_nothing_above_the_threshold_is_no_detection():
+    logits = np.full((30, 2), -20.0, np.float32)
+    nothing = NetworkOutputs(logits, np.zeros((30, 4), np.float32), logits.max(axis=-1))
+    anchors = np.tile(np.float32([0, 0, 9, 9]), (30, 1))
+    found = detections_on_host([nothing], anchors, config=SuppressionConfig(max_detections=5))
+    assert not found.valid.any()
+    assert found.boxes.shape == (1, 5, 4)
