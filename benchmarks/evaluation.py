@@ -1,0 +1,87 @@
+"""Seconds from detections in memory to the 12 COCO numbers: `python benchmarks/evaluation.py [--images=5000]`.
+
+Ground truth and detections are drawn: 7 objects an image, 100 detections, those that find an object beside it by some pixels.
+pycocotools, the measure itself, is timed beside our evaluator on the same rows, and the numbers of the two are compared.
+"""
+
+import argparse
+import contextlib
+import io
+import statistics
+import time
+
+import numpy as np
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from object_detection.coco_evaluation import MEASURE_NAMES, CocoEvaluator
+from object_detection.coco_ground_truth import ground_truth_from_dataset
+from object_detection.coco_results import DetectionRows, results_json
+
+OBJECTS, DETECTIONS, CLASSES, SIDE = 7, 100, 80, 640
+
+
+def drawn_dataset(images: int, *, seed: int = 0) -> tuple[dict, DetectionRows]:
+    """COCO's dictionary, and detections of which the first few find objects."""
+    random = np.random.default_rng(seed)
+    sizes = random.uniform(8, 300, (images, OBJECTS, 2))
+    corners = random.uniform(0, 1, (images, OBJECTS, 2)) * (SIDE - sizes)
+    classes = random.integers(1, CLASSES + 1, (images, OBJECTS))
+    annotations = [
+        {"id": image * OBJECTS + i + 1, "image_id": image + 1, "category_id": int(classes[image, i]), "iscrowd": 0,
+         "bbox": [*corners[image, i, ::-1].tolist(), *sizes[image, i, ::-1].tolist()], "area": float(sizes[image, i].prod())}
+        for image in range(images) for i in range(OBJECTS)]
+    dataset = {"images": [{"id": i + 1, "height": SIDE, "width": SIDE} for i in range(images)], "annotations": annotations,
+               "categories": [{"id": k, "name": f"class {k}"} for k in range(1, CLASSES + 1)]}
+    found = random.integers(0, OBJECTS, (images, DETECTIONS))
+    rows = np.arange(images)[:, None]
+    low = corners[rows, found] + random.normal(0, 12, (images, DETECTIONS, 2))
+    boxes = np.concatenate([low, low + sizes[rows, found] * random.uniform(0.7, 1.4, (images, DETECTIONS, 2))], axis=-1)
+    right = random.uniform(size=(images, DETECTIONS)) < 0.5
+    category_ids = np.where(right, classes[rows, found], random.integers(1, CLASSES + 1, (images, DETECTIONS)))
+    ids = np.arange(1, images + 1)
+    return dataset, DetectionRows(
+        image_ids=np.repeat(ids, DETECTIONS), boxes=boxes.reshape(-1, 4).astype(np.float32),
+        scores=random.uniform(0.001, 1, images * DETECTIONS).astype(np.float32), category_ids=category_ids.ravel(),
+        evaluated_ids=ids)
+
+
+def by_pycocotools(dataset: dict, rows: DetectionRows) -> list[float]:
+    """The 12 numbers as its own documentation computes them."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO()
+        truth.dataset = dataset
+        truth.createIndex()
+        evaluation = COCOeval(truth, truth.loadRes(results_json(rows)), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return evaluation.stats.tolist()
+
+
+def main() -> None:
+    """Times and the largest difference between the numbers."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--runs", type=int, default=3)
+    arguments = parser.parse_args()
+    dataset, rows = drawn_dataset(arguments.images)
+    rows = rows._replace(boxes=rows.boxes.round(2), scores=rows.scores.round(5))  # as pycocotools gets them from results
+    evaluator = CocoEvaluator(ground_truth_from_dataset(dataset, source="drawn"))
+    seconds = {"ours": [], "pycocotools": []}
+    for _ in range(arguments.runs):
+        start = time.perf_counter()
+        ours = evaluator.evaluate(rows)
+        seconds["ours"].append(time.perf_counter() - start)
+        start = time.perf_counter()
+        theirs = by_pycocotools(dataset, rows)
+        seconds["pycocotools"].append(time.perf_counter() - start)
+    difference = max(abs(ours.numbers[name] - value) for name, value in zip(MEASURE_NAMES, theirs, strict=True))
+    print(f"{arguments.images} images, {len(rows.scores)} detections: AP {ours.numbers['AP']:.4f}; largest difference to "
+          f"pycocotools {difference:.1e}")
+    for name, values in seconds.items():
+        print(f"{name:<12} median {statistics.median(values):.2f} s, {min(values):.2f} to {max(values):.2f}")
+
+
+if __name__ == "__main__":
+    main()
