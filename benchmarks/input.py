@@ -1,0 +1,116 @@
+"""Images a second of the training input: `python benchmarks/input.py --records='DIR/train-*' [--seconds=5 --runs=3]`.
+
+Beside our loader, in turn in one process: the same JPEGs merely decoded whole, which is the limit of any loader that looks at
+every pixel, and a yardstick written as loaders of detectors commonly are: the whole image decoded, normalised as float32,
+resized whole, cut, padded, and the anchors assigned on the host.
+"""
+
+import argparse
+import glob
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+
+from dataset.class_names import class_names_of_records
+from dataset.pipeline import InputConfig, training_dataset
+from dataset.record_index import RecordIndex, index_records
+from dataset.records import parse_record
+from object_detection.anchor_grid import AnchorConfig, anchor_boxes
+from object_detection.assignment import assign_anchors
+from object_detection.structures import Objects
+
+MEAN, STDDEV = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MOST_OBJECTS = 100
+
+
+def decoded(files: list[str]) -> tf.data.Dataset:
+    """Pixels of whole images."""
+    records = tf.data.TFRecordDataset(files).cache().repeat()
+    return records.map(lambda record: tf.io.decode_jpeg(parse_record(record)["encoded"], channels=3),
+                       num_parallel_calls=tf.data.AUTOTUNE).prefetch(8)
+
+
+def yardstick(files: list[str], size: int, *, batch_size: int) -> tf.data.Dataset:
+    """Images float32 [B, H, W, 3] and the targets of every anchor."""
+    anchors = tf.constant(anchor_boxes(AnchorConfig(), (size, size)))
+
+    def example(record):
+        record = parse_record(record)
+        image = tf.cast(tf.io.decode_jpeg(record["encoded"], channels=3), tf.float32) / 255.0
+        image = (image - MEAN) / STDDEV
+        boxes, flip = record["boxes"], tf.random.uniform([]) < 0.5
+        image = tf.cond(flip, lambda: tf.image.flip_left_right(image), lambda: image)
+        scale = size * tf.random.uniform([], 0.1, 2.0) / tf.cast(tf.reduce_max(tf.shape(image)[:2]), tf.float32)
+        scaled = tf.maximum(tf.cast(tf.cast(tf.shape(image)[:2], tf.float32) * scale, tf.int32), 1)
+        image = tf.image.resize(image, scaled)
+        room = tf.maximum(scaled - size, 0)
+        offset = tf.cast(tf.random.uniform([2]) * tf.cast(room + 1, tf.float32), tf.int32)
+        image = image[offset[0] : offset[0] + size, offset[1] : offset[1] + size]
+        image = tf.image.pad_to_bounding_box(image, 0, 0, size, size)
+        boxes = boxes * tf.cast(tf.tile(scaled, [2]), tf.float32) - tf.cast(tf.tile(offset, [2]), tf.float32)
+        boxes = tf.clip_by_value(boxes, 0.0, float(size))
+        boxes = tf.boolean_mask(boxes, tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1))[:MOST_OBJECTS]
+        valid = tf.range(tf.maximum(tf.shape(boxes)[0], 1)) < tf.shape(boxes)[0]
+        boxes = tf.pad(boxes, [[0, tf.size(valid) - tf.shape(boxes)[0]], [0, 0]])
+        targets = assign_anchors(Objects(boxes[None], tf.zeros_like(valid, tf.int32)[None], valid[None],
+                                         tf.zeros_like(valid)[None]), anchors)
+        return image, *(values[0] for values in targets)
+
+    records = tf.data.TFRecordDataset(files).cache().repeat()
+    examples = records.map(example, num_parallel_calls=tf.data.AUTOTUNE)
+    return examples.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def rate(batches: Iterator, *, images: int, seconds: float) -> float:
+    """Images a second, after a second of running in."""
+    for limit in (1.0, seconds):
+        start, count = time.perf_counter(), 0
+        while time.perf_counter() - start < limit:
+            next(batches)
+            count += images
+    return count / (time.perf_counter() - start)
+
+
+def measure(files: list[str], index: RecordIndex, *, size: int, batch_size: int, seconds: float, runs: int) -> dict[str, list]:
+    """Rates of each loader, run after run, so that other load on the machine falls on all."""
+    config = InputConfig(image_size=(size, size), batch_size=batch_size,
+                         category_ids=class_names_of_records(files).category_ids, pad_to_batch_maximum=True)
+    loaders: dict[str, tuple[Callable, int]] = {
+        "decoded whole": (lambda: decoded(files), 1),
+        "ours": (lambda: training_dataset(index, config), batch_size),
+        "yardstick": (lambda: yardstick(files, size, batch_size=batch_size), batch_size)}
+    rates: dict[str, list] = {name: [] for name in loaders}
+    for _ in range(runs):
+        for name, (make, images) in loaders.items():
+            rates[name].append(rate(iter(make()), images=images, seconds=seconds))
+    return rates
+
+
+def main() -> None:
+    """A table of medians."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", required=True, help="glob of TFRecords")
+    parser.add_argument("--size", type=int, default=512)
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--runs", type=int, default=3)
+    arguments = parser.parse_args()
+    files = sorted(glob.glob(arguments.records))
+    if not files:
+        parser.error(f"--records={arguments.records}: no such file")
+    rates = measure(files, index_records(files), size=arguments.size, batch_size=arguments.batch_size,
+                    seconds=arguments.seconds, runs=arguments.runs)
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    for name, values in rates.items():
+        print(f"{name:<14} {medians[name]:6.0f} images/s, {min(values):.0f} to {max(values):.0f}")
+    print(f"ours: {medians['ours'] / medians['decoded whole']:.2f} of decoding, "
+          f"{medians['ours'] / medians['yardstick']:.1f} times the yardstick")
+
+
+if __name__ == "__main__":
+    main()
