@@ -6,6 +6,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 _RECENT = 100  # spans; steps have two each
+_STALLED = 0.2  # of the time
+
+
+def input_stall(share: float) -> str:
+    """What to tell of a training that waits for its input for a share of the time; empty where that is little."""
+    if share < _STALLED:
+        return ""
+    return (f"waiting for input {share:.0%} of the time: decoding and resizing images is the limit; give each process more "
+            "cores, or store smaller images (python benchmarks/input.py measures the rate)")
 
 
 class Stopwatch:

@@ -29,7 +29,7 @@ from efficientdet.predict import build_predict
 from efficientdet.progress import Progress
 from efficientdet.runtime import Runtime, accelerator_count, skip_graph_rewriting, start_runtime
 from efficientdet.schedule import CosineSchedule
-from efficientdet.stopwatch import Stopwatch
+from efficientdet.stopwatch import Stopwatch, input_stall
 from efficientdet.train_step import build_train_step
 from efficientdet.training_report import RunSummary, write_report
 from efficientdet.training_start import go_on_from, initial_state, resume, trainable_parameters
@@ -93,6 +93,7 @@ class _Training:
         self.mlperf = MlperfLog(config.mlperf_log) if config.mlperf_log and world.is_first else NoMlperfLog()
         self.mlperf.starts(platform=f"{world.size} x {device_name()}")
         self.saved_at, self.saved_step = time.monotonic(), -1
+        self.told_of_stall = False
 
     def run(self) -> dict[str, float]:
         """Everything, in order."""
@@ -231,6 +232,9 @@ class _Training:
         means = {name: value / (end - first) for name, value in sums.items()}
         means["learning_rate"] = rate
         self.journal.curves(end, {f"train/{name}": value for name, value in means.items()})
+        if not self.told_of_stall and (warning := input_stall(watch.recent_share("input"))):
+            self.told_of_stall = True
+            self.journal.say(warning)
         self.journal.curves(end, {f"time/{name}_seconds": value for name, value in watch.totals().items()})
         return means["loss"]
 

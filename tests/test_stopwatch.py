@@ -1,6 +1,6 @@
 import pytest
 
-from efficientdet.stopwatch import Stopwatch
+from efficientdet.stopwatch import Stopwatch, input_stall
 
 
 def test_seconds_by_name():
@@ -24,3 +24,8 @@ def test_a_failing_block_counts():
 
 def test_nothing_measured():
     assert Stopwatch().recent_share("input") == 0.0
+
+
+def test_a_training_that_waits_is_told_why():
+    assert input_stall(0.1) == ""
+    assert input_stall(0.37).startswith("waiting for input 37% of the time: decoding")

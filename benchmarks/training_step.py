@@ -1,0 +1,101 @@
+"""Seconds of a training step: `python benchmarks/training_step.py [--size=512 --batch_size=8 --steps=10]`.
+
+The whole step (assignment, losses, gradients, clipping, update, average) on one drawn batch, and beside it, in turn, forward
+and backward of the network alone with a toy loss, the sum of squares, which is what peers' figures usually are.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from efficientdet.build import build_detector
+from efficientdet.device import peak_host_memory
+from efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.optimizer import build_optimizer
+from efficientdet.runtime import skip_graph_rewriting
+from efficientdet.train_step import build_train_step
+from efficientdet.weight_average import WeightAverage
+from model.dense_detector import DenseDetector
+from model.detector import named_variables
+from object_detection.structures import Batch, Objects
+
+CLASSES, OBJECTS = 90, 8
+
+
+def drawn_batch(size: int, batch_size: int) -> Batch:
+    """Noise with boxes."""
+    random = np.random.default_rng(0)
+    corners = random.uniform(0, size * 0.7, (batch_size, OBJECTS, 2)).astype(np.float32)
+    sides = random.uniform(size * 0.02, size * 0.3, (batch_size, OBJECTS, 2)).astype(np.float32)
+    slots = (batch_size, OBJECTS)
+    return Batch(
+        images=tf.constant(random.integers(0, 256, (batch_size, size, size, 3), np.uint8)),
+        sizes=tf.constant(np.full((batch_size, 2), size, np.int32)),
+        objects=Objects(boxes=tf.constant(np.concatenate([corners, corners + sides], axis=-1)),
+                        classes=tf.constant(random.integers(0, CLASSES, slots, np.int32)),
+                        valid=tf.ones(slots, tf.bool), crowd=tf.zeros(slots, tf.bool)),
+        image_ids=tf.range(batch_size, dtype=tf.int64), scales=tf.ones([batch_size, 2]))
+
+
+def whole_step(detector: DenseDetector, hparams, batch: Batch) -> Callable[[], float]:
+    """As the training loop calls it, the report read each time."""
+    optimizer = build_optimizer(hparams, precision=keras.config.dtype_policy().name)
+    optimizer.build(detector.network.trainable_variables)
+    average = WeightAverage(list(named_variables(detector.network).values()), decay=hparams.moving_average_decay)
+    step = build_train_step(detector, optimizer, average, compiled=False)
+    return lambda: float(step(batch, 0.001)["loss"])
+
+
+def toy_step(detector: DenseDetector, batch: Batch) -> Callable[[], float]:
+    """Forward and backward of the network."""
+    pixels = detector.normalise(batch.images, batch.sizes)
+    weights = [variable.value for variable in detector.network.trainable_variables]
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape:
+            loss = sum(tf.reduce_sum(tf.square(output)) for output in detector.network(pixels, training=True))
+        return loss, tape.gradient(loss, weights)
+
+    return lambda: float(step()[0])
+
+
+def main() -> None:
+    """Medians."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", type=int, default=512)
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--precision", default="float32", choices=["float32", "mixed_bfloat16"])
+    arguments = parser.parse_args()
+    skip_graph_rewriting()
+    keras.config.set_dtype_policy(arguments.precision)
+    keras.utils.set_random_seed(0)
+    hparams = hyperparameters_of("efficientdet-d0", {"image_size": arguments.size})
+    detector = build_detector(hparams, num_classes=CLASSES, precision=arguments.precision)
+    batch = drawn_batch(arguments.size, arguments.batch_size)
+    steps = {"whole step": whole_step(detector, hparams, batch), "network, toy loss": toy_step(detector, batch)}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(arguments.steps + 1):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            if number:  # the first compiles
+                seconds[name].append(time.perf_counter() - start)
+    for name, values in seconds.items():
+        median = statistics.median(values)
+        print(f"{name:<18} {arguments.batch_size / median:6.2f} images/s, {median:.3f} s a step, {min(values):.3f} to "
+              f"{max(values):.3f}")
+    print(f"peak memory        {peak_host_memory() / 2**20:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

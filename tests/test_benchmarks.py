@@ -1,0 +1,44 @@
+"""Each script of benchmarks/ once, briefly: that it runs and says what it should; never how long it takes."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from drawn_records import draw_records
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def run(script, *flags):
+    done = subprocess.run([sys.executable, str(REPOSITORY / "benchmarks" / script), *flags], capture_output=True, text=True,
+                          timeout=300, env={**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_evaluation():
+    shown = run("evaluation.py", "--images=30", "--runs=1")
+    assert "30 images, 3000 detections" in shown
+    assert float(re.search(r"largest difference to pycocotools (\S+)", shown).group(1)) < 1e-9
+    assert 0.02 < float(re.search(r"AP (\S+);", shown).group(1)) < 0.5
+
+
+def test_input(tmp_path):
+    drawn = draw_records(tmp_path, images={"train": 16}, side=64)
+    shown = run("input.py", f"--records={drawn.folder}/train-*.tfrecord", "--size=128", "--seconds=0.2", "--runs=1")
+    assert [line.split("  ")[0] for line in shown.splitlines()[:3]] == ["decoded whole", "ours", "yardstick"]
+    assert re.search(r"ours: \d\.\d\d of decoding, \d+\.\d times the yardstick", shown)
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_training_step(precision):
+    shown = run("training_step.py", "--size=64", "--batch_size=2", "--steps=1", f"--precision={precision}")
+    assert len(re.findall(r"\d images/s, \d", shown)) == 2
+    assert "peak memory" in shown
+
+
+def test_peer_says_how_it_is_used():
+    assert "effdet" in run("peer_effdet.py", "--help")
