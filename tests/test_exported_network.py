@@ -35,6 +35,7 @@ def with_drawn_statistics(detector):
 @pytest.fixture(scope="module")
 def small_d0():
     """At a size whose levels are no multiples of each other."""
+    keras.utils.set_random_seed(0)
     hparams = hyperparameters_of("efficientdet-d0", {"image_size": "136x200"})
     return with_drawn_statistics(build_detector(hparams, num_classes=4, precision="float32"))
 
