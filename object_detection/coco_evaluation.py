@@ -1,19 +1,25 @@
 """The COCO measures (Lin et al. 2014, https://cocodataset.org/#detection-eval).
 
-pycocotools is the measure; faster-coco-eval computes the same numbers ten times as fast, which the tests hold it to. Here it
-is fed, kept quiet, and asked why where the answer is 0.
+pycocotools is the measure; `coco_matching` computes the same numbers many times faster, which the tests hold it to. Here it
+is fed, and asked why where the answer is 0.
 """
 
-import contextlib
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from faster_coco_eval import COCO, COCOeval_faster
 from pycocotools import mask
 
 from object_detection.coco_ground_truth import GroundTruth
+from object_detection.coco_matching import (
+    IOU_THRESHOLDS,
+    Curves,
+    Founds,
+    Overlap,
+    Truths,
+    box_overlap,
+    curves,
+)
 from object_detection.coco_results import DetectionRows, boxes_xywh
 
 MEASURE_NAMES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl")
@@ -65,16 +71,20 @@ class CocoEvaluator:
 
     def __init__(self, ground_truth: GroundTruth):
         self._ground_truth = ground_truth
+        annotations = ground_truth.annotations
+        self._image_ids = np.array([annotation["image_id"] for annotation in annotations], np.int64)
+        self._category_ids = np.array([annotation["category_id"] for annotation in annotations], np.int64)
+        self._areas = np.array([annotation["area"] for annotation in annotations], np.float64)
+        self._crowd = np.array([annotation["iscrowd"] for annotation in annotations], bool)
+        self._boxes = np.array([annotation["bbox"] for annotation in annotations], np.float64).reshape(-1, 4)
 
     def evaluate(self, rows: DetectionRows) -> CocoMeasures:
         """The COCO numbers of the images looked at (`rows.evaluated_ids`), an image without detections included."""
-        annotations = [
-            {"id": number, "image_id": image_id, "category_id": category_id, "bbox": box, "area": box[2] * box[3],
-             "score": score, "iscrowd": 0}
-            for number, (image_id, category_id, box, score) in enumerate(
-                zip(rows.image_ids.tolist(), rows.category_ids.tolist(), boxes_xywh(rows.boxes).tolist(),
-                    rows.scores.tolist(), strict=True), start=1)]
-        measured = self._measure(annotations, image_ids=rows.evaluated_ids.tolist(), iou_type="bbox")
+        boxes = boxes_xywh(rows.boxes)
+        measured = self._measure(
+            Founds(rows.image_ids, rows.category_ids, boxes[:, 2] * boxes[:, 3], rows.scores),
+            image_ids=rows.evaluated_ids, overlap_of=lambda found, truth: box_overlap(
+                boxes[found], self._boxes[truth], self._crowd[truth]))
         explanation = explain_poor_result(self._ground_truth, rows) if measured.numbers["AP"] <= 0 else ""
         return CocoMeasures(**{**vars(measured), "explanation": explanation})
 
@@ -85,62 +95,83 @@ class CocoEvaluator:
         With `iou_type` "segm" overlap and area are the masks', also where a result has a box beside its mask
         (pycocotools' own loader then takes the box's area).
         """
-        annotations = [{**result, "id": number, "iscrowd": 0, "area": self._area(result, iou_type=iou_type)}
-                       for number, result in enumerate(results, start=1)]
-        return self._measure(annotations, image_ids=image_ids, iou_type=iou_type)
+        def values(key: str, kind: type) -> np.ndarray:
+            return np.array([result[key] for result in results], kind)
 
-    def _area(self, result: dict, *, iou_type: str) -> float:
         if iou_type == "bbox":
-            return result["bbox"][2] * result["bbox"][3]
-        height, width = self._ground_truth.image_sizes[result["image_id"]]
-        shape = result["segmentation"]
-        if isinstance(shape, list):
-            shape = mask.merge(mask.frPyObjects(shape, height, width))
-        elif isinstance(shape["counts"], list):
-            shape = mask.frPyObjects(shape, height, width)
-        return float(mask.area(shape))
+            boxes = values("bbox", np.float64).reshape(-1, 4)
+            areas = boxes[:, 2] * boxes[:, 3]
 
-    def _measure(self, annotations: Sequence[dict], *, image_ids: Sequence[int], iou_type: str) -> CocoMeasures:
-        # The engine keeps ids in float64, in which large ones that are neighbours are one. Numbers in the same order, as
-        # among equal scores the image with the lower id comes first.
-        known = self._ground_truth.image_sizes
-        numbers = {image_id: number for number, image_id in enumerate(sorted({*known, *image_ids}), start=1)}
-        truth, found = (self._coco_index(listed, numbers) for listed in (self._ground_truth.annotations, annotations))
-        evaluation = COCOeval_faster(truth, found, iou_type)
-        evaluation.params.imgIds = sorted({numbers[image_id] for image_id in image_ids})
-        with contextlib.redirect_stdout(io.StringIO()):
-            evaluation.evaluate()
-            evaluation.accumulate()
-            evaluation.summarize()
+            def overlap_of(found: np.ndarray, truth: np.ndarray) -> Overlap:
+                return box_overlap(boxes[found], self._boxes[truth], self._crowd[truth])
+        else:
+            masks = [self._encoded_mask(result) for result in results]
+            areas = np.array([mask.area(encoded) for encoded in masks], np.float64)
+
+            def overlap_of(found: np.ndarray, truth: np.ndarray) -> Overlap:
+                return _mask_overlap([masks[i] for i in found], [self._encoded_mask(self._ground_truth.annotations[i])
+                                                                 for i in truth], self._crowd[truth])
+
+        founds = Founds(values("image_id", np.int64), values("category_id", np.int64), areas, values("score", np.float64))
+        return self._measure(founds, image_ids=np.asarray(image_ids, np.int64), overlap_of=overlap_of)
+
+    def _encoded_mask(self, item: dict) -> dict:
+        """The run lengths of a result or an annotation; polygons and plain lists are encoded."""
+        height, width = self._ground_truth.image_sizes[item["image_id"]]
+        shape = item["segmentation"]
+        if isinstance(shape, list):
+            return mask.merge(mask.frPyObjects(shape, height, width))
+        return mask.frPyObjects(shape, height, width) if isinstance(shape["counts"], list) else shape
+
+    def _measure(self, founds: Founds, *, image_ids: np.ndarray,
+                 overlap_of: Callable[[np.ndarray, np.ndarray], Overlap]) -> CocoMeasures:
+        """`founds` with image and category ids for numbers; `overlap_of` the rows that are kept, by their numbers."""
+        images = np.unique(image_ids)
+        category_ids = np.array(list(self._ground_truth.categories), np.int64)
+        found = np.flatnonzero(np.isin(founds.images, images) & np.isin(founds.classes, category_ids))
+        truth = np.flatnonzero(np.isin(self._image_ids, images))
+
+        def numbered(image: np.ndarray, category: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return np.searchsorted(images, image), np.searchsorted(category_ids, category)
+
+        result = curves(
+            Founds(*numbered(founds.images[found], founds.classes[found]), founds.areas[found], founds.scores[found]),
+            Truths(*numbered(self._image_ids[truth], self._category_ids[truth]), self._areas[truth], self._crowd[truth]),
+            num_classes=len(category_ids), overlap=overlap_of(found, truth))
         labels = _class_labels(self._ground_truth)
-        precision = evaluation.eval["precision"][:, :, :, 0, -1]  # [T, R, K]: every size, 100 detections
-        objects = self._objects(set(image_ids))
+        objects = dict(zip(*np.unique(self._category_ids[truth][~self._crowd[truth]], return_counts=True), strict=True))
         return CocoMeasures(
-            numbers=dict(zip(MEASURE_NAMES, map(float, evaluation.stats[:len(MEASURE_NAMES)]), strict=True)),
-            class_ap={label: float(precision[:, :, k].mean()) for k, label in enumerate(labels.values())},
-            class_objects={label: objects.get(category_id, 0) for category_id, label in labels.items()},
-            images=len(evaluation.params.imgIds),
-            unknown_images=len(set(image_ids) - self._ground_truth.image_sizes.keys()),
-            detections=len(annotations),
+            numbers=_numbers(result),
+            class_ap={label: float(result.precision[:, :, k, 0].mean()) for k, label in enumerate(labels.values())},
+            class_objects={label: int(objects.get(category_id, 0)) for category_id, label in labels.items()},
+            images=len(images),
+            unknown_images=len(set(images.tolist()) - self._ground_truth.image_sizes.keys()),
+            detections=len(founds.scores),
             explanation="",
         )
 
-    def _coco_index(self, annotations: Sequence[dict], numbers: Mapping[int, int]) -> COCO:
-        images = [{"id": numbers[image_id]} if size is None
-                  else {"id": numbers[image_id], "height": size[0], "width": size[1]}
-                  for image_id, size in self._ground_truth.image_sizes.items()]
-        categories = [{"id": category_id, "name": name} for category_id, name in self._ground_truth.categories.items()]
-        counted = [{**annotation, "image_id": numbers[annotation["image_id"]]} for annotation in annotations
-                   if annotation["image_id"] in numbers]
-        with contextlib.redirect_stdout(io.StringIO()):
-            return COCO({"images": images, "categories": categories, "annotations": counted})
 
-    def _objects(self, image_ids: set[int]) -> dict[int, int]:
-        counts: dict[int, int] = {}
-        for annotation in self._ground_truth.annotations:
-            if annotation["image_id"] in image_ids and not annotation["iscrowd"]:
-                counts[annotation["category_id"]] = counts.get(annotation["category_id"], 0) + 1
-        return counts
+def _numbers(result: Curves) -> dict[str, float]:
+    """The 12 of MEASURE_NAMES: means over the classes that have objects."""
+    def mean(values: np.ndarray) -> float:
+        present = values[values > -1]
+        return float(present.mean()) if present.size else -1.0
+
+    precision, recall = result.precision, result.recall
+    at = [int(np.argmin(abs(IOU_THRESHOLDS - threshold))) for threshold in (0.5, 0.75)]
+    values = [precision[..., 0], *(precision[t, :, :, 0] for t in at), *(precision[..., a] for a in (1, 2, 3)),
+              *(recall[:, :, 0, m] for m in (0, 1, 2)), *(recall[:, :, a, 2] for a in (1, 2, 3))]
+    return dict(zip(MEASURE_NAMES, map(mean, values), strict=True))
+
+
+def _mask_overlap(found: Sequence[dict], truth: Sequence[dict], crowd: np.ndarray) -> Overlap:
+    """As `box_overlap`, of run lengths."""
+    def overlap(founds: np.ndarray, truths: np.ndarray) -> np.ndarray:
+        return np.stack([
+            mask.iou([found[i] for i in one], [truth[i] for i in other], crowd[other].astype(np.uint8))
+            for one, other in zip(founds, truths, strict=True)])
+
+    return overlap
 
 
 def _class_labels(ground_truth: GroundTruth) -> dict[int, str]:

@@ -30,7 +30,6 @@ KNOWN_IN = {
     "jax": {"efficientdet.train_step", "efficientdet.runtime", "efficientdet.distributed",
             "efficientdet.device"},
     "horovod": {"efficientdet.distributed"},
-    "faster_coco_eval": {"object_detection.coco_evaluation"},
     "pycocotools": {"object_detection.coco_evaluation", "dataset.*"},  # in dataset/ for the masks of records
     "PIL": {"object_detection.drawing", "dataset.*", "efficientdet.annotate", "efficientdet.image_files"},
     "absl": {"dataset.*", "efficientdet.flags", *ENTRY_POINTS},

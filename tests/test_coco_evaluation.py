@@ -186,6 +186,45 @@ def test_random_detections_against_pycocotools_own_reader(tmp_path):
     np.testing.assert_allclose(list(measures.class_ap.values()), per_class, atol=1e-12)
 
 
+def pycocotools_numbers(truth, results, *, image_ids):
+    """By its own documentation's lines, and its precision and recall."""
+    index = COCO()
+    index.dataset = {"images": [{"id": image_id} for image_id in truth.image_sizes],
+                     "annotations": [dict(annotation) for annotation in truth.annotations],
+                     "categories": [{"id": category_id} for category_id in truth.categories]}
+    index.createIndex()
+    oracle = COCOeval(index, index.loadRes(results), "bbox")
+    oracle.params.imgIds = sorted(image_ids)
+    oracle.evaluate()
+    oracle.accumulate()
+    oracle.summarize()
+    return oracle.stats
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_ties_crowds_and_more_than_100_detections(seed):
+    """On a coarse grid boxes and overlaps coincide, and scores of one decimal do: the order among equals is pycocotools'."""
+    random = np.random.default_rng(seed)
+    step, images = (16, 24, 40)[seed % 3], list(random.permutation(6).tolist())
+
+    def boxes(count):
+        return np.concatenate([random.integers(0, 6, (count, 2)), random.integers(1, 4, (count, 2))], axis=1) * step
+
+    objects = [(int(random.choice(images)), int(random.choice([3, 7])), tuple(map(float, box)), int(random.random() < 0.2))
+               for box in boxes(60)]
+    truth = ground_truth(objects, images=images, categories=[*CATEGORIES, {"id": 9, "name": "absent"}])
+    results = [{"image_id": image_id, "category_id": int(random.choice([3, 7, 9])), "bbox": list(map(float, box)),
+                "score": round(float(random.random()), 1)}
+               for image_id, count in zip(images, (260, 40, 3, 0, 9, 30), strict=True) for box in boxes(count)]
+    results += [{"image_id": image_id, "category_id": category_id, "bbox": list(box), "score": round(float(random.random()), 1)}
+                for image_id, category_id, box, _ in objects[::2]]
+    looked_at = images[:5]
+    wanted = pycocotools_numbers(truth, [dict(result) for result in results], image_ids=looked_at)
+    assert 0.05 < wanted[0] < 0.9
+    found = CocoEvaluator(truth).evaluate_results(results, image_ids=looked_at)
+    assert list(found.numbers.values()) == wanted.tolist()
+
+
 def rows_of(results, *, image_ids):
     """Rows from a COCO list of results."""
     return detections([(r["image_id"], r["category_id"], r["bbox"], r["score"]) for r in results], images=image_ids)
