@@ -33,7 +33,7 @@ from efficientdet.inspection import ModelConfig, open_model
 from efficientdet.predict import Predict, build_predict, detector_network, exported_predict
 from efficientdet.runtime import start_runtime
 from model.dense_detector import DenseDetector
-from object_detection.host_suppression import NetworkOutputs, detections_on_host
+from object_detection.host_suppression import NetworkOutputs, detections_on_host, stacked
 from object_detection.suppression import detections_from_outputs
 
 WARM_UP_RUNS = 10
@@ -204,10 +204,11 @@ def _exported_programs(detector: DenseDetector, *, runtime: str) -> Programs:
     network = detector_network(detector, runtime=runtime)
     return Programs(
         predict=exported_predict(detector, network),
-        # Copies, as the images of a batch share buffers: the whole takes less than its parts.
-        network=lambda images, sizes: [NetworkOutputs(*map(np.copy, outputs))
-                                       for outputs in network(np.asarray(images), np.asarray(sizes))],
-        post_processing=lambda *outputs: detections_on_host(outputs, detector.anchors, config=detector.config.suppression))
+        # Outputs are copied, as the images of a batch share buffers: the whole takes less than its parts.
+        network=lambda images, sizes: network(
+            np.asarray(images), np.asarray(sizes), lambda outputs: NetworkOutputs(*map(np.copy, outputs))),
+        post_processing=lambda *images: stacked([
+            detections_on_host(outputs, detector.anchors, config=detector.config.suppression) for outputs in images]))
 
 
 class Images:

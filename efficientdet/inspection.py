@@ -146,7 +146,7 @@ def export_network(config: ModelConfig, path: str) -> None:
 
     Raises RuntimeError where they differ.
     """
-    from efficientdet.exported_network import exported_network
+    from efficientdet.exported_network import ExportedNetwork
     from efficientdet.onnx_export import export_onnx
 
     restored, _ = open_model(config)
@@ -156,7 +156,7 @@ def export_network(config: ModelConfig, path: str) -> None:
     size = detector.config.image_size
     images = np.random.default_rng(0).integers(0, 256, (1, *size, 3), np.uint8)
     sizes = np.int32([[size[0], size[1] * 3 // 4]])
-    [found] = exported_network(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes)
+    [found] = ExportedNetwork(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, lambda outputs: outputs)
     wanted = [np.asarray(output)[0] for output in detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))]
     difference = max(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max())
                      for ours, theirs in zip(found[:2], wanted, strict=True))

@@ -6,11 +6,11 @@ import numpy as np
 from keras import ops
 
 from efficientdet import device
-from efficientdet.exported_network import Network, exported_network
+from efficientdet.exported_network import ExportedNetwork
 from model.dense_detector import DenseDetector
 from model.detector import Detector
 from object_detection.box_geometry import clip_boxes
-from object_detection.host_suppression import detections_on_host
+from object_detection.host_suppression import detections_on_host, stacked
 from object_detection.structures import Detections, Tensor
 
 Predict = Callable[[Tensor, Tensor, Tensor], Detections]
@@ -35,18 +35,19 @@ def detections_in_original(detector: Detector, images: Tensor, sizes: Tensor, sc
     return detections._replace(boxes=boxes * ops.concatenate([scales, scales], axis=-1)[:, None])
 
 
-def detector_network(detector: DenseDetector, *, runtime: str) -> Network:
+def detector_network(detector: DenseDetector, *, runtime: str) -> ExportedNetwork:
     """The detector's network as it is now, in another runtime."""
     from efficientdet.onnx_export import onnx_model
 
-    return exported_network(onnx_model(detector).SerializeToString(), runtime=runtime)
+    return ExportedNetwork(onnx_model(detector).SerializeToString(), runtime=runtime)
 
 
-def exported_predict(detector: DenseDetector, network: Network) -> Predict:
+def exported_predict(detector: DenseDetector, network: ExportedNetwork) -> Predict:
     """`build_predict` around a network that another runtime runs."""
     def predict(images, sizes, scales):
         images, sizes, scales = np.asarray(images), np.asarray(sizes, np.int32), np.asarray(scales)
-        found = detections_on_host(network(images, sizes), detector.anchors, config=detector.config.suppression)
+        found = stacked(network(images, sizes, lambda outputs: detections_on_host(
+            outputs, detector.anchors, config=detector.config.suppression)))
         limits = np.tile(sizes.astype(np.float32), 2)[:, None]
         return found._replace(boxes=np.clip(found.boxes, 0, limits) * np.tile(scales, 2)[:, None])
 

@@ -4,7 +4,7 @@ An image's loop looks at its best candidates first. Scores only fall, so once th
 candidate left out, the others could not have changed anything; where that is not so, all candidates take part.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,12 +24,8 @@ class NetworkOutputs(NamedTuple):
     best_logits: np.ndarray  # [A] float32, the highest of each anchor
 
 
-def detections_on_host(images: Iterable[NetworkOutputs], anchors: np.ndarray, *, config: SuppressionConfig) -> Detections:
-    """B images, anchors [A, 4] float32 -> Detections of arrays with D = max_detections."""
-    return Detections(*map(np.stack, zip(*(_detect(outputs, anchors, config) for outputs in images), strict=True)))
-
-
-def _detect(outputs: NetworkOutputs, anchors, config: SuppressionConfig) -> tuple[np.ndarray, ...]:
+def detections_on_host(outputs: NetworkOutputs, anchors: np.ndarray, *, config: SuppressionConfig) -> Detections:
+    """Of one image, anchors [A, 4] float32: Detections of arrays with D = max_detections and without B."""
     logits, deltas, best_of_anchor = outputs
     for count in (min(_FIRST_CANDIDATES, config.candidates), config.candidates):
         scores, classes, numbers = _top_candidates(logits, best_of_anchor, count)
@@ -45,7 +41,12 @@ def _detect(outputs: NetworkOutputs, anchors, config: SuppressionConfig) -> tupl
         padded[:found] = values
         return padded
 
-    return in_slots(boxes[chosen]), in_slots(chosen_scores), in_slots(classes[chosen]), np.arange(slots) < found
+    return Detections(in_slots(boxes[chosen]), in_slots(chosen_scores), in_slots(classes[chosen]), np.arange(slots) < found)
+
+
+def stacked(images: Sequence[Detections]) -> Detections:
+    """Those of B images as one batch."""
+    return Detections(*map(np.stack, zip(*images, strict=True)))
 
 
 def _top_candidates(logits, best_of_anchor, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -83,7 +84,8 @@ def _suppress(boxes, scores, classes, config: SuppressionConfig) -> tuple[np.nda
     remaining = np.where(scores > config.score_threshold, scores, np.float32(0))
     top, left, bottom, right = (np.ascontiguousarray(side) for side in boxes.T)
     bottom, right = bottom + np.float32(config.iou_pixel_offset), right + np.float32(config.iou_pixel_offset)
-    areas = np.maximum(bottom - top, 0) * np.maximum(right - left, 0)
+    with np.errstate(over="ignore"):  # boxes of a detector that has learnt nothing
+        areas = np.maximum(bottom - top, 0) * np.maximum(right - left, 0)
     groups = [np.flatnonzero(classes == k) for k in range(classes.max() + 1)] if config.per_class else None
     chosen, chosen_scores = [], []
     for _ in range(config.max_detections):

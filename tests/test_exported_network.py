@@ -8,25 +8,40 @@ import pytest
 from miniature import miniature_detector
 
 from efficientdet.build import build_detector
-from efficientdet.exported_network import exported_network
+from efficientdet.exported_network import ExportedNetwork
 from efficientdet.hyperparameters import hyperparameters_of
 from efficientdet.onnx_export import onnx_model
 from efficientdet.predict import build_predict, detector_network, exported_predict
 from object_detection.errors import InputError
-from object_detection.host_suppression import NetworkOutputs, detections_on_host
+from object_detection.host_suppression import NetworkOutputs, detections_on_host, stacked
 from object_detection.suppression import SuppressionConfig, detections_from_outputs
 
 RUNTIMES = ("onnxruntime", "openvino")
 
 
+def copied(outputs):
+    return NetworkOutputs(*map(np.copy, outputs))
+
+
+def found_on_host(logits, deltas, anchors, config):
+    return stacked([detections_on_host(NetworkOutputs(*image, image[0].max(axis=-1)), anchors, config=config)
+                    for image in zip(logits, deltas, strict=True)])
+
+
 def with_drawn_statistics(detector):
-    """Weights and statistics that no layer could be left out or exchanged with."""
+    """Weights and statistics that no layer could be left out or exchanged with, near enough to those of images that they
+    reach the outputs."""
     random = np.random.default_rng(0)
-    for variable in detector.network.variables:
-        if variable.path.endswith("moving_variance"):
-            variable.assign(random.uniform(0.5, 2.0, variable.shape))
-        elif variable.dtype == "float32":
-            variable.assign(np.asarray(variable) + random.normal(size=variable.shape) * 0.05)
+    for variable in detector.network.trainable_variables:
+        values = np.asarray(variable)
+        variable.assign(values + random.normal(size=values.shape) * (0.1 * values.std() if values.ndim > 1 else 0.05))
+    norms = [layer for layer in detector.network._flatten_layers() if hasattr(layer, "moving_variance")]
+    for layer in norms:
+        layer.momentum = 0.0
+    detector.network(detector.normalise(*map(keras.ops.convert_to_tensor, inputs(detector))), training=True)
+    for layer in norms:
+        for variable in (layer.moving_mean, layer.moving_variance):
+            variable.assign(np.asarray(variable) * random.uniform(0.8, 1.2, variable.shape))
     return detector
 
 
@@ -49,7 +64,8 @@ def test_the_outputs_are_those_of_the_network(small_d0, runtime):
     images, sizes = inputs(small_d0)
     wanted = small_d0.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))
     wanted = [np.asarray(output) for output in wanted]
-    images = detector_network(small_d0, runtime=runtime)(images, sizes)
+    images = detector_network(small_d0, runtime=runtime)(images, sizes, copied)
+    assert np.abs(wanted[0][0] - wanted[0][1]).max() > 0.1  # the image reaches the outputs
     for image, found in enumerate(images):
         for values, output in zip(found, (*wanted, wanted[0].max(axis=-1)), strict=True):
             assert output[image].std() > 0.01
@@ -61,7 +77,7 @@ def test_a_network_whose_images_are_normalised_twice(small_d0):
     twice.config = replace(twice.config, normalisations=2)
     images, sizes = inputs(twice)
     wanted = twice.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))
-    for image, found in enumerate(detector_network(twice, runtime="onnxruntime")(images, sizes)):
+    for image, found in enumerate(detector_network(twice, runtime="onnxruntime")(images, sizes, copied)):
         np.testing.assert_allclose(found.class_logits, np.asarray(wanted[0])[image], rtol=1e-4, atol=1e-4)
 
 
@@ -74,14 +90,18 @@ def test_a_layer_without_translation_is_named():
         onnx_model(detector)
 
 
-def test_detections_in_original_pixels_are_the_same(small_d0):
+def test_detections_in_original_pixels_are_the_same():
     """Of the same outputs: where the networks differ in the last bit, near-equal scores change places."""
-    images, sizes = inputs(small_d0)
+    detector = miniature_detector()
+    images, sizes = inputs(detector)
     scales = np.float32([[1.0, 1.0], [2.5, 3.0]])
-    wanted = build_predict(small_d0, compiled=False)(images, sizes, scales)
-    logits, deltas = (np.asarray(output) for output in small_d0.outputs(*map(keras.ops.convert_to_tensor, (images, sizes))))
-    found = exported_predict(small_d0, lambda *_: map(NetworkOutputs, logits, deltas, logits.max(axis=-1)))(
-        images, sizes, scales)
+    wanted = build_predict(detector, compiled=False)(images, sizes, scales)
+    logits, deltas = (np.asarray(output) for output in detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes))))
+
+    def network(images, sizes, read):
+        return list(map(read, map(NetworkOutputs, logits, deltas, logits.max(axis=-1))))
+
+    found = exported_predict(detector, network)(images, sizes, scales)
     assert np.asarray(wanted.valid).any(axis=1).all()
     for ours, theirs in zip(found, wanted, strict=True):
         np.testing.assert_allclose(ours, np.asarray(theirs), rtol=1e-4, atol=1e-2)
@@ -96,11 +116,25 @@ def test_each_runtime_detects(small_d0, runtime):
     assert (found.boxes[1][:, 2] <= sizes[1, 0]).all()
 
 
-def test_threads_are_a_choice(small_d0):
-    model = onnx_model(small_d0).SerializeToString()
-    images, sizes = inputs(small_d0, count=1)
-    [one], [two] = (exported_network(model, runtime="onnxruntime", threads=threads)(images, sizes) for threads in (1, 2))
-    np.testing.assert_allclose(one.class_logits, two.class_logits, atol=1e-4)
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_images_side_by_side_are_those_one_after_the_other(small_d0, runtime, cores):
+    height, width = small_d0.config.image_size
+    images = np.random.default_rng(3).integers(0, 256, (5, height, width, 3), np.uint8)
+    sizes = np.int32([[height, width - 20 * i] for i in range(5)])
+    network = ExportedNetwork(onnx_model(small_d0).SerializeToString(), runtime=runtime, cores=cores)
+    alone = [network(images[i : i + 1], sizes[i : i + 1], copied)[0] for i in range(5)]
+    assert np.ptp([outputs.class_logits for outputs in alone], axis=0).max() > 0.01
+    for one, other in zip(network(images, sizes, copied), alone, strict=True):
+        np.testing.assert_allclose(one.class_logits, other.class_logits, rtol=1e-4, atol=1e-4)
+
+
+def test_an_error_in_reading_is_the_callers(small_d0):
+    images, sizes = inputs(small_d0)
+    network = detector_network(small_d0, runtime="onnxruntime")
+    with pytest.raises(ZeroDivisionError):
+        network(images, sizes, lambda outputs: 1 / 0)
+    assert len(network(images, sizes, copied)) == 2
 
 
 # --- candidates and suppression on the host
@@ -119,7 +153,7 @@ def test_the_host_finds_what_the_device_finds(options, spread):
     logits[:, ::7] = logits[:, 1::7]  # ties
     deltas = np.float32(random.normal(0, 0.3, (2, 700, 4)))
     wanted = detections_from_outputs(*map(keras.ops.convert_to_tensor, (logits, deltas, anchors)), config=config)
-    found = detections_on_host(map(NetworkOutputs, logits, deltas, logits.max(axis=-1)), anchors, config=config)
+    found = found_on_host(logits, deltas, anchors, config)
     np.testing.assert_array_equal(found.valid, np.asarray(wanted.valid))
     np.testing.assert_array_equal(found.classes, np.asarray(wanted.classes))
     np.testing.assert_allclose(found.scores, np.asarray(wanted.scores), rtol=1e-5, atol=1e-7)
@@ -130,6 +164,6 @@ def test_nothing_above_the_threshold_is_no_detection():
     logits = np.full((30, 2), -20.0, np.float32)
     nothing = NetworkOutputs(logits, np.zeros((30, 4), np.float32), logits.max(axis=-1))
     anchors = np.tile(np.float32([0, 0, 9, 9]), (30, 1))
-    found = detections_on_host([nothing], anchors, config=SuppressionConfig(max_detections=5))
+    found = detections_on_host(nothing, anchors, config=SuppressionConfig(max_detections=5))
     assert not found.valid.any()
-    assert found.boxes.shape == (1, 5, 4)
+    assert found.boxes.shape == (5, 4)
