@@ -8,13 +8,14 @@ what one with twice the batch would, and a run may start at any step. Augmentati
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import tensorflow as tf
 
 from dataset import transforms
 from dataset.class_names import ClassNames
+from dataset.decoded_cache import DecodedCache
 from dataset.record_batches import RecordBatches, Rows
 from dataset.record_index import RecordIndex, RecordReader
 from dataset.records import parse_record
@@ -64,13 +65,14 @@ def steps_per_epoch(num_examples_per_epoch: int, config: InputConfig, *, world_s
 
 
 def training_dataset(
-    index: RecordIndex, config: InputConfig, *, first_position: int = 0, rank: int = 0, world_size: int = 1
+    index: RecordIndex, config: InputConfig, *, first_position: int = 0, rank: int = 0, world_size: int = 1,
+    cache: DecodedCache | None = None,
 ) -> RecordBatches:
     """Endless batches (`Batch`) of one rank from a position of the stream on; nothing that came before is read.
 
     Iterating raises InputError, in one line with file, offset and image, for a record that cannot be used (a category id
     that is not in the configuration, an undecodable image) and for a file that has vanished or shrunk. More than M boxes:
-    the largest stay.
+    the largest stay. A cache belongs to one index.
     """
     reader, order = RecordReader(index), _Order(len(index), config.seed)
 
@@ -79,19 +81,19 @@ def training_dataset(
         positions = first_position + (step * world_size + rank) * config.batch_size + row
         return Rows(order.records(positions), positions)
 
-    def read(sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def read(sample: np.ndarray) -> tuple[np.ndarray, ...]:
         numbers, positions = rows(np.arange(sample, sample + _READ_GROUP))
-        return np.array(reader.read(numbers), dtype=object), positions
+        return np.array(reader.read(numbers), dtype=object), positions, numbers
 
-    def read_group(sample: Tensor) -> tuple[Tensor, Tensor]:
-        encoded, positions = tf.numpy_function(read, [sample], (tf.string, tf.int64), stateful=False)
-        return tf.ensure_shape(encoded, [_READ_GROUP]), tf.ensure_shape(positions, [_READ_GROUP])
+    def read_group(sample: Tensor) -> tuple[Tensor, ...]:
+        group = tf.numpy_function(read, [sample], (tf.string, tf.int64, tf.int64), stateful=False)
+        return tuple(tf.ensure_shape(values, [_READ_GROUP]) for values in group)
 
     groups = tf.data.Dataset.range(0, np.iinfo(np.int64).max - _READ_GROUP, _READ_GROUP)
     examples = (
         groups.map(read_group, num_parallel_calls=_READS_IN_FLIGHT)
         .unbatch()
-        .map(_training_example(config), num_parallel_calls=tf.data.AUTOTUNE)
+        .map(_training_example(config, cache), num_parallel_calls=tf.data.AUTOTUNE)
     )
     batches = examples.batch(config.batch_size, drop_remainder=True)
     if config.pad_to_batch_maximum:
@@ -192,8 +194,8 @@ class _Order:
         return numbers
 
 
-def _training_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]:
-    def example(serialized: Tensor, position: Tensor) -> Batch:
+def _training_example(config: InputConfig, cache: DecodedCache | None = None) -> Callable[..., Batch]:
+    def example(serialized: Tensor, position: Tensor, number: Tensor | None = None) -> Batch:
         record = parse_record(serialized)
         source_size = transforms.image_size(record["encoded"])
         crop = transforms.draw_crop(
@@ -205,7 +207,9 @@ def _training_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]:
         )
         boxes, kept = transforms.crop_boxes(record["boxes"], crop, source_size=source_size)
         return Batch(
-            images=transforms.crop_image(record["encoded"], crop, size=config.image_size),
+            images=transforms.crop_image(
+                record["encoded"], crop, size=config.image_size,
+                window=transforms.decode_window if cache is None else partial(cache.window, number)),
             sizes=crop.size,
             objects=_objects(record, boxes, kept, config=config),
             image_ids=record["image_id"],

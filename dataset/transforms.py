@@ -5,6 +5,7 @@ Both resample with half-pixel bilinear interpolation without antialiasing, as th
 padding again after normalisation. h, w are the pixels of the original image, H, W those of the network input.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -82,9 +83,21 @@ def draw_crop(
     return Crop(offset=offset, window=window, size=crop_size, flip=draws[3] < flip_probability)
 
 
-def crop_image(encoded: Tensor, crop: Crop, *, size: tuple[int, int]) -> Tensor:
-    """Decode the window of an encoded image alone, resample it, mirror it and pad it: -> [H, W, 3] uint8."""
-    resized = _resize(_decode_window(encoded, crop), crop.size)
+def decode_window(encoded: Tensor, crop: Crop) -> Tensor:
+    """The window of an encoded image, of a JPEG without decoding the rest: [*crop.window, 3] uint8."""
+    place = tf.concat([crop.offset, crop.window], axis=0)
+    (top, left), (bottom, right) = tf.unstack(crop.offset), tf.unstack(crop.offset + crop.window)
+    return tf.cond(
+        tf.io.is_jpeg(encoded),
+        lambda: tf.io.decode_and_crop_jpeg(encoded, place, channels=3),
+        lambda: decode_image(encoded)[top:bottom, left:right],
+    )
+
+
+def crop_image(encoded: Tensor, crop: Crop, *, size: tuple[int, int],
+               window: Callable[[Tensor, Crop], Tensor] = decode_window) -> Tensor:
+    """Resample the window of an encoded image, mirror it and pad it: -> [H, W, 3] uint8."""
+    resized = _resize(window(encoded, crop), crop.size)
     flipped = tf.cond(crop.flip, lambda: tf.reverse(resized, [1]), lambda: resized)
     return _pad(flipped, size)
 
@@ -108,17 +121,6 @@ def crop_boxes(boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tenso
     mirrored_high = tf.stack([high[:, 0], limits[1] - low[:, 1]], axis=-1)
     plain = tf.concat([low, high], axis=-1)
     return tf.where(crop.flip, tf.concat([mirrored_low, mirrored_high], axis=-1), plain), kept
-
-
-def _decode_window(encoded: Tensor, crop: Crop) -> Tensor:
-    """[window_height, window_width, 3] uint8."""
-    place = tf.concat([crop.offset, crop.window], axis=0)
-    (top, left), (bottom, right) = tf.unstack(crop.offset), tf.unstack(crop.offset + crop.window)
-    return tf.cond(
-        tf.io.is_jpeg(encoded),
-        lambda: tf.io.decode_and_crop_jpeg(encoded, place, channels=3),
-        lambda: decode_image(encoded)[top:bottom, left:right],
-    )
 
 
 def _fitting_scale(source_size: Tensor, target: Tensor) -> Tensor:

@@ -53,6 +53,7 @@ class TrainingConfig:
     benchmark: bool = False
     benchmark_steps: int = 100
     use_fake_data: bool = False
+    cache: str = "none"
     validate: bool = False
     testdev_dir: str | None = None
     log_filename: str = "time_log.txt"

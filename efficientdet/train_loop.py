@@ -10,6 +10,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
+from dataset.decoded_cache import DecodedCache
 from dataset.pipeline import InputConfig, training_dataset
 from dataset.record_index import index_records
 from dataset.verify import verify_records
@@ -94,6 +95,7 @@ class _Training:
         self.mlperf.starts(platform=f"{world.size} x {device_name()}")
         self.saved_at, self.saved_step = time.monotonic(), -1
         self.told_of_stall = False
+        self.cache = DecodedCache(say=journal.say) if config.cache == "decoded" else None
 
     def run(self) -> dict[str, float]:
         """Everything, in order."""
@@ -178,7 +180,7 @@ class _Training:
         """From the image on that comes next."""
         inputs = self._input_config(self.config.batch_size * self.config.accumulate_steps)
         return iter(training_dataset(self.index, inputs, first_position=self.state.standing.images_seen,
-                                     rank=self.world.rank, world_size=self.world.size))
+                                     rank=self.world.rank, world_size=self.world.size, cache=self.cache))
 
     def _epochs(self) -> float:
         """All steps that are left; returns the mean loss of the last epoch."""
