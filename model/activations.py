@@ -1,19 +1,24 @@
-"""Activations as layers, by name; SiLU in the form whose gradient costs least."""
+"""Activations as layers, by name; SiLU in the form that costs least."""
+
+import math
 
 import keras
 from keras import ops
 
+from model import tensorflow_cpu
+
+_SMALL = 2**14  # numbers of one image; calling a program of its own would cost more than they do
+
 
 @keras.saving.register_keras_serializable("efficientdet")
 class SiLU(keras.layers.Layer):
-    """x sigmoid(x), as a product. [B, ..] -> the same shape.
+    """x sigmoid(x), as a product: Keras's own computes the sigmoid anew for its gradient. [B, ..] -> the same shape."""
 
-    TensorFlow's own SiLU computes the sigmoid anew for its gradient, in eight passes over memory; that of the product takes
-    four. On a CPU that is a quarter of what the activations of a training step cost.
-    """
-
-    def call(self, inputs):
+    def call(self, inputs, training=None):
         """As the class says."""
+        large = None not in inputs.shape[1:] and math.prod(inputs.shape[1:]) > _SMALL
+        if training and large and tensorflow_cpu.applies() and not isinstance(inputs, keras.KerasTensor):
+            return tensorflow_cpu.silu(inputs)
         return inputs * ops.sigmoid(inputs)
 
 

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from model import tensorflow_cpu
 from model.detector import named_variables
 from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
 from object_detection.anchor_grid import AnchorConfig, anchor_boxes
@@ -60,6 +61,9 @@ class DenseDetector:
         self.anchors = anchor_boxes(config.anchors, config.image_size)
         if network.output_shape[1][1] != len(self.anchors):
             raise ValueError(f"the network speaks at {network.output_shape[1][1]} anchors, the grid has {len(self.anchors)}")
+        self._detection_losses = self.detection_losses
+        if tensorflow_cpu.applies():
+            self._detection_losses = tensorflow_cpu.in_one_pass(self.detection_losses)
         self._decayed = [variable for name, variable in named_variables(network).items() if name.endswith("kernel")]
 
     def assign(self, objects: Objects) -> Targets:
@@ -76,7 +80,7 @@ class DenseDetector:
         """`cls_loss`, `box_loss`, `box_iou_loss` if configured, and `reg_l2_loss`; `normalizer` is positives + 1."""
         class_logits, box_deltas = self.outputs(batch.images, batch.sizes, training=training)
         return {
-            **self.detection_losses(class_logits, box_deltas, targets=targets, normalizer=normalizer),
+            **self._detection_losses(class_logits, box_deltas, targets, normalizer),
             "reg_l2_loss": self._weight_decay(),
         }
 
@@ -97,20 +101,19 @@ class DenseDetector:
         return normalised
 
     def detection_losses(
-        self, class_logits: Tensor, box_deltas: Tensor, *, targets: Targets, normalizer: Tensor
+        self, class_logits: Tensor, box_deltas: Tensor, targets: Targets, normalizer: Tensor
     ) -> dict[str, Tensor]:
         """The losses of given outputs, without weight decay."""
         losses = self.config.losses
-        num_classes = class_logits.shape[-1]
-        wanted = ops.cast(targets.classes[..., None] == ops.arange(num_classes, dtype="int32"), "float32")
-        wanted = wanted * ops.cast(targets.positive, "float32")[..., None]  # [B, A, K]
-        counted = ops.cast(ops.logical_not(targets.ignored), "float32")[..., None]
+        learnt = ops.where(targets.positive, targets.classes, -1)[..., None]
+        wanted = learnt == ops.arange(class_logits.shape[-1], dtype="int32")  # [B, A, K]
+        counted = ops.cast(ops.logical_not(targets.ignored), "float32")
         focal = focal_loss(class_logits, wanted, alpha=losses.alpha, gamma=losses.gamma,
                            label_smoothing=losses.label_smoothing)
         positive = ops.cast(targets.positive, "float32")
         huber = huber_loss(box_deltas - targets.box_deltas, delta=losses.delta) * positive[..., None]
         terms = {
-            "cls_loss": ops.sum(focal * counted) / normalizer,
+            "cls_loss": ops.sum(ops.sum(focal, axis=-1) * counted) / normalizer,  # first over K: one pass of many threads
             "box_loss": losses.box_loss_weight * ops.sum(huber) / (4.0 * normalizer),
         }
         if losses.iou_loss_type:

@@ -11,6 +11,7 @@ import numpy as np
 
 from model.activations import SiLU
 from model.batch_norm import BatchNormalization
+from model.depthwise_conv import DepthwiseConv2D
 from object_detection.errors import InputError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of pixels in 0 .. 1, red green blue
@@ -46,8 +47,10 @@ def build_backbone(
             return keras.layers.Identity(name=config["name"])  # the detector normalises: padding must stay zero
         if isinstance(layer, keras.layers.ZeroPadding2D):
             return keras.layers.Identity(name=config["name"])  # the next convolution pads as much by itself
-        if isinstance(layer, (keras.layers.Conv2D, keras.layers.DepthwiseConv2D)):
-            return type(layer).from_config({**config, "padding": "same"})
+        if isinstance(layer, keras.layers.DepthwiseConv2D):
+            return DepthwiseConv2D.from_config({**config, "padding": "same"})
+        if isinstance(layer, keras.layers.Conv2D):
+            return keras.layers.Conv2D.from_config({**config, "padding": "same"})
         if isinstance(layer, keras.layers.Dropout):
             share = layer.rate / _APPLICATIONS_DROP_RATE  # grows linearly from the first block to the last
             config["rate"] = 0.0 if survival_prob is None else (1.0 - survival_prob) * share

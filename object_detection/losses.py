@@ -10,16 +10,41 @@ def focal_loss(
 ) -> Tensor:
     """Focal loss of each entry, unreduced (Lin et al. 2017, eq. 5), finite at any logit.
 
-    logits and targets (0 or 1) of one shape. The smoothed target enters the cross entropy only, not the modulator, as
-    in the published training.
+    logits float32 and targets (bool, True for the entry's class) of one shape; differentiable in the logits. The smoothed
+    target enters the cross entropy only, not the modulator, as in the published training.
     """
-    # -ln of the probability given to the true label is softplus of the margin by which the logit is wrong.
-    wrong_by = ops.where(targets > 0.5, -logits, logits)
-    log_wrong = -ops.softplus(-wrong_by)  # ln(1 - p_t)
-    smoothed = targets * (1.0 - label_smoothing) + 0.5 * label_smoothing
-    cross_entropy = ops.softplus(logits) - smoothed * logits
-    weight = ops.where(targets > 0.5, alpha, 1.0 - alpha)
-    return weight * ops.exp(gamma * log_wrong) * cross_entropy
+    smoothing = 0.5 * label_smoothing
+
+    def terms(logits):
+        wrong_by = ops.where(targets, -logits, logits)
+        wrong = ops.sigmoid(wrong_by)  # 1 - p_t
+        weight = ops.where(targets, alpha, 1.0 - alpha) * _power(wrong, gamma)
+        return wrong, weight, ops.softplus(wrong_by) - smoothing * wrong_by
+
+    @ops.custom_gradient
+    def of_logits(logits):
+        """With a gradient that keeps nothing but the logits, in a third of the passes over memory of a derived one."""
+        def gradient(*arguments, upstream=None):
+            outer = arguments[-1] if upstream is None else upstream
+            wrong, weight, cross_entropy = terms(logits)
+            slope = weight * (gamma * (1.0 - wrong) * cross_entropy + wrong - smoothing)
+            return outer * ops.where(targets, -slope, slope)
+
+        _, weight, cross_entropy = terms(logits)
+        return weight * cross_entropy, gradient
+
+    return of_logits(logits)
+
+
+def _power(base: Tensor, exponent: float) -> Tensor:
+    """base (at least 0) to the exponent; whole and half ones, such as 1.5, without a logarithm."""
+    halves = round(2 * exponent)
+    if halves != 2 * exponent or not 0 <= halves <= 8:
+        return ops.power(base, exponent)
+    result = ops.sqrt(base) if halves % 2 else ops.ones_like(base)
+    for _ in range(halves // 2):
+        result = result * base
+    return result
 
 
 def huber_loss(errors: Tensor, *, delta: float) -> Tensor:

@@ -25,7 +25,7 @@ SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a use
 
 # Packages that some floors must not know, and the modules that may.
 KNOWN_IN = {
-    "tensorflow": {"dataset.*", "efficientdet.*", "model.batch_norm"},
+    "tensorflow": {"dataset.*", "efficientdet.*", "model.batch_norm", "model.tensorflow_cpu"},
     "keras": {"object_detection.*", "model.*", "efficientdet.*"},
     "jax": {"efficientdet.train_step", "efficientdet.runtime", "efficientdet.distributed",
             "efficientdet.device"},
@@ -36,12 +36,13 @@ KNOWN_IN = {
     "tensorboard": {"efficientdet.event_file"},
 }
 INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it
-    "model.batch_norm": "tensorflow",
+    "model.batch_norm": "tensorflow", "model.tensorflow_cpu": "tensorflow",
     "efficientdet.train_step": "tensorflow", "efficientdet.device": "tensorflow", "efficientdet.runtime": "tensorflow",
     "efficientdet.checkpoint": "tensorflow",
 }
 ASKS_FOR_THE_BACKEND = {
     "model.batch_norm",  # TensorFlow's fused kernel, a third of the training speed on a CPU
+    "model.tensorflow_cpu",
     "object_detection.suppression",  # TensorFlow's kernel on a CPU
     "efficientdet.train_step",  # one function for each backend
     "efficientdet.distributed", "efficientdet.runtime", "efficientdet.device",  # devices, memory, synchronisation

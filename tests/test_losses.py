@@ -10,7 +10,7 @@ from object_detection.losses import focal_loss, huber_loss
 
 def focal(logits, targets, **others):
     options = {"alpha": 0.25, "gamma": 1.5, **others}
-    return focal_loss(tf.constant(logits, tf.float32), tf.constant(targets, tf.float32), **options)
+    return focal_loss(tf.constant(logits, tf.float32), tf.constant(targets) > 0, **options)
 
 
 def test_focal_loss_by_hand():
@@ -38,7 +38,7 @@ def test_focal_loss_against_the_oracle(alpha, gamma, label_smoothing):
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_focal_loss_is_finite_in_value_and_gradient(gamma, label_smoothing):
     logits = tf.constant([[-1000.0, -89, -20, 0, 20, 89, 1000]] * 2)
-    targets = tf.constant([[1.0] * 7, [0.0] * 7])
+    targets = tf.constant([[True] * 7, [False] * 7])
     with tf.GradientTape() as tape:
         tape.watch(logits)
         losses = focal_loss(logits, targets, alpha=0.25, gamma=gamma, label_smoothing=label_smoothing)
@@ -47,6 +47,23 @@ def test_focal_loss_is_finite_in_value_and_gradient(gamma, label_smoothing):
     assert np.isfinite(gradient).all()
     np.testing.assert_allclose(gradient[0, 0], -0.25 * (1 - label_smoothing / 2), rtol=1e-5)  # the way back stays steep
     np.testing.assert_allclose(gradient[1, -1], 0.75 * (1 - label_smoothing / 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("gamma", "label_smoothing"), [(1.5, 0.0), (1.5, 0.1), (2.0, 0.1), (1.7, 0.0), (0.0, 0.0)])
+def test_the_gradient_of_focal_loss_is_its_slope(gamma, label_smoothing):
+    logits, targets = np.linspace(-6, 6, 25), [1, 0]
+    options = {"alpha": 0.25, "gamma": gamma, "label_smoothing": label_smoothing}
+
+    def slope(logit, target):
+        above, below = (oracles.focal_loss(logit + h, target, **options) for h in (1e-5, -1e-5))
+        return (above - below) / 2e-5
+
+    inputs = tf.constant([logits] * 2, tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        losses = 3.0 * focal_loss(inputs, tf.constant([[target > 0] * 25 for target in targets]), **options)
+    wanted = [[3.0 * slope(logit, target) for logit in logits] for target in targets]
+    np.testing.assert_allclose(tape.gradient(losses, inputs), wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_huber_loss_by_hand():

@@ -1,0 +1,85 @@
+"""What TensorFlow does slowly on a CPU, written so that it does not.
+
+A training step there waits for memory: an activation of a batch is larger than any cache, and TensorFlow passes over it
+once an operation. XLA makes one pass of many elementwise operations, but its convolutions and sums are the slower ones, so
+only elementwise parts are handed to it and the rest stays TensorFlow's.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import keras
+
+from object_detection.structures import Tensor
+
+
+def applies() -> bool:
+    """Whether TensorFlow computes, and on a CPU."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return not tf.config.list_physical_devices("GPU")
+
+
+def in_one_pass(function: Callable) -> Callable:
+    """The function of tensors compiled by XLA, for what is elementwise but for a sum over the last axis."""
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+def silu(inputs: Tensor) -> Tensor:
+    """x sigmoid(x) for training: value and gradient are one pass each instead of two and four, and x alone is kept."""
+    return _silu()(inputs)
+
+
+@lru_cache(maxsize=1)
+def _silu() -> Callable:
+    import tensorflow as tf
+
+    @in_one_pass
+    def gradient(inputs, outer):
+        share = tf.sigmoid(inputs)
+        return outer * share * (1.0 + inputs * (1.0 - share))
+
+    value = in_one_pass(lambda inputs: inputs * tf.sigmoid(inputs))
+
+    @tf.custom_gradient
+    def call(inputs):
+        return value(inputs), lambda outer: gradient(inputs, outer)
+
+    return call
+
+
+def depthwise_conv(inputs: Tensor, kernel: Tensor, *, stride: int) -> Tensor:
+    """Depthwise convolution, padding "same", of [B, H, W, C] by [k, k, C, 1].
+
+    For a kernel wider than three taps oneDNN needs up to ten times as long for the kernel's gradient as for all else, and
+    two to five times as long as TensorFlow's own code, which is reached by spelling the padding out.
+    """
+    import tensorflow as tf
+
+    strides = [1, stride, stride, 1]
+
+    @tf.custom_gradient
+    def call(inputs, kernel):
+        def gradients(outer):
+            padding = [_same_padding(size, taps, stride=stride)
+                       for size, taps in zip(inputs.shape[1:3], kernel.shape[:2], strict=True)]
+            of_inputs = tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
+                input_sizes=tf.shape(inputs), filter=kernel, out_backprop=outer, strides=strides, padding="SAME")
+            of_kernel = tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
+                input=inputs, filter_sizes=kernel.shape, out_backprop=outer, strides=strides, padding="EXPLICIT",
+                explicit_paddings=[0, 0, *padding[0], *padding[1], 0, 0])
+            return of_inputs, of_kernel
+
+        return tf.nn.depthwise_conv2d(inputs, kernel, strides, "SAME"), gradients
+
+    return call(inputs, tf.convert_to_tensor(kernel))
+
+
+def _same_padding(size: int, taps: int, *, stride: int) -> tuple[int, int]:
+    """Pixels before and after an axis, as TensorFlow pads it."""
+    total = max((-(-size // stride) - 1) * stride + taps - size, 0)
+    return total // 2, total - total // 2
