@@ -22,13 +22,11 @@ class StepFacts:
 
     step: int
     learning_rate: float
-    loss_scale: float
     image_ids: np.ndarray  # of this rank
 
     def __str__(self) -> str:
         ids = ", ".join(map(str, self.image_ids[:8].tolist())) + (", .." if len(self.image_ids) > 8 else "")
-        return (f"step {self.step}, learning rate {self.learning_rate:.4g}, loss scale {self.loss_scale:g}, "
-                f"images {ids}")
+        return f"step {self.step}, learning rate {self.learning_rate:.4g}, images {ids}"
 
 
 class StepGuard:
@@ -42,8 +40,8 @@ class StepGuard:
         if not report["finite"]:
             terms = ", ".join(f"{name} {value:.4g}" for name, value in report.items() if name.endswith("loss"))
             raise NotFinite(f"the loss, a gradient, a weight or an average is not finite at {facts} ({terms}; gradient norm "
-                            f"{report['gradient_norm']:.4g}): lower --lr, lengthen --warmup_epochs, use "
-                            "--precision=float32, or --on_nan=rollback")
+                            f"{report['gradient_norm']:.4g}, loss scale {report.get('loss_scale', 1.0):g}): lower --lr, "
+                            "lengthen --warmup_epochs, use --precision=float32, or --on_nan=rollback")
         self._skips = 0 if report["applied"] else self._skips + 1
         if self._skips >= SKIPS_IN_A_ROW:
             raise NotFinite(f"gradients overflowed in {self._skips} steps in a row, the last at {facts}: lower --lr, or use "

@@ -4,8 +4,10 @@ import errno
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -37,7 +39,7 @@ from efficientdet.training_start import go_on_from, initial_state, resume, train
 from efficientdet.validation import Validation
 from object_detection.coco_evaluation import CocoMeasures
 from object_detection.errors import InputError
-from object_detection.structures import Batch
+from object_detection.structures import Batch, Tensor
 
 _RATE_PER_IMAGES = 0.08 / 64  # the published rate: 0.08 at a global batch of 64
 _MOST_ROLLBACKS = 3
@@ -70,6 +72,19 @@ def train(config: TrainingConfig) -> dict[str, float]:
         raise
 
 
+class _StartedStep(NamedTuple):
+    """A step whose report has not been read."""
+
+    facts: StepFacts
+    report: dict[str, Tensor]
+
+
+def reports_behind() -> int:
+    """How many steps are started before the report of one is read: reading waits for an accelerator, which would then wait
+    for the next step. On a CPU a step has ended when its call returns."""
+    return 1 if accelerator_count() > 0 else 0
+
+
 class _Training:
     """One training; methods in the order in which they happen."""
 
@@ -95,6 +110,7 @@ class _Training:
         self.mlperf.starts(platform=f"{world.size} x {device_name()}")
         self.saved_at, self.saved_step = time.monotonic(), -1
         self.told_of_stall = False
+        self.reports_behind = reports_behind()
         self.cache = DecodedCache(say=journal.say) if config.cache == "decoded" else None
 
     def run(self) -> dict[str, float]:
@@ -217,22 +233,36 @@ class _Training:
         sums: dict[str, float] = {}
         first, watch = state.step, self.stopwatch
         logged, watch_at = first, watch.lap()
-        while state.step < end:
-            with self.world.deadline(1.0 if state.step > self.first_step else _COMPILATION_FACTOR):
-                report, rate = self._one_step(batches, guard)
+        waiting: deque[_StartedStep] = deque()
+        stopping = False
+
+        def must_wait() -> bool:  # for all reports, as what comes next needs a state that is known to be sound
+            return stopping or state.step == end or bool(
+                config.checkpoint_steps and state.step % config.checkpoint_steps == 0)
+
+        while state.step < end or waiting:
+            compiles = state.step <= self.first_step + self.reports_behind
+            with self.world.deadline(_COMPILATION_FACTOR if compiles else 1.0):
+                if not waiting or not must_wait():
+                    waiting.append(self._start_step(batches))
+                if len(waiting) <= self.reports_behind and not must_wait():
+                    continue
+                facts, report = self._finish_step(waiting.popleft(), guard)
             for name, value in report.items():
                 sums[name] = sums.get(name, 0.0) + value
-            progress.show(loss=report["loss"], lr=rate, input=f"{watch.recent_share('input'):.0%}")
+            progress.show(loss=report["loss"], lr=facts.learning_rate, input=f"{watch.recent_share('input'):.0%}")
             progress.advance(images=self.images_a_step)
             if config.lr_tb:
-                self.journal.curves(state.step, {"learning_rate": rate})
-            if config.time_history and (state.step % config.log_steps == 0 or state.step == end):
+                self.journal.curves(facts.step, {"learning_rate": facts.learning_rate})
+            if config.time_history and (facts.step % config.log_steps == 0 or facts.step == end):
                 watch_at, seconds = watch.lap(), watch.lap() - watch_at
-                self.journal.interval(Interval(logged, state.step, (state.step - logged) * self.images_a_step, seconds))
-                logged = state.step
-            self._between_steps(report, end=end)
+                self.journal.interval(Interval(logged, facts.step, (facts.step - logged) * self.images_a_step, seconds))
+                logged = facts.step
+            stopping = stopping or report["stop_wishes"] > 0
+            if not waiting:
+                self._between_steps(stopping=stopping, end=end)
         means = {name: value / (end - first) for name, value in sums.items()}
-        means["learning_rate"] = rate
+        means["learning_rate"] = facts.learning_rate
         self.journal.curves(end, {f"train/{name}": value for name, value in means.items()})
         if not self.told_of_stall and (warning := input_stall(watch.recent_share("input"))):
             self.told_of_stall = True
@@ -240,28 +270,31 @@ class _Training:
         self.journal.curves(end, {f"time/{name}_seconds": value for name, value in watch.totals().items()})
         return means["loss"]
 
-    def _one_step(self, batches: Iterator[Batch], guard: StepGuard) -> tuple[dict[str, float], float]:
-        """Next batch, step, checks; the report and the learning rate."""
+    def _start_step(self, batches: Iterator[Batch]) -> "_StartedStep":
+        """Next batch and step; on an accelerator it has only begun when this returns."""
         state = self.state
         with self.stopwatch.measuring("input"):
             batch = next(batches)
         rate = self.schedule(state.step) * state.standing.rate_factor
         with self.stopwatch.measuring("compute"):
-            scale = float(state.optimizer.dynamic_scale) if self.step.scales_loss else 1.0
             report = self.step(batch, rate, self.stop_wish.wished)
-            report = {name: float(value) for name, value in report.items()}
-        facts = StepFacts(step=state.step + 1, learning_rate=rate, loss_scale=scale, image_ids=batch.image_ids.numpy())
-        guard.check(report, facts)
         state.step += 1
         state.standing.images_seen += self.images_a_step
-        return report, rate
+        return _StartedStep(StepFacts(step=state.step, learning_rate=rate, image_ids=batch.image_ids.numpy()), report)
 
-    def _between_steps(self, report: dict[str, float], *, end: int) -> None:
+    def _finish_step(self, started: "_StartedStep", guard: StepGuard) -> tuple[StepFacts, dict[str, float]]:
+        """Wait for the report, and check it."""
+        with self.stopwatch.measuring("compute"):
+            report = {name: float(value) for name, value in started.report.items()}
+        guard.check(report, started.facts)
+        return started.facts, report
+
+    def _between_steps(self, *, stopping: bool, end: int) -> None:
         """Save where it is due, and stop where any rank was asked to."""
         config, step = self.config, self.state.step
         if config.benchmark:
             return
-        if report["stop_wishes"]:
+        if stopping:
             if step < end:
                 self._save()
             else:

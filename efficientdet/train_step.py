@@ -2,8 +2,8 @@
 
 A step takes a `Batch` and a learning rate, updates weights, optimizer and average in place, and returns scalars: the loss
 terms, `loss`, `det_loss`, `gradient_norm` (before clipping), `positives`, `applied` (False where loss scaling skipped
-the update because a gradient overflowed), `finite` (False where loss, gradient, weights or average are not and the update
-was not skipped), and `stop_wishes` (of how many ranks).
+the update because a gradient overflowed), with loss scaling `loss_scale`, `finite` (False where loss, gradient, weights or
+average are not and the update was not skipped), and `stop_wishes` (of how many ranks).
 
 With several ranks: positives are summed before the forward pass, so that all divide by the same number; the gradients are
 one vector and summed in one message with the losses; what comes then is the same computation on the same bits everywhere.
@@ -63,7 +63,7 @@ class _StepParts:
         size = tensors.shape[0] // self.parts
         return ops.slice(tensors, (number * size, *[0] * (len(tensors.shape) - 1)), (size, *ops.shape(tensors)[1:]))
 
-    def report(self, terms: dict, *, norm, positives, applied, packed_average, stop_wishes) -> dict:
+    def report(self, terms: dict, *, norm, scale, positives, applied, packed_average, stop_wishes) -> dict:
         """The scalars of a step."""
         loss = sum(terms.values())
         finite = ops.logical_and(ops.isfinite(loss), ops.isfinite(norm))
@@ -73,7 +73,8 @@ class _StepParts:
         # An overflow that loss scaling skipped touched nothing.
         skipped = ops.logical_not(applied) if self.scales_loss else False
         detection = loss - terms["reg_l2_loss"] if "reg_l2_loss" in terms else loss
-        return {**terms, "det_loss": detection, "loss": loss, "gradient_norm": norm, "positives": positives,
+        scales = {"loss_scale": scale} if self.scales_loss else {}
+        return {**terms, **scales, "det_loss": detection, "loss": loss, "gradient_norm": norm, "positives": positives,
                 "applied": applied, "finite": ops.logical_or(finite, skipped), "stop_wishes": stop_wishes}
 
 
@@ -147,14 +148,15 @@ class _TensorflowStep(_StepParts):
     def _update(self, gradient, terms, positives, learning_rate, stop_wishes):
         self.inner.learning_rate.assign(learning_rate)
         gradients = self.packing.unpack(gradient)
-        norm = global_norm([gradient]) / (self.optimizer.dynamic_scale if self.scales_loss else 1.0)
+        scale = self.optimizer.dynamic_scale + 0.0 if self.scales_loss else 1.0  # a copy, as `before` is
+        norm = global_norm([gradient]) / scale
         before = self.inner.iterations + 0  # a copy: the variable itself would be read after the update
         self.optimizer.apply(gradients, self.network.trainable_variables)
         applied = self.inner.iterations > before
         packed = None
         if self.average is not None:
             packed = self.average.update(self.inner.iterations, applied=applied)
-        return self.report(terms, norm=norm, positives=positives, applied=applied, packed_average=packed,
+        return self.report(terms, norm=norm, scale=scale, positives=positives, applied=applied, packed_average=packed,
                            stop_wishes=stop_wishes)
 
 
@@ -210,7 +212,7 @@ class _JaxStep(_StepParts):
             packed_average = [self.average.updated(
                 packed_average[0], [values[id(variable)] for variable in self.average.variables],
                 step=slots[self._iterations], applied=applied)]
-        report = self.report(terms, norm=norm, positives=positives, applied=applied,
+        report = self.report(terms, norm=norm, scale=scale, positives=positives, applied=applied,
                              packed_average=packed_average[0] if packed_average else None, stop_wishes=stop_wish)
         return trainable, frozen, slots, packed_average, report
 

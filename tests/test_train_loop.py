@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from dataset.class_names import ClassNames, read_class_names
 from dataset.coco import read_coco
 from dataset.shards import ConversionConfig, convert
-from efficientdet import guards, restore, training_start
+from efficientdet import guards, restore, train_loop, training_start
 from efficientdet.checkpoint import read_arrays, read_description
 from efficientdet.config import TrainingConfig
 from efficientdet.distributed import World
@@ -179,6 +179,30 @@ def same_arrays(found, wanted):
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+def test_reading_reports_a_step_later_changes_nothing(unbroken, drawn, tmp_path, monkeypatch):
+    """As on an accelerator; and before a checkpoint all reports are read."""
+    monkeypatch.setattr(train_loop, "reports_behind", lambda: 1)
+    check, save, checked = guards.StepGuard.check, train_loop._Training._save, []
+
+    def checking(guard, report, facts):
+        check(guard, report, facts)
+        checked.append(facts.step)
+
+    def saving(training, *args):
+        assert checked == list(range(1, training.state.step + 1))
+        save(training, *args)
+
+    monkeypatch.setattr(guards.StepGuard, "check", checking)
+    monkeypatch.setattr(train_loop._Training, "_save", saving)
+    train(config(drawn, tmp_path, val_json_file=drawn.annotations("val"), checkpoint_steps=3))
+    assert checked == list(range(1, 3 * STEPS + 1))
+    expected, found = (read_arrays(str(folder / "ckpt-final")) for folder in (unbroken[0], tmp_path))
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+    steps = [[line["step"] for line in log_of(folder) if "Latency" in line.get("data", {})] for folder in (unbroken[0], tmp_path)]
+    assert steps[0] == steps[1]
+
+
 def test_a_finished_training_is_not_trained_on(unbroken, drawn, capsys):
     folder, numbers = unbroken
     before = read_arrays(str(folder / "ckpt-final"))
@@ -274,12 +298,14 @@ def test_no_positive_anchor_stops(drawn, tmp_path, monkeypatch):
 
 
 def test_loss_that_is_not_finite_stops(drawn, tmp_path):
-    message = r"is not finite at step \d+, learning rate 9\.83e\+29, loss scale 1, images .*cls_loss.*: lower --lr"
+    message = r"is not finite at step \d+, learning rate 9\.83e\+29, images .*cls_loss.*loss scale 1\): lower --lr"
     with pytest.raises(InputError, match=message):
         train(config(drawn, tmp_path, {"learning_rate": 1e30, "lr_warmup_epoch": 0.0, "clip_gradients_norm": 0.0}))
 
 
-def test_rollback_halves_the_rate_and_goes_on(drawn, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("behind", [0, 1])
+def test_rollback_halves_the_rate_and_goes_on(drawn, tmp_path, capsys, monkeypatch, behind):
+    monkeypatch.setattr(train_loop, "reports_behind", lambda: behind)
     check, calls = guards.StepGuard.check, []
 
     def failing_twice(guard, report, facts):
