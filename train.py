@@ -57,6 +57,9 @@ def define_flags() -> None:
                       "Check every record before the first step; auto: where it takes seconds.")
     flags.DEFINE_enum("cache", "none", ["none", "decoded"],
                       "decoded: keep the decoded images in memory, each rank all of them, as far as they fit.")
+    flags.DEFINE_integer("calibration_images", None, "Images whose batch statistics, of 64 at a time, replace the running ones "
+                         "of the averaged weights before they are evaluated or written. Default: 512 where a process's "
+                         "batch is below 16 images, else 0.")
     flags.DEFINE_float("max_bad_fraction", 0.01, "Records without any keys of boxes that are skipped, at most this share.")
     flags.DEFINE_integer("accumulate_steps", 1, "Batches whose gradients make one step together.")
     flags.DEFINE_string("pretrained_ckpt", None, "Detector to start from: ours, google/automl's or NVIDIA's checkpoint.")
@@ -82,7 +85,8 @@ def main() -> None:
     records = records_of(FLAGS.training_file_pattern, "training_file_pattern")
     same_name = ("training_mode", "batch_size", "eval_batch_size", "num_examples_per_epoch", "stop_epoch", "eval_from",
                  "eval_period", "target_ap", "patience", "checkpoint_steps", "checkpoint_period", "resume", "on_nan",
-                 "mlperf_log", "cache", "verify_records", "max_bad_fraction", "deterministic", "accumulate_steps", "lr_per_64",
+                 "mlperf_log", "cache", "calibration_images", "verify_records", "max_bad_fraction", "deterministic",
+                 "accumulate_steps", "lr_per_64",
                  "benchmark", "benchmark_steps", "use_fake_data", "set_num_threads", "log_filename", "log_steps", "lr_tb",
                  "enable_map_parallelization", "pretrained_ckpt", "backbone_init", "seed", "debug", "time_history",
                  "validate", "testdev_dir", "eval_samples")

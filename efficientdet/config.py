@@ -54,6 +54,7 @@ class TrainingConfig:
     benchmark_steps: int = 100
     use_fake_data: bool = False
     cache: str = "none"
+    calibration_images: int | None = None  # None: those of efficientdet.calibration where batches are small
     validate: bool = False
     testdev_dir: str | None = None
     log_filename: str = "time_log.txt"
@@ -71,6 +72,8 @@ class TrainingConfig:
                      "accumulate_steps", "eval_period"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"--{name}={getattr(self, name)}: wanted at least 1")
+        if (self.calibration_images or 0) < 0:
+            raise InputError(f"--calibration_images={self.calibration_images}: wanted at least 0")
         if self.on_nan not in ON_NAN:
             raise InputError(f"--on_nan={self.on_nan}: wanted one of {', '.join(ON_NAN)}")
         if self.lr_per_64 is not None and self.hparams.learning_rate is not None:

@@ -6,6 +6,8 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +18,7 @@ from dataset.decoded_cache import DecodedCache
 from dataset.pipeline import InputConfig, training_dataset
 from dataset.record_index import index_records
 from dataset.verify import verify_records
+from efficientdet.calibration import IMAGES, SMALL_BATCH, Calibration, calibration_batch
 from efficientdet.checkpoint import Description, write_arrays
 from efficientdet.checkpoint_store import CheckpointStore
 from efficientdet.config import TrainingConfig
@@ -108,7 +111,7 @@ class _Training:
         self.stopwatch = Stopwatch()
         self.mlperf = MlperfLog(config.mlperf_log) if config.mlperf_log and world.is_first else NoMlperfLog()
         self.mlperf.starts(platform=f"{world.size} x {device_name()}")
-        self.saved_at, self.saved_step = time.monotonic(), -1
+        self.saved_at, self.saved_step, self.calibrated_step = time.monotonic(), -1, -1
         self.told_of_stall = False
         self.reports_behind = reports_behind()
         self.cache = DecodedCache(say=journal.say) if config.cache == "decoded" else None
@@ -128,6 +131,7 @@ class _Training:
         self.validation = Validation(
             config, self.state, self.journal, inputs=self._input_config(config.eval_batch_size),
             predict=build_predict(self.state.detector, compiled=self.runtime.use_xla), description=self.description)
+        self.calibration = Calibration(self.state.detector, use_xla=self.runtime.use_xla)
         self.mlperf.hyperparameters(self._mlperf_hyperparameters())
         self.mlperf.run_starts()
         with StopWish() as self.stop_wish:
@@ -309,12 +313,14 @@ class _Training:
         config, state = self.config, self.state
         state.average_batch_statistics()
         due = not stopping and config.evaluates_after(epoch)
+        period_ends = epoch % config.checkpoint_period == 0
+        if due or (period_ends and not stopping):
+            self._calibrate()
         if due:
             self.mlperf.evaluation_starts(epoch)
             with self.stopwatch.measuring("evaluation"):
                 average_precision = self.validation.evaluate(epoch)
             self.mlperf.evaluation_stops(epoch, accuracy=average_precision)
-        period_ends = epoch % config.checkpoint_period == 0
         if stopping or period_ends or due or config.checkpoint_steps or self._long_since_saved():
             self._save()
         if period_ends and state.average is not None:
@@ -328,6 +334,21 @@ class _Training:
         else:
             return False
         return True
+
+    def _calibrate(self) -> None:
+        """Once after a step, before anything measures or writes the averaged weights."""
+        config, size = self.config, height_and_width(self.config.hparams.image_size)
+        images = config.calibration_images
+        if images is None:
+            images = min(IMAGES, len(self.index)) if config.batch_size < SMALL_BATCH else 0
+        batch_size = calibration_batch(size, images)
+        if batch_size <= config.batch_size or self.calibrated_step == self.state.step:
+            return
+        inputs = replace(self._input_config(batch_size), use_fake_data=False)
+        batches = islice(training_dataset(self.index, inputs, cache=self.cache), images // batch_size)
+        with self.stopwatch.measuring("calibration"):
+            self.state.change_averages(lambda: self.calibration(batches))
+        self.calibrated_step = self.state.step
 
     def _long_since_saved(self) -> bool:
         """By the first rank's clock."""
@@ -370,6 +391,7 @@ class _Training:
     def _finish(self) -> dict[str, float]:
         """The last checkpoint, the exported model and, where wanted, the final numbers."""
         config, state = self.config, self.state
+        self._calibrate()
         if self.saved_step != state.step:
             self._save()
         self._save("ckpt-final")

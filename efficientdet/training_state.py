@@ -1,7 +1,7 @@
 """What changes while a training runs, and its way into named arrays and back."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 import keras
@@ -57,6 +57,15 @@ class TrainingState:
             yield
         finally:
             _assign_all(variables, raw)
+
+    def change_averages(self, change: Callable[[], None]) -> None:
+        """What `change` makes of the network with its averaged weights is the average from now on."""
+        with self.averaged_weights():
+            change()
+            if self.average is not None:
+                changed = self.average.packing.pack([variable.value for variable in self.average.variables])
+        if self.average is not None:
+            self.average.packed.assign(changed)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything a training needs to go on, by the names of the published checkpoints. To be called by all ranks."""

@@ -199,8 +199,9 @@ def test_reading_reports_a_step_later_changes_nothing(unbroken, drawn, tmp_path,
     expected, found = (read_arrays(str(folder / "ckpt-final")) for folder in (unbroken[0], tmp_path))
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values, err_msg=name)
-    steps = [[line["step"] for line in log_of(folder) if "Latency" in line.get("data", {})] for folder in (unbroken[0], tmp_path)]
-    assert steps[0] == steps[1]
+    logged, wanted = ([line["step"] for line in log_of(folder) if "Latency" in line.get("data", {})]
+                      for folder in (tmp_path, unbroken[0]))
+    assert logged == wanted
 
 
 def test_a_finished_training_is_not_trained_on(unbroken, drawn, capsys):
@@ -233,6 +234,23 @@ def test_weights_come_back_bit_for_bit_after_evaluation(drawn, tmp_path):
     with pytest.raises(KeyError), state.averaged_weights():
         raise KeyError
     assert {name: np.asarray(variable.value).tobytes() for name, variable in variables.items()} == raw
+
+
+def test_small_batches_are_calibrated(drawn, tmp_path):
+    """The averaged weights are those without it; their statistics are not, and no running one of the raw weights is touched."""
+    found, wanted = (tmp_path / "found", tmp_path / "wanted")
+    train(config(drawn, found, training_mode="train300", checkpoint_period=3))
+    train(config(drawn, wanted, training_mode="train300", checkpoint_period=3, calibration_images=0))
+    arrays, plain = (read_arrays(str(folder / "ckpt-final")) for folder in (found, wanted))
+    changed = {name for name, values in plain.items() if (arrays[name] != values).any()}
+    average = {name for name in plain if name.endswith("/ExponentialMovingAverage")}
+    statistics = {name for name in average if "moving_" in name}
+    assert changed
+    assert changed <= statistics
+    assert len(changed) > 0.9 * len(statistics)
+    served = read_arrays(str(found / "ema_weights" / "emackpt-3"))
+    name = min(changed)
+    np.testing.assert_array_equal(served[name.removesuffix("/ExponentialMovingAverage")], arrays[name])
 
 
 def test_mode_train_stops_early_and_evaluates_once_and_freezing(drawn, tmp_path):

@@ -1,0 +1,57 @@
+import keras
+import numpy as np
+import pytest
+from miniature import miniature_detector
+
+from efficientdet.calibration import Calibration, calibration_batch
+from model.batch_norm import BatchNormalization
+from object_detection.structures import Batch
+
+
+def batch_of(seed, count=4):
+    detector_size = (64, 64)
+    random = np.random.default_rng(seed)
+    images = random.integers(0, 60 * (seed + 1), (count, *detector_size, 3)).astype(np.uint8)
+    sizes = np.tile(np.int32(detector_size), (count, 1))
+    images, sizes = map(keras.ops.convert_to_tensor, (images, sizes))
+    return Batch(images=images, sizes=sizes, objects=None, image_ids=None, scales=None)
+
+
+def norms(detector):
+    return [layer for layer in detector.network.layers if isinstance(layer, BatchNormalization)]
+
+
+def test_the_first_layer_has_the_statistics_of_all_images():
+    detector = miniature_detector()
+    batches = [batch_of(0), batch_of(1), batch_of(2)]
+    first = norms(detector)[0]
+    before = keras.Model(detector.network.input, first.input)
+    seen = np.concatenate([np.asarray(before(detector.normalise(batch.images, batch.sizes))) for batch in batches])
+    assert seen.mean(axis=(1, 2, 3)).std() > 0.01  # batches differ
+    momentum = first.momentum
+    Calibration(detector, use_xla=False)(batches)
+    np.testing.assert_allclose(first.moving_mean, seen.mean(axis=(0, 1, 2)), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(first.moving_variance, seen.var(axis=(0, 1, 2)), rtol=1e-4, atol=1e-5)
+    assert first.momentum == momentum > 0.5
+
+
+def test_again_with_other_weights_and_frozen_layers_keep_theirs():
+    detector = miniature_detector()
+    frozen, *others = norms(detector)
+    frozen.trainable = False
+    kept = np.asarray(frozen.moving_variance).copy()
+    calibration = Calibration(detector, use_xla=False)
+    calibration([batch_of(1)])
+    np.testing.assert_array_equal(frozen.moving_variance, kept)
+    variances = [np.asarray(layer.moving_variance).copy() for layer in others]
+    for weight in detector.network.trainable_variables:
+        weight.assign(weight * 2.0)
+    calibration([batch_of(1)])
+    for layer, variance in zip(others, variances, strict=True):
+        assert (np.asarray(layer.moving_variance) > 1.5 * variance).any(), layer.name
+
+
+@pytest.mark.parametrize(("size", "images", "wanted"), [
+    ((128, 128), 512, 64), ((128, 128), 16, 16), ((1024, 1024), 512, 16), ((4096, 8192), 512, 1)])
+def test_large_images_come_fewer_at_a_time(size, images, wanted):
+    assert calibration_batch(size, images) == wanted
