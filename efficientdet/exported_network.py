@@ -100,4 +100,8 @@ def _openvino(model: bytes, streams: int, threads: int) -> list[Run]:
 
         return run
 
-    return [stream() for _ in range(streams)]
+    ready = [stream() for _ in range(streams)]
+    # Tables of OpenVINO's Python part are made in its first call; two threads that make them at once wait for each other for
+    # ever (one holds the interpreter, the other the table).
+    ready[0](**{port.any_name: np.zeros(tuple(port.shape), port.element_type.to_dtype()) for port in compiled.inputs})
+    return ready

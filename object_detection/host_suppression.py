@@ -53,7 +53,9 @@ def _top_candidates(logits, best_of_anchor, count: int) -> tuple[np.ndarray, np.
     """Scores, classes and anchors of the highest of all anchor x class scores, best first; see `top_candidates` there."""
     kept = np.sort(_top(best_of_anchor, count))
     flat = logits[kept].ravel()
-    order = _top(flat, count)
+    # The best of each kept anchor are as many scores already: those below all of them are not looked at again.
+    places = np.flatnonzero(flat >= best_of_anchor[kept].min()) if len(kept) == count else np.arange(len(flat))
+    order = places[_top(flat[places], count)]
     anchors, classes = np.divmod(order, logits.shape[1])
     with np.errstate(over="ignore"):
         scores = np.float32(1) / (np.float32(1) + np.exp(-flat[order]))
