@@ -39,7 +39,7 @@ for split in train val; do
 done
 stage "train" "$model/emackpt-final/saved_model.pb" \
     "$PYTHON" train.py --training_file_pattern="$records/train-*" --model_dir="$model" --training_mode=train300 \
-    --batch_size=8 --num_epochs=6 --lr=0.16 --warmup_epochs=0.5 --checkpoint_period=6 --hparams="$hparams"
+    --batch_size=8 --num_epochs=8 --lr=0.16 --warmup_epochs=0.5 --checkpoint_period=8 --hparams="$hparams"
 stage "evaluate" "$folder/metrics.json" \
     "$PYTHON" eval.py --ckpt="$model" --val_file_pattern="$records/val-*" \
     --val_json_file="$data/annotations/instances_val.json" --batch_size=20 --output_json="$folder/metrics.json"
