@@ -5,7 +5,8 @@
     peer/bin/python benchmarks/peer_effdet.py
 
 D0 at 512 with random weights, channels last, not scripted: forward at batch 1 and 8, forward and backward at batch 8 with a
-toy loss. torchvision, which is imported but not used by any of this, may be missing: empty modules stand in for it.
+toy loss; on a GPU with `--device=cuda --bfloat16 --compile --forward 1 128 --training 128`. torchvision, which is imported but
+not used by any of this, may be missing: empty modules stand in for it.
 """
 
 import argparse
@@ -48,21 +49,16 @@ class _EmptyTorchvision:
         pass
 
 
-def timed(call, *, runs: int) -> list[float]:
-    """Seconds, after one run that is not counted."""
-    seconds = []
-    for _ in range(runs + 1):
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-    return seconds[1:]
-
-
 def main() -> None:
     """Medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5)
-    runs = parser.parse_args().runs
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--forward", type=int, nargs="*", default=[1, 8], help="batch sizes")
+    parser.add_argument("--training", type=int, default=8, help="batch size of forward and backward")
+    parser.add_argument("--bfloat16", action="store_true", help="by autocast")
+    parser.add_argument("--compile", action="store_true", help="by torch.compile")
+    arguments = parser.parse_args()
     if importlib.util.find_spec("torchvision") is None:
         sys.meta_path.insert(0, _EmptyTorchvision())
     import torch
@@ -70,26 +66,46 @@ def main() -> None:
     torch.jit.script = lambda function, *_, **__: function  # scripts functions of torchvision on import
     from effdet import create_model
 
+    on_gpu = arguments.device != "cpu"
     model = create_model("tf_efficientdet_d0", pretrained=False, pretrained_backbone=False, bench_task="")
-    model = model.to(memory_format=torch.channels_last).eval()
+    model = model.to(arguments.device, memory_format=torch.channels_last).eval()
+    network = torch.compile(model) if arguments.compile else model
 
-    def show(name, batch_size, seconds):
+    def outputs_of(images):
+        with torch.autocast(arguments.device, dtype=torch.bfloat16, enabled=arguments.bfloat16):
+            return network(images)
+
+    def show(name, batch_size, call):
+        seconds = []
+        for _ in range(arguments.runs + 3):  # the first ones compile
+            start = time.perf_counter()
+            call()
+            if on_gpu:
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - start)
+        seconds = seconds[3:]
         median = statistics.median(seconds)
-        print(f"{name:<28} {batch_size / median:6.2f} images/s, {median:.3f} s, {min(seconds):.3f} to {max(seconds):.3f}")
+        print(f"{name:<28} {batch_size / median:6.2f} images/s, {median:.4f} s, {min(seconds):.4f} to {max(seconds):.4f}",
+              flush=True)
 
-    for batch_size in (1, 8):
-        images = torch.randn(batch_size, 3, 512, 512).to(memory_format=torch.channels_last)
-        with torch.no_grad():
-            show(f"forward, batch {batch_size}", batch_size, timed(lambda images=images: model(images), runs=runs))
+    def drawn(batch_size):
+        images = torch.randn(batch_size, 3, 512, 512, device=arguments.device)
+        return images.to(memory_format=torch.channels_last)
+
+    for batch_size in arguments.forward:
+        images = drawn(batch_size)
+        with torch.inference_mode():
+            show(f"forward, batch {batch_size}", batch_size, lambda images=images: outputs_of(images))
     model.train()
+    images = drawn(arguments.training)
 
     def forward_and_backward():
         model.zero_grad()
-        sum((output * output).sum() for outputs in model(images) for output in outputs).backward()
+        sum((output.float() ** 2).sum() for outputs in outputs_of(images) for output in outputs).backward()
 
-    show("forward and backward, batch 8", 8, timed(forward_and_backward, runs=runs))
+    show(f"forward and backward, batch {arguments.training}", arguments.training, forward_and_backward)
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB; torch {torch.__version__}, "
-          f"{torch.get_num_threads()} threads")
+          f"{torch.get_num_threads()} threads, {torch.cuda.get_device_name() if on_gpu else 'cpu'}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Seconds of a training step: `python benchmarks/training_step.py [--size=512 --batch_size=8 --steps=10]`.
 
 The whole step (assignment, losses, gradients, clipping, update, average) on one drawn batch, and beside it, in turn, forward
-and backward of the network alone with a toy loss, the sum of squares, which is what peers' figures usually are.
+and backward of the network alone with a toy loss, the sum of squares, which is what peers' figures usually are. With
+KERAS_BACKEND=jax the whole step alone, with or without TensorFlow installed. On an accelerator several steps are timed
+together, as a training starts the next before it reads what came of the last.
 """
 
 import argparse
@@ -14,13 +16,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from efficientdet.build import build_detector
-from efficientdet.device import peak_host_memory
+from efficientdet.device import backend_name, device_name, peak_device_memory, peak_host_memory, versions
 from efficientdet.hyperparameters import hyperparameters_of
 from efficientdet.optimizer import build_optimizer
-from efficientdet.runtime import skip_graph_rewriting
+from efficientdet.runtime import accelerator_count, skip_graph_rewriting
 from efficientdet.train_step import build_train_step
 from efficientdet.weight_average import WeightAverage
 from model.dense_detector import DenseDetector
@@ -36,26 +38,35 @@ def drawn_batch(size: int, batch_size: int) -> Batch:
     corners = random.uniform(0, size * 0.7, (batch_size, OBJECTS, 2)).astype(np.float32)
     sides = random.uniform(size * 0.02, size * 0.3, (batch_size, OBJECTS, 2)).astype(np.float32)
     slots = (batch_size, OBJECTS)
+    tensor = ops.convert_to_tensor
     return Batch(
-        images=tf.constant(random.integers(0, 256, (batch_size, size, size, 3), np.uint8)),
-        sizes=tf.constant(np.full((batch_size, 2), size, np.int32)),
-        objects=Objects(boxes=tf.constant(np.concatenate([corners, corners + sides], axis=-1)),
-                        classes=tf.constant(random.integers(0, CLASSES, slots, np.int32)),
-                        valid=tf.ones(slots, tf.bool), crowd=tf.zeros(slots, tf.bool)),
-        image_ids=tf.range(batch_size, dtype=tf.int64), scales=tf.ones([batch_size, 2]))
+        images=tensor(random.integers(0, 256, (batch_size, size, size, 3), np.uint8)),
+        sizes=tensor(np.full((batch_size, 2), size, np.int32)),
+        objects=Objects(boxes=tensor(np.concatenate([corners, corners + sides], axis=-1)),
+                        classes=tensor(random.integers(0, CLASSES, slots).astype(np.int32)),
+                        valid=tensor(np.ones(slots, bool)), crowd=tensor(np.zeros(slots, bool))),
+        image_ids=tensor(np.arange(batch_size, dtype=np.int32)), scales=tensor(np.ones((batch_size, 2), np.float32)))
 
 
-def whole_step(detector: DenseDetector, hparams, batch: Batch) -> Callable[[], float]:
-    """As the training loop calls it, the report read each time."""
+def whole_step(detector: DenseDetector, hparams, batch: Batch, *, together: int) -> Callable[[], None]:
+    """As the training loop calls it, so many times; the last report is read."""
     optimizer = build_optimizer(hparams, precision=keras.config.dtype_policy().name)
     optimizer.build(detector.network.trainable_variables)
     average = WeightAverage(list(named_variables(detector.network).values()), decay=hparams.moving_average_decay)
-    step = build_train_step(detector, optimizer, average, compiled=False)
-    return lambda: float(step(batch, 0.001)["loss"])
+    step = build_train_step(detector, optimizer, average, compiled=accelerator_count() > 0)
+
+    def steps() -> None:
+        for _ in range(together):
+            report = step(batch, 0.001)
+        assert np.isfinite(float(report["loss"]))
+
+    return steps
 
 
 def toy_step(detector: DenseDetector, batch: Batch) -> Callable[[], float]:
-    """Forward and backward of the network."""
+    """Forward and backward of the network, on TensorFlow."""
+    import tensorflow as tf
+
     pixels = detector.normalise(batch.images, batch.sizes)
     weights = [variable.value for variable in detector.network.trainable_variables]
 
@@ -76,25 +87,33 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--precision", default="float32", choices=["float32", "mixed_bfloat16"])
     arguments = parser.parse_args()
-    skip_graph_rewriting()
+    on_tensorflow = backend_name() == "tensorflow"
+    if on_tensorflow:
+        skip_graph_rewriting()
     keras.config.set_dtype_policy(arguments.precision)
     keras.utils.set_random_seed(0)
     hparams = hyperparameters_of("efficientdet-d0", {"image_size": arguments.size})
     detector = build_detector(hparams, num_classes=CLASSES, precision=arguments.precision)
     batch = drawn_batch(arguments.size, arguments.batch_size)
-    steps = {"whole step": whole_step(detector, hparams, batch), "network, toy loss": toy_step(detector, batch)}
+    together = 10 if accelerator_count() else 1
+    steps = {"whole step": (whole_step(detector, hparams, batch, together=together), together)}
+    if on_tensorflow:
+        steps["network, toy loss"] = toy_step(detector, batch), 1
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(arguments.steps + 1):
-        for name, step in steps.items():
+        for name, (step, count) in steps.items():
             start = time.perf_counter()
             step()
             if number:  # the first compiles
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append((time.perf_counter() - start) / count)
     for name, values in seconds.items():
         median = statistics.median(values)
         print(f"{name:<18} {arguments.batch_size / median:6.2f} images/s, {median:.3f} s a step, {min(values):.3f} to "
               f"{max(values):.3f}")
-    print(f"peak memory        {peak_host_memory() / 2**20:.0f} MiB")
+    memory = {"": peak_host_memory(), ", of the device": peak_device_memory()}
+    print("peak memory       ", ", ".join(f"{value / 2**20:.0f} MiB{place}" for place, value in memory.items() if value))
+    print(f"{device_name()}, {backend_name()}, {arguments.precision}, batch {arguments.batch_size} at {arguments.size} px, "
+          + ", ".join(f"{name} {version}" for name, version in versions().items()))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Each script of benchmarks/ once, briefly: that it runs and says what it should; never how long it takes."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,9 +13,10 @@ from drawn_records import draw_records
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
-def run(script, *flags):
+def run(script, *flags, backend="tensorflow"):
     done = subprocess.run([sys.executable, str(REPOSITORY / "benchmarks" / script), *flags], capture_output=True, text=True,
-                          timeout=300, env={**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": ""})
+                          timeout=300, env={**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": "",
+                               "KERAS_BACKEND": backend})
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -38,6 +40,26 @@ def test_training_step(precision):
     shown = run("training_step.py", "--size=64", "--batch_size=2", "--steps=1", f"--precision={precision}")
     assert len(re.findall(r"\d images/s, \d", shown)) == 2
     assert "peak memory" in shown
+
+
+def test_training_step_under_jax():
+    pytest.importorskip("jax")
+    shown = run("training_step.py", "--size=64", "--batch_size=2", "--steps=1", backend="jax")
+    assert len(re.findall(r"\d images/s, \d", shown)) == 1
+    assert ", jax, float32, batch 2 at 64 px" in shown
+
+
+def test_inference_table(tmp_path):
+    """Two sizes, of which the reference publishes one."""
+    for batch_size, milliseconds in ((3, 60.0), (1, 20.0)):
+        latency = dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), milliseconds)
+        (tmp_path / f"{batch_size}.json").write_text(json.dumps({
+            "batch_size": batch_size, "latency_ms": {"end_to_end": latency, "network": latency}, "versions": {"keras": "3"},
+            "model": "efficientdet-d0", "image_size": [512, 512], "device": "card", "runtime": "jax", "precision": "float32"}))
+    shown = run("inference_table.py", f"{tmp_path}/3.json", f"{tmp_path}/1.json").splitlines()
+    assert [line.split("|")[1:3] for line in shown[2:4]] == [[" 1 ", " 50.0 "], [" 3 ", " 50.0 "]]
+    assert shown[2].endswith("| 26.31 | 38 |")
+    assert shown[3].endswith("| - | - |")
 
 
 def test_peer_says_how_it_is_used():

@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
-# The reference's inference benchmark; BS=1,2,4,8 runs one size after the other.
+# The reference's inference benchmark; BS=1,2,4,8 runs one size after the other and ends with a table of all of them,
+# beside the reference's figures for an A100.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"
 : "${MODEL_DIR:=/tmp/inference-benchmark}"
+reports=()
 for size in $(tr ',' ' ' <<<"${BS:-8}"); do
-    (BS="$size" && launch inspect --dllogger_path="$MODEL_DIR/infer-benchmark.log")
+    reports+=("$MODEL_DIR/batch-$size.json")
+    (BS="$size" && launch inspect --dllogger_path="$MODEL_DIR/infer-benchmark.log" --output_json="$MODEL_DIR/batch-$size.json")
 done
+[[ -n "$dry_run" ]] || "${PYTHON:-$ROOT/.venv/bin/python}" "$ROOT/benchmarks/inference_table.py" "${reports[@]}"
