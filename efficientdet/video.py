@@ -1,11 +1,11 @@
 """A video in, the same video with detections drawn into it out; OpenCV reads and writes the files."""
 
-import importlib.util
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import cv2
 import numpy as np
 
 from dataset.class_names import ClassNames
@@ -25,12 +25,6 @@ class VideoConfig:
     batch_size: int = 1
     min_score: float = 0.4
     max_boxes: int = 100
-
-
-def require_opencv() -> None:
-    """Raises InputError where OpenCV is not installed."""
-    if importlib.util.find_spec("cv2") is None:
-        raise InputError("--mode=video needs OpenCV, which is not installed: pip install opencv-python-headless")
 
 
 def annotate_video(config: VideoConfig, detect, names: ClassNames) -> None:
@@ -67,7 +61,8 @@ def checkpoint_detector(model, *, batch_size: int):
     from efficientdet.inspection import open_model
 
     restored, runtime = open_model(model)
-    return detect_with_checkpoint(restored, batch_size=batch_size, compiled=runtime.use_xla)
+    return detect_with_checkpoint(restored, batch_size=batch_size, compiled=runtime.use_xla, runtime=model.runtime,
+                                  int8_images=model.int8_images)
 
 
 def saved_model_detector(folder: str):
@@ -85,16 +80,10 @@ def saved_model_detector(folder: str):
     return detect, ClassNames.from_categories(description.categories)
 
 
-def _opencv():
-    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # its own lines would hide ours; read when first used
-    os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
-    import cv2
-
-    return cv2
-
-
 def _open_source(path: str):
-    source = _opencv().VideoCapture(path)
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # its own lines would hide ours; read when first used
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    source = cv2.VideoCapture(path)
     if not source.isOpened():
         raise InputError(f"{path}: cannot be read as a video")
     return source
@@ -102,14 +91,12 @@ def _open_source(path: str):
 
 def _rate_and_length(source) -> tuple[float, int]:
     """Frames a second, and how many there should be (0: the file does not say)."""
-    cv2 = _opencv()
     frames_per_second = source.get(cv2.CAP_PROP_FPS)
     usable = np.isfinite(frames_per_second) and frames_per_second > 0
     return frames_per_second if usable else _USUAL_FPS, max(int(source.get(cv2.CAP_PROP_FRAME_COUNT)), 0)
 
 
 def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int]):
-    cv2 = _opencv()
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), frames_per_second, (size[1], size[0]))
     if not writer.isOpened():

@@ -144,7 +144,7 @@ def test_without_augmentation_the_whole_image_is_seen(index):
                                        np.reshape(expected, [-1, 4]), rtol=1e-5)
             assert (batch.objects.boxes[i, count:] == 0).all()
             whole = tf.image.resize(tf.io.decode_jpeg(image_of(image_id - 100)), (25, 32)).numpy()
-            assert np.abs(batch.images[i, :25] - whole).max() < 0.51
+            assert np.abs(batch.images[i, :25] - whole).max() < 0.9  # OpenCV interpolates in integers
             assert (batch.images[i, 25:] == 0).all()
 
 

@@ -1,26 +1,21 @@
-"""Videos; without OpenCV, which is optional, only what is said then."""
+"""Videos."""
 
-import importlib.util
-
+import cv2
 import numpy as np
 import pytest
 
 from dataset.class_names import ClassNames
-from efficientdet import video
 from efficientdet.annotate import Found
-from efficientdet.video import VideoConfig, annotate_video, require_opencv
+from efficientdet.video import VideoConfig, annotate_video
 from object_detection.errors import InputError
 
 NAMES = ClassNames((3, 8), ("cat", "dog"))
 FRAMES, HEIGHT, WIDTH = 7, 96, 128
-needs_opencv = pytest.mark.skipif(importlib.util.find_spec("cv2") is None, reason="OpenCV is not installed")
 
 
 @pytest.fixture
 def grey_video(tmp_path):
     """Seven grey frames at 12.5 a second."""
-    import cv2
-
     path = tmp_path / "grey.mp4"
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), 12.5, (WIDTH, HEIGHT))
     for _ in range(FRAMES):
@@ -36,8 +31,6 @@ def one_dog(images):
 
 
 def frames_of(path):
-    import cv2
-
     source = cv2.VideoCapture(str(path))
     rate, frames = source.get(cv2.CAP_PROP_FPS), []
     while (read := source.read())[0]:
@@ -46,13 +39,6 @@ def frames_of(path):
     return rate, frames
 
 
-def test_without_opencv_it_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(video.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(InputError, match="pip install opencv-python-headless"):
-        require_opencv()
-
-
-@needs_opencv
 def test_every_frame_is_drawn_at_the_rate_of_the_source(grey_video, tmp_path):
     batches = []
 
@@ -72,15 +58,12 @@ def test_every_frame_is_drawn_at_the_rate_of_the_source(grey_video, tmp_path):
     assert list(target.parent.iterdir()) == [target]
 
 
-@needs_opencv
 def test_colours_keep_their_order(tmp_path):
     seen = []
 
     def detect(images):
         seen.append(images[0])
         return one_dog(images)
-
-    import cv2
 
     red = tmp_path / "red.mp4"
     writer = cv2.VideoWriter(str(red), cv2.VideoWriter_fourcc(*"mp4v"), 10, (WIDTH, HEIGHT))
@@ -93,7 +76,6 @@ def test_colours_keep_their_order(tmp_path):
         assert image[90, 10, 2] < 60
 
 
-@needs_opencv
 def test_a_file_that_is_no_video_is_named(tmp_path):
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no video" * 100)
@@ -102,7 +84,6 @@ def test_a_file_that_is_no_video_is_named(tmp_path):
     assert list(tmp_path.iterdir()) == [broken]
 
 
-@needs_opencv
 def test_an_error_leaves_nothing_behind(grey_video, tmp_path):
     def detect(images):
         raise RuntimeError("no memory")
