@@ -11,7 +11,7 @@ from efficientdet.flags import (
     define_runtime_flag,
     machine_settings,
     model_name_given,
-    runtime_chosen,
+    runtime_settings,
 )
 from efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
 from efficientdet.runtime_environment import prepare_environment
@@ -44,7 +44,7 @@ def main() -> None:
     records = records_of(FLAGS.val_file_pattern, "val_file_pattern")
     class_names = class_names_for(records, json_file=json_file)
     prefix = checkpoint_prefix(required(FLAGS.ckpt_path, "ckpt_path"))
-    runtime = runtime_chosen()
+    runtime = runtime_settings()
     prepare_environment()
     from efficientdet.evaluate import EvaluationConfig, evaluate_checkpoint
 
@@ -53,7 +53,7 @@ def main() -> None:
         model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
         averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, samples=FLAGS.eval_samples,
         num_threads=0 if FLAGS.enable_map_parallelization else 1, testdev_dir=FLAGS.testdev_dir,
-        output_json=FLAGS.output_json, runtime=runtime, **machine_settings()))
+        output_json=FLAGS.output_json, **runtime, **machine_settings()))
 
 
 if __name__ == "__main__":

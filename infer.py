@@ -11,7 +11,7 @@ from efficientdet.flags import (
     define_runtime_flag,
     machine_settings,
     model_name_given,
-    runtime_chosen,
+    runtime_settings,
 )
 from efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
 from efficientdet.image_files import find_images
@@ -50,9 +50,9 @@ def main() -> None:
     if prefix is None and not is_saved_model(FLAGS.saved_model_dir):
         raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
-    runtime = runtime_chosen()
-    if runtime != "keras" and FLAGS.saved_model_dir:
-        raise InputError(f"--runtime={runtime} runs a checkpoint's network; --saved_model_dir is TensorFlow's")
+    runtime = runtime_settings()
+    if runtime["runtime"] != "keras" and FLAGS.saved_model_dir:
+        raise InputError(f"--runtime={FLAGS.runtime} runs a checkpoint's network; --saved_model_dir is TensorFlow's")
     prepare_environment()
     from efficientdet.annotate import AnnotationConfig, annotate
 
@@ -60,7 +60,7 @@ def main() -> None:
         images=images, output_dir=output_dir, ckpt_path=prefix, saved_model_dir=FLAGS.saved_model_dir,
         model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
         averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, min_score=FLAGS.min_score_thresh,
-        max_boxes=FLAGS.max_boxes_to_draw, debug=FLAGS.debug, runtime=runtime, **machine_settings()))
+        max_boxes=FLAGS.max_boxes_to_draw, debug=FLAGS.debug, **runtime, **machine_settings()))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from efficientdet.flags import (
     machine_settings,
     model_name_given,
     require_runtime,
-    runtime_chosen,
+    runtime_settings,
 )
 from efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
 from efficientdet.runtime_environment import prepare_environment
@@ -25,7 +25,7 @@ from object_detection.errors import InputError
 FLAGS = flags.FLAGS
 GONE = {
     "tensorrt": "TensorFlow no longer contains TensorRT; run an ONNX file of the model with TensorRT instead",
-    "tflite_path": "TensorFlow hands TFLite on to the package LiteRT; a later extra 'export' is to write that file",
+    "tflite_path": "TensorFlow hands TFLite on to the package LiteRT; --onnx_path=FILE writes the network for other runtimes",
     "output_image_dir": "it never did anything; infer.py --output_dir draws into images",
     "debug": "it never did anything here; infer.py --debug and train.py --debug run step by step",
 }
@@ -69,6 +69,8 @@ def main() -> None:
             raise InputError(f"--{name}={FLAGS[name].value}: wanted at least 1")
     overrides = _overrides()
     with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
+    if FLAGS.mode in ("dry", "export") and FLAGS.runtime != "keras":
+        raise InputError(f"--runtime={FLAGS.runtime} runs a network; --mode={FLAGS.mode} does not")
     {"dry": _dry, "export": _export, "benchmark": _benchmark, "video": _video}[FLAGS.mode](_model_settings(overrides))
 
 
@@ -112,7 +114,7 @@ def _benchmark(model: dict) -> None:
     for name in ("dllogger_path", "output_json"):
         if FLAGS[name].value:
             writable_folder(str(Path(FLAGS[name].value).parent), name)
-    _prepare(needs_tensorflow=bool(model["ckpt_path"] or image or FLAGS.saved_model_dir))
+    _prepare(needs_tensorflow=bool(model["ckpt_path"] or model["int8_images"] or image or FLAGS.saved_model_dir))
     from efficientdet.benchmark import BenchmarkConfig, benchmark
     from efficientdet.inspection import ModelConfig
 
@@ -127,15 +129,8 @@ def _video(model: dict) -> None:
     if not required(FLAGS.output_video, "output_video").lower().endswith(".mp4"):
         raise InputError(f"--output_video={FLAGS.output_video}: wanted a name that ends in .mp4")
     _check_saved_model(model)
-    from efficientdet.video import (
-        VideoConfig,
-        annotate_video,
-        checkpoint_detector,
-        require_opencv,
-        saved_model_detector,
-    )
+    from efficientdet.video import VideoConfig, annotate_video, checkpoint_detector, saved_model_detector
 
-    require_opencv()
     _prepare(needs_tensorflow=True)
     if FLAGS.saved_model_dir:
         detect, names = saved_model_detector(FLAGS.saved_model_dir)
@@ -162,7 +157,7 @@ def _model_settings(overrides: dict) -> dict:
     random_weights = FLAGS.ckpt_path in (None, "", _RANDOM_WEIGHTS)
     return {"ckpt_path": None if random_weights else checkpoint_prefix(FLAGS.ckpt_path), "model_name": FLAGS.model_name,
             "model_name_given": model_name_given(), "overrides": overrides, "averaged": FLAGS.weights == "averaged",
-            "runtime": runtime_chosen(), **machine_settings()}
+            **runtime_settings(), **machine_settings()}
 
 
 def _check_saved_model(model: dict) -> None:

@@ -43,6 +43,7 @@ class AnnotationConfig:
     amp: bool | None = None
     use_xla: bool | None = None
     runtime: str = "keras"
+    int8_images: tuple[str, ...] = ()
 
 
 class Found(NamedTuple):
@@ -108,13 +109,14 @@ def _detector(config: AnnotationConfig) -> tuple[Detect, ClassNames]:
             overrides=config.overrides, averaged=config.averaged, precision=runtime.precision)
     if config.saved_model_dir:
         return _from_saved_model(config, restored)
-    return detect_with_checkpoint(restored, batch_size=config.batch_size, compiled=runtime.use_xla, runtime=config.runtime)
+    return detect_with_checkpoint(restored, batch_size=config.batch_size, compiled=runtime.use_xla, runtime=config.runtime,
+                                  int8_images=config.int8_images)
 
 
 def detect_with_checkpoint(
-    restored: Restored, *, batch_size: int, compiled: bool, runtime: str = "keras"
+    restored: Restored, *, batch_size: int, compiled: bool, runtime: str = "keras", int8_images: tuple[str, ...] = ()
 ) -> tuple[Detect, ClassNames]:
-    predict = build_predict(restored.detector, compiled=compiled, runtime=runtime)
+    predict = build_predict(restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images)
     size = height_and_width(restored.hparams.image_size)
     category_ids = np.asarray(restored.class_names.category_ids, np.int64)
 

@@ -28,6 +28,7 @@ from efficientdet.device import (
     versions,
     wait,
 )
+from efficientdet.exported_network import ExportedNetwork
 from efficientdet.image_files import read_image
 from efficientdet.inspection import ModelConfig, open_model
 from efficientdet.predict import Predict, build_predict, detector_network, exported_predict
@@ -184,10 +185,12 @@ def write_report(report: Mapping[str, Any], config: BenchmarkConfig) -> None:
         print(f"wrote {config.output_json}")
 
 
-def detector_programs(detector: DenseDetector, *, use_xla: bool, runtime: str = "keras") -> Programs:
+def detector_programs(
+    detector: DenseDetector, *, use_xla: bool, runtime: str = "keras", int8_images: Sequence[str] = ()
+) -> Programs:
     """Compiled on first use. Clipping and scaling of 100 boxes are in `predict` alone."""
     if runtime != "keras":
-        return _exported_programs(detector, runtime=runtime)
+        return _exported_programs(detector, detector_network(detector, runtime=runtime, int8_images=int8_images))
     anchors = detector.anchors
 
     def read(class_logits, box_deltas):
@@ -200,8 +203,7 @@ def detector_programs(detector: DenseDetector, *, use_xla: bool, runtime: str = 
         post_processing=compiled(read, detector.network, use_xla=use_xla))
 
 
-def _exported_programs(detector: DenseDetector, *, runtime: str) -> Programs:
-    network = detector_network(detector, runtime=runtime)
+def _exported_programs(detector: DenseDetector, network: ExportedNetwork) -> Programs:
     return Programs(
         predict=exported_predict(detector, network),
         # Outputs are copied, as the images of a batch share buffers: the whole takes less than its parts.
@@ -277,7 +279,8 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
     detector = restored.detector
     images = Images(read_image(config.input_image) if config.input_image else None, size=detector.config.image_size,
                     batch_size=config.batch_size)
-    programs = detector_programs(detector, use_xla=runtime.use_xla, runtime=model.runtime)
+    programs = detector_programs(detector, use_xla=runtime.use_xla, runtime=model.runtime,
+                                 int8_images=model.int8_images)
     preprocessing = None
     if importlib.util.find_spec("tensorflow"):
         def preprocessing(photographs):
@@ -292,7 +295,7 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
             "model": restored.hparams.name,
             "weights": model.ckpt_path or "random",
             "runtime": f"{backend_name()}{' with XLA' if is_compiled else ''}" if model.runtime == "keras" else model.runtime,
-            "precision": runtime.precision,
+            "precision": "int8" if model.int8_images else runtime.precision,
             "image_size": list(detector.config.image_size),
             "input": config.input_image or _RANDOM_INPUT,
             "score_threshold": detector.config.suppression.score_threshold,

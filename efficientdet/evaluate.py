@@ -43,6 +43,7 @@ class EvaluationConfig:
     amp: bool | None = None
     use_xla: bool | None = None
     runtime: str = "keras"
+    int8_images: tuple[str, ...] = ()
 
 
 def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
@@ -58,8 +59,8 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
         image_size=height_and_width(restored.hparams.image_size), batch_size=config.batch_size,
         category_ids=restored.class_names.category_ids,
         max_instances_per_image=restored.hparams.max_instances_per_image, num_threads=config.num_threads)
-    rows = detect_all(build_predict(restored.detector, compiled=runtime.use_xla, runtime=config.runtime), index, inputs,
-                      class_names=restored.class_names, samples=config.samples, world=world)
+    predict = build_predict(restored.detector, compiled=runtime.use_xla, runtime=config.runtime, int8_images=config.int8_images)
+    rows = detect_all(predict, index, inputs, class_names=restored.class_names, samples=config.samples, world=world)
     if not world.is_first:
         return None
     if config.testdev_dir:

@@ -5,6 +5,7 @@ import importlib.util
 from absl import flags
 
 from efficientdet.hyperparameters import Hyperparameters, hyperparameters_of, parse_overrides, with_overrides
+from efficientdet.image_files import find_images
 from object_detection.errors import InputError
 
 RUNTIMES = ("keras", "onnxruntime", "openvino")
@@ -28,16 +29,23 @@ def define_runtime_flag() -> None:
     """--runtime, for entry points that only detect."""
     flags.DEFINE_enum("runtime", "keras", RUNTIMES, "What runs the network: Keras's backend, or the exported network, with "
                                                     "batch statistics folded in, in a runtime made for inference on a CPU.")
+    flags.DEFINE_multi_string("int8_images", None, "With --runtime=openvino: convolutions in 8 bits, for the ranges that "
+                                                   "values have on these images (an image, a folder or a glob; of training).")
 
 
-def runtime_chosen() -> str:
-    """--runtime. Raises InputError where its packages are missing or other flags do not go with it."""
-    chosen = flags.FLAGS.runtime
+def runtime_settings() -> dict:
+    """--runtime and --int8_images. Raises InputError where packages are missing or other flags do not go with them."""
+    chosen, int8_images = flags.FLAGS.runtime, flags.FLAGS.int8_images
+    if int8_images and chosen != "openvino":
+        raise InputError(f"--int8_images goes with --runtime=openvino; --runtime is {chosen}")
     if chosen != "keras":
         require_runtime(chosen, asked_by=f"--runtime={chosen}")
         if flags.FLAGS.amp or flags.FLAGS.precision not in (None, "float32"):
             raise InputError(f"--runtime={chosen} computes in float32; --amp and --precision are Keras's")
-    return chosen
+    if int8_images:
+        require_runtime("onnxruntime", asked_by="--int8_images")
+        int8_images = find_images(int8_images, flag="int8_images")
+    return {"runtime": chosen, "int8_images": tuple(int8_images or ())}
 
 
 def require_runtime(runtime: str, *, asked_by: str) -> None:

@@ -13,10 +13,10 @@ from object_detection.errors import InputError
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".mpo", ".png", ".tif", ".tiff", ".webp"}
 
 
-def find_images(names: Sequence[str]) -> tuple[str, ...]:
+def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str, ...]:
     """The files that paths, folders and globs name, in that order, each once.
 
-    Raises InputError for a name that stands for nothing.
+    Raises InputError, with the `flag` that names them, for a name that stands for nothing.
     """
     found: dict[str, None] = {}
     for name in names:
@@ -27,7 +27,7 @@ def find_images(names: Sequence[str]) -> tuple[str, ...]:
         else:
             files = [name] if path.is_file() else sorted(file for file in glob.glob(name) if Path(file).is_file())
         if not files:
-            raise InputError(f"--image_path={name}: {'no image in this folder' if path.is_dir() else 'no such file'}; "
+            raise InputError(f"--{flag}={name}: {'no image in this folder' if path.is_dir() else 'no such file'}; "
                              "wanted an image, a folder or a glob")
         found |= dict.fromkeys(files)
     return tuple(found)

@@ -37,6 +37,7 @@ class ModelConfig:
     amp: bool | None = None
     use_xla: bool | None = None
     runtime: str = "keras"  # what runs the network
+    int8_images: tuple[str, ...] = ()  # to take the ranges of activations from, where it is to run in 8 bits
 
 
 class Agreement(NamedTuple):

@@ -6,12 +6,15 @@ import keras
 import numpy as np
 import pytest
 from miniature import miniature_detector
+from onnx import TensorProto
+from PIL import Image
 
 from efficientdet.build import build_detector
 from efficientdet.exported_network import ExportedNetwork
 from efficientdet.hyperparameters import hyperparameters_of
 from efficientdet.onnx_export import onnx_model
 from efficientdet.predict import build_predict, detector_network, exported_predict
+from efficientdet.quantisation import quantised
 from object_detection.errors import InputError
 from object_detection.host_suppression import NetworkOutputs, detections_on_host, stacked
 from object_detection.suppression import SuppressionConfig, detections_from_outputs
@@ -127,6 +130,24 @@ def test_images_side_by_side_are_those_one_after_the_other(small_d0, runtime, co
     assert np.ptp([outputs.class_logits for outputs in alone], axis=0).max() > 0.01
     for one, other in zip(network(images, sizes, copied), alone, strict=True):
         np.testing.assert_allclose(one.class_logits, other.class_logits, rtol=1e-4, atol=1e-4)
+
+
+def test_convolutions_in_8_bits_are_near_those_in_32(small_d0, tmp_path):
+    """In each runtime. Drawn weights are no trained ones: forty layers on, their rounding is a few per cent."""
+    height, width = small_d0.config.image_size
+    random = np.random.default_rng(4)
+    for number in range(3):
+        Image.fromarray(random.integers(0, 256, (height, width, 3), np.uint8)).save(tmp_path / f"{number}.png")
+    model = onnx_model(small_d0)
+    in_8_bits = quantised(model, sorted(map(str, tmp_path.iterdir())), image_size=(height, width))
+    kernels = [values for values in in_8_bits.graph.initializer if len(values.dims) == 4 and values.dims[0] > 1]
+    assert {TensorProto.INT8} == {values.data_type for values in kernels}
+    images, sizes = inputs(small_d0)
+    [exact] = ExportedNetwork(model.SerializeToString(), runtime="openvino")(images[:1], sizes[:1], copied)
+    for runtime in RUNTIMES:
+        [found] = ExportedNetwork(in_8_bits.SerializeToString(), runtime=runtime)(images[:1], sizes[:1], copied)
+        for values, wanted in zip(found, exact, strict=True):
+            assert 0.9 < np.corrcoef(values.ravel(), wanted.ravel())[0, 1] < 0.99999
 
 
 def test_an_error_in_reading_is_the_callers(small_d0):
