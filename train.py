@@ -57,9 +57,9 @@ def define_flags() -> None:
                       "Check every record before the first step; auto: where it takes seconds.")
     flags.DEFINE_enum("cache", "none", ["none", "decoded"],
                       "decoded: keep the decoded images in memory, each rank all of them, as far as they fit.")
-    flags.DEFINE_integer("calibration_images", None, "Images whose batch statistics, of 64 at a time, replace the running ones "
-                         "of the averaged weights before they are evaluated or written. Default: 512 where a process's "
-                         "batch is below 16 images, else 0.")
+    flags.DEFINE_integer("calibration_images", None, "Images whose batch statistics, of up to 64 at a time, replace the "
+                         "running ones of the averaged weights before an evaluation and at the end of a checkpoint period. "
+                         "Default: 512 where a process's batch is below 16 images and twice as many fit, else 0.")
     flags.DEFINE_float("max_bad_fraction", 0.01, "Records without any keys of boxes that are skipped, at most this share.")
     flags.DEFINE_integer("accumulate_steps", 1, "Batches whose gradients make one step together.")
     flags.DEFINE_string("pretrained_ckpt", None, "Detector to start from: ours, google/automl's or NVIDIA's checkpoint.")

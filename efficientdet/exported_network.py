@@ -59,7 +59,7 @@ def _onnxruntime(model: bytes, streams: int, threads: int) -> list[Run]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = streams * (threads - 1) + 1  # of all streams together; each brings its caller's
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 

@@ -314,14 +314,16 @@ class _Training:
         state.average_batch_statistics()
         due = not stopping and config.evaluates_after(epoch)
         period_ends = epoch % config.checkpoint_period == 0
-        if due or (period_ends and not stopping):
+        if stopping:  # first, as there may be little time
+            self._save()
+        if due or period_ends:
             self._calibrate()
         if due:
             self.mlperf.evaluation_starts(epoch)
             with self.stopwatch.measuring("evaluation"):
                 average_precision = self.validation.evaluate(epoch)
             self.mlperf.evaluation_stops(epoch, accuracy=average_precision)
-        if stopping or period_ends or due or config.checkpoint_steps or self._long_since_saved():
+        if not stopping and (period_ends or due or config.checkpoint_steps or self._long_since_saved()):
             self._save()
         if period_ends and state.average is not None:
             self._save_average(epoch)
@@ -338,11 +340,12 @@ class _Training:
     def _calibrate(self) -> None:
         """Once after a step, before anything measures or writes the averaged weights."""
         config, size = self.config, height_and_width(self.config.hparams.image_size)
-        images = config.calibration_images
-        if images is None:
+        images, asked_for = config.calibration_images, config.calibration_images is not None
+        if not asked_for:
             images = min(IMAGES, len(self.index)) if config.batch_size < SMALL_BATCH else 0
-        batch_size = calibration_batch(size, images)
-        if batch_size <= config.batch_size or self.calibrated_step == self.state.step:
+        batch_size = calibration_batch(size, images, training_batch=config.batch_size)
+        worthwhile = images > 0 and (asked_for or batch_size >= 2 * config.batch_size)
+        if not worthwhile or self.calibrated_step == self.state.step:
             return
         inputs = replace(self._input_config(batch_size), use_fake_data=False)
         batches = islice(training_dataset(self.index, inputs, cache=self.cache), images // batch_size)
@@ -385,6 +388,7 @@ class _Training:
         else:
             raise error
         self.state.standing.rollbacks, self.state.standing.rate_factor = rollbacks, factor
+        self.calibrated_step = -1
         self.journal.say(f"rollback {rollbacks} of {_MOST_ROLLBACKS}: back to step {self.state.step}, learning rate times "
                          f"{factor:g}")
 

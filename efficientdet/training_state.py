@@ -12,7 +12,7 @@ from efficientdet.distributed import World, average_over_ranks, is_batch_statist
 from efficientdet.optimizer import ClippedSGD, inner_optimizer
 from efficientdet.weight_average import WeightAverage
 from model.dense_detector import DenseDetector
-from model.detector import named_variables
+from model.detector import SEED_STATE, named_variables
 from model.import_weights import AVERAGE_SUFFIX
 from object_detection.errors import InputError
 
@@ -146,7 +146,7 @@ class TrainingState:
         if self._sgd is not self.optimizer:
             variables["optimizer/loss_scale/current_loss_scale"] = self.optimizer.dynamic_scale
             variables["optimizer/loss_scale/good_steps"] = self.optimizer.step_counter
-        seeds = [variable for variable in network.variables if variable.dtype == "uint32"]
+        seeds = [variable for variable in network.variables if variable.name == SEED_STATE]
         return variables | {f"run/seed_{number}": variable for number, variable in enumerate(seeds)}
 
 

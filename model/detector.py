@@ -25,6 +25,9 @@ class Detector(Protocol):
         """Detections in pixels of the network input; images [B, H, W, 3] uint8, sizes [B, 2]."""
 
 
+SEED_STATE = "seed_generator_state"  # Keras's name; its type differs from backend to backend
+
+
 def named_variables(network: keras.Model) -> dict[str, keras.Variable]:
     """Every weight of the network under the name it has in checkpoints, such as `class_net/class-0/pointwise_kernel`.
 
@@ -33,7 +36,7 @@ def named_variables(network: keras.Model) -> dict[str, keras.Variable]:
     named = {}
     for layer in network.layers:
         for variable in layer.variables:
-            if variable.dtype == "uint32":
+            if variable.name == SEED_STATE:
                 continue  # the seed of a dropout layer is state of a run, not of a model
             role = variable.name
             if isinstance(layer, keras.layers.DepthwiseConv2D):

@@ -123,7 +123,7 @@ def _matches(founds: Founds, truths: Truths, num_classes: int, overlap: Overlap)
     for width in np.unique(padded_widths).tolist():
         alike = np.flatnonzero(padded_widths == width)
         alike = alike[np.argsort(-depths[alike], kind="stable")]
-        for chunk in np.array_split(alike, -(-len(alike) * width // _AT_ONCE)):
+        for chunk in np.array_split(alike, min(len(alike), -(-len(alike) * width // _AT_ONCE))):
             depth, count = depths[chunk, None], widths[chunk, None]  # [n, 1]
             ranks = np.arange(depth.max())
             places = np.arange(width)[::-1]  # argmax takes the first of equals, COCO the last

@@ -5,6 +5,7 @@ from miniature import miniature_detector
 
 from efficientdet.calibration import Calibration, calibration_batch
 from model.batch_norm import BatchNormalization
+from model.detector import SEED_STATE, named_variables
 from object_detection.structures import Batch
 
 
@@ -51,7 +52,24 @@ def test_again_with_other_weights_and_frozen_layers_keep_theirs():
         assert (np.asarray(layer.moving_variance) > 1.5 * variance).any(), layer.name
 
 
-@pytest.mark.parametrize(("size", "images", "wanted"), [
-    ((128, 128), 512, 64), ((128, 128), 16, 16), ((1024, 1024), 512, 16), ((4096, 8192), 512, 1)])
-def test_large_images_come_fewer_at_a_time(size, images, wanted):
-    assert calibration_batch(size, images) == wanted
+def test_random_layers_go_on_as_if_nothing_had_been():
+    image = keras.Input((64, 64, 3))
+    norm = BatchNormalization(name="norm")
+    detector = miniature_detector()
+    detector.network = keras.Model(image, keras.layers.Dropout(0.5)(norm(image)))
+    [seed] = [variable for variable in detector.network.variables if variable.name == SEED_STATE]
+    states = [np.asarray(seed.value).copy()]
+    detector.network(keras.ops.ones((1, 64, 64, 3)), training=True)
+    states.append(np.asarray(seed.value).copy())
+    Calibration(detector, use_xla=False)([batch_of(1)])
+    assert (states[0] != states[1]).any()
+    np.testing.assert_array_equal(seed.value, states[1])
+    assert (np.asarray(norm.moving_mean) != 0).all()
+    assert not any(name.endswith(SEED_STATE) for name in named_variables(detector.network))
+
+
+@pytest.mark.parametrize(("size", "images", "training_batch", "wanted"), [
+    ((128, 128), 512, 8, 64), ((128, 128), 16, 8, 16), ((512, 512), 512, 4, 32), ((512, 512), 512, 1, 16),
+    ((128, 128), 512, 1, 64), ((1024, 1024), 512, 4, 16), ((1024, 1024), 512, 1, 8), ((4096, 8192), 512, 1, 1)])
+def test_large_images_and_those_of_small_batches_come_fewer_at_a_time(size, images, training_batch, wanted):
+    assert calibration_batch(size, images, training_batch=training_batch) == wanted
