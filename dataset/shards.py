@@ -303,15 +303,22 @@ def _run_in_processes(tasks: list[ShardTask], processes: int, show: Callable[[in
 
 @contextlib.contextmanager
 def _interrupts_ignored_by_children() -> Iterator[None]:
-    """Ctrl-C reaches the whole process group: children started here leave it to the parent to stop them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Ctrl-C reaches the whole process group: children started here leave it to the parent to stop them.
+
+    They inherit that it is blocked. One that comes here meanwhile, perhaps to another thread, is put off.
+    """
+    noted: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, _: noted.append(number)) if in_main else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
+    if noted:
+        raise KeyboardInterrupt
 
 
 _worker: dict[str, Any] = {}

@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 from dataset import convert as convert_module
 from dataset.class_names import read_class_names
 from dataset.coco import read_coco
-from dataset.shards import ConversionConfig, convert
+from dataset.shards import ConversionConfig, _interrupts_ignored_by_children, convert
 from object_detection.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -297,6 +297,19 @@ def started(place):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     return process
+
+
+def test_ctrl_c_while_children_are_started_is_put_off_not_lost():
+    reached = []
+
+    def start():
+        with _interrupts_ignored_by_children():
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert reached
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds the children in /proc")
