@@ -22,6 +22,9 @@ TRAINING_UNITS = {
     "avg_fps_training": "images/s",
     "avg_fps_training_per_GPU": "images/s",
     "avg_latency_training": "s",
+    "latency_training_p50": "s",
+    "latency_training_p95": "s",
+    "input_wait": "%",
     "training_loss": None,
     "e2e_training_time": "s",
     "validation_accuracy_mAP": "%",
@@ -42,14 +45,16 @@ class Interval(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """Averages of a run."""
+    """Of a run, its beginning left out."""
 
     images_per_second: float  # over all devices
     seconds_per_step: float
+    p50: float  # of the seconds of a step, by intervals
+    p95: float
 
 
 def average_speed(intervals: Sequence[Interval]) -> Speed | None:
-    """Images by seconds and seconds by steps of all but the first tenth of the intervals; None where there are none.
+    """Images by seconds, seconds by steps and their percentiles, of all but the first tenth of the intervals; None without any.
 
     The reference averages the rates of the intervals, which counts a short one as much as a long one and so
     overstates the speed of an uneven run.
@@ -58,8 +63,10 @@ def average_speed(intervals: Sequence[Interval]) -> Speed | None:
     seconds = sum(interval.seconds for interval in kept)
     if seconds <= 0:
         return None
-    steps = sum(interval.last_step - interval.first_step for interval in kept)
-    return Speed(sum(interval.images for interval in kept) / seconds, seconds / steps)
+    steps = [interval.last_step - interval.first_step for interval in kept]
+    each = [interval.seconds / count for interval, count in zip(kept, steps, strict=True)]
+    return Speed(sum(interval.images for interval in kept) / seconds, seconds / sum(steps),
+                 *np.percentile(each, (50, 95)).tolist())
 
 
 class Journal:
@@ -134,14 +141,18 @@ class Journal:
         self.log((), {"epoch": epoch, "validation_accuracy_mAP": round(100 * average_precision, 2)})
         self.curves(step, {"validation/AP": average_precision})
 
-    def finish(self, *, training_loss: float, seconds: float, devices: int) -> dict[str, float]:
-        """Log the averages of the run, `seconds` being all of it, and return them; speed only where it was measured."""
+    def finish(self, *, training_loss: float, seconds: float, devices: int, input_wait: float = 0.0) -> dict[str, float]:
+        """Log the averages of the run, `seconds` being all of it, and return them; speed only where it was measured.
+
+        `input_wait` is the share of the last steps' time, 0 .. 1.
+        """
         averages = {"training_loss": training_loss, "e2e_training_time": seconds}
         speed = average_speed(self._intervals)
         if speed:
             averages = {"avg_fps_training": speed.images_per_second,
                         "avg_fps_training_per_GPU": speed.images_per_second / devices,
-                        "avg_latency_training": speed.seconds_per_step, **averages}
+                        "avg_latency_training": speed.seconds_per_step, "latency_training_p50": speed.p50,
+                        "latency_training_p95": speed.p95, "input_wait": 100 * input_wait, **averages}
         self.log((), averages)
         return averages
 

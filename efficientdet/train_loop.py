@@ -137,8 +137,10 @@ class _Training:
         with StopWish() as self.stop_wish:
             last_loss = self._epochs()
         self.mlperf.run_stops(success=not config.target_ap or self.validation.target_reached)
+        input_wait = self.stopwatch.recent_share("input")
         numbers = {} if config.benchmark else self._finish()
-        self.journal.finish(training_loss=last_loss, seconds=time.monotonic() - started, devices=self.world.size)
+        self.journal.finish(training_loss=last_loss, seconds=time.monotonic() - started, devices=self.world.size,
+                            input_wait=input_wait)
         return numbers
 
     def _peak_learning_rate(self) -> float:

@@ -44,7 +44,8 @@ def test_the_lines_of_a_run(tmp_path, capsys):
     metadata = lines[:len(TRAINING_UNITS)]
     assert {line["metric"]: line["metadata"] for line in metadata} == {
         "avg_fps_training": {"unit": "images/s"}, "avg_fps_training_per_GPU": {"unit": "images/s"},
-        "avg_latency_training": {"unit": "s"}, "training_loss": {"unit": None}, "e2e_training_time": {"unit": "s"},
+        "avg_latency_training": {"unit": "s"}, "latency_training_p50": {"unit": "s"}, "latency_training_p95": {"unit": "s"},
+        "input_wait": {"unit": "%"}, "training_loss": {"unit": None}, "e2e_training_time": {"unit": "s"},
         "validation_accuracy_mAP": {"unit": "%"}}
     assert all(line["type"] == "METADATA" for line in metadata)
     log, interval = lines[len(TRAINING_UNITS):]
@@ -97,13 +98,14 @@ def test_numbers_of_every_kind(tmp_path):
 def test_average_speed_by_hand():
     steady = [Interval(step, step + 1, 8, 2.0) for step in range(1, 9)]
     intervals = [Interval(0, 1, 8, 100.0), *steady, Interval(9, 11, 16, 8.0)]
-    # The first of ten is left out: (8 * 8 + 16) images in 24 seconds, 10 steps.
-    assert average_speed(intervals) == Speed(pytest.approx(80 / 24), pytest.approx(2.4))
+    # The first of ten is left out: (8 * 8 + 16) images in 24 seconds, 10 steps; of eight times 2 s a step and once 4 s, 0.95 of
+    # the way from the first to the last is 0.6 of the way from the eighth to the ninth.
+    assert average_speed(intervals) == Speed(pytest.approx(80 / 24), pytest.approx(2.4), 2.0, pytest.approx(3.2))
 
 
 def test_average_speed_of_few_intervals():
     assert average_speed([]) is None
-    assert average_speed([Interval(0, 2, 8, 4.0)]) == Speed(2.0, 2.0)
+    assert average_speed([Interval(0, 2, 8, 4.0)]) == Speed(2.0, 2.0, 2.0, 2.0)
 
 
 def test_average_speed_of_random_intervals():
@@ -115,7 +117,7 @@ def test_average_speed_of_random_intervals():
                      for end, n, s in zip(ends, steps, seconds, strict=True)]
         start = count // 10
         rate = steps[start:].sum() / seconds[start:].sum()
-        assert average_speed(intervals) == Speed(pytest.approx(4 * rate), pytest.approx(1 / rate))
+        assert average_speed(intervals)[:2] == (pytest.approx(4 * rate), pytest.approx(1 / rate))
 
 
 def test_finish_and_validation(tmp_path, capsys):
@@ -123,8 +125,9 @@ def test_finish_and_validation(tmp_path, capsys):
         for step in range(20):
             journal.interval(Interval(step, step + 1, 16, 2.0 if step >= 2 else 50.0))
         journal.validation(10, step=20, average_precision=0.51236)
-        averages = journal.finish(training_loss=0.7, seconds=140.0, devices=4)
+        averages = journal.finish(training_loss=0.7, seconds=140.0, devices=4, input_wait=0.25)
     wanted = {"avg_fps_training": 8.0, "avg_fps_training_per_GPU": 2.0, "avg_latency_training": 2.0,
+              "latency_training_p50": 2.0, "latency_training_p95": 2.0, "input_wait": 25.0,
               "training_loss": 0.7, "e2e_training_time": 140.0}
     assert averages == wanted
     validation, last = parsed(tmp_path / "time_log.txt")[-2:]
