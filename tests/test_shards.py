@@ -284,13 +284,18 @@ def children_of(pid):
     return [int(child) for child in found if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
 
 
+def heeding_ctrl_c():
+    """In a child: what a shell starts in the background inherits that it is ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def started(place):
     """A conversion in two processes, just begun."""
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "dataset" / "create_coco_tfrecord.py"), f"--image_dir={place / 'images'}",
          f"--object_annotations_file={place / 'a.json'}", f"--output_file_prefix={place / 'out' / 'train'}",
          "--num_shards=3", "--num_threads=2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True)
+        start_new_session=True, preexec_fn=heeding_ctrl_c)
     deadline = time.monotonic() + 30
     while len(children_of(process.pid)) < 2:
         assert process.poll() is None, process.communicate()
@@ -311,7 +316,8 @@ try:
 except KeyboardInterrupt:
     print("not lost")
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
+                          preexec_fn=heeding_ctrl_c)
     assert done.stdout.split("\n") == ["put off", "not lost", ""], done.stderr
 
 
