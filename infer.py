@@ -51,7 +51,7 @@ def main() -> None:
         raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     runtime = runtime_settings()
-    if runtime["runtime"] != "keras" and FLAGS.saved_model_dir:
+    if FLAGS.runtime != "keras" and FLAGS.saved_model_dir:
         raise InputError(f"--runtime={FLAGS.runtime} runs a checkpoint's network; --saved_model_dir is TensorFlow's")
     prepare_environment()
     from efficientdet.annotate import AnnotationConfig, annotate

@@ -83,8 +83,7 @@ class CocoEvaluator:
         boxes = boxes_xywh(rows.boxes)
         measured = self._measure(
             Founds(rows.image_ids, rows.category_ids, boxes[:, 2] * boxes[:, 3], rows.scores),
-            image_ids=rows.evaluated_ids, overlap_of=lambda found, truth: box_overlap(
-                boxes[found], self._boxes[truth], self._crowd[truth]))
+            image_ids=rows.evaluated_ids, overlap_of=self._overlap_of_boxes(boxes))
         explanation = explain_poor_result(self._ground_truth, rows) if measured.numbers["AP"] <= 0 else ""
         return CocoMeasures(**{**vars(measured), "explanation": explanation})
 
@@ -100,10 +99,7 @@ class CocoEvaluator:
 
         if iou_type == "bbox":
             boxes = values("bbox", np.float64).reshape(-1, 4)
-            areas = boxes[:, 2] * boxes[:, 3]
-
-            def overlap_of(found: np.ndarray, truth: np.ndarray) -> Overlap:
-                return box_overlap(boxes[found], self._boxes[truth], self._crowd[truth])
+            areas, overlap_of = boxes[:, 2] * boxes[:, 3], self._overlap_of_boxes(boxes)
         else:
             masks = [self._encoded_mask(result) for result in results]
             areas = np.array([mask.area(encoded) for encoded in masks], np.float64)
@@ -114,6 +110,10 @@ class CocoEvaluator:
 
         founds = Founds(values("image_id", np.int64), values("category_id", np.int64), areas, values("score", np.float64))
         return self._measure(founds, image_ids=np.asarray(image_ids, np.int64), overlap_of=overlap_of)
+
+    def _overlap_of_boxes(self, boxes: np.ndarray) -> Callable[[np.ndarray, np.ndarray], Overlap]:
+        """What `_measure` wants for found boxes, [D, 4] xywh."""
+        return lambda found, truth: box_overlap(boxes[found], self._boxes[truth], self._crowd[truth])
 
     def _encoded_mask(self, item: dict) -> dict:
         """The run lengths of a result or an annotation; polygons and plain lists are encoded."""
