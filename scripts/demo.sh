@@ -5,6 +5,8 @@
 #   bash scripts/demo.sh            into build/demo
 #   DEMO_DIR=/tmp/demo bash scripts/demo.sh
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/usage.sh"
+takes_no_words "$@"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 use_environment

@@ -10,6 +10,8 @@
 # Wheels are kept in ${XDG_CACHE_HOME:-$HOME/.cache}/efficientdet/horovod, one folder for each Python, TensorFlow and set of
 # libraries, so that minutes are spent once per machine. The last line says what was done and that two processes agree on a sum.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/usage.sh"
+takes_no_words "$@"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 

@@ -7,12 +7,22 @@
 #   : "${NGPU:=8}" "${BS:=200}" ...  # the recipe's numbers, where nobody said otherwise
 #   launch train --training_mode=...
 #
-# A setting comes from the environment or, stronger, from a KEY=VALUE word after the command.
+# A setting comes from the environment or, stronger, from a KEY=VALUE word after the command. No value is ever evaluated:
+# numbers are checked to be numbers before any arithmetic, which in bash would run a command inside a subscript.
 
-LAUNCH_KEYS=(DATA TRAIN VAL VAL_JSON CKPT MODEL_DIR BACKBONE MODEL NGPU NODES DEVICE BS EVAL_BS EPOCHS STOP_EPOCH STEPS LR
+declare -A WANTED=( # setting -> what its value must look like; a setting without a value is not checked
+    [NGPU]=count [EVAL_BS]=count [EPOCHS]=count [STEPS]=count [EXAMPLES]=count [RUNS]=count
+    [STOP_EPOCH]=natural [EVAL_SAMPLES]=natural [SEED]=natural
+    [LR]=decimal [WARMUP]=decimal [EMA]=decimal [MOMENTUM]=decimal
+    [AMP]=boolean [XLA]=boolean [BS]=count
+    [DEVICE]="cpu gpu" [LAUNCHER]="horovodrun mpirun" [CONTAINER]="pyxis apptainer singularity none"
+    [PRECISION]="float32 mixed_float16 mixed_bfloat16" [training_mode]="train train300 traineval"
+)
+LAUNCH_KEYS=(DATA TRAIN VAL VAL_JSON CKPT MODEL_DIR BACKBONE MODEL NGPU DEVICE BS EVAL_BS EPOCHS STOP_EPOCH STEPS LR
     WARMUP EMA MOMENTUM AMP PRECISION XLA EXAMPLES EVAL_SAMPLES HPARAMS SEED LAUNCHER IMAGE OUTPUT RUNS training_mode PYTHON
     CONTAINER IMAGE_TAG checkpointdir datadir)
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+source "$ROOT/scripts/usage.sh"
 dry_run=""
 extra=()
 command=()
@@ -28,6 +38,10 @@ settings() {
     for word; do
         case "$word" in
         --dry_run | --dry-run) dry_run=yes ;;
+        --help | -h)
+            _usage
+            exit 0
+            ;;
         --*) extra+=("$word") ;;
         *=*)
             key="${word%%=*}"
@@ -38,6 +52,40 @@ settings() {
         *) fail "unexpected word '$word'; wanted KEY=VALUE, --flag=value or --dry_run" ;;
         esac
     done
+}
+
+# What the recipe says of itself in its first comment, its own numbers, and what can be said to it.
+_usage() {
+    local numbers=()
+    print_header "$0"
+    mapfile -t numbers < <(grep -oE '\$\{[A-Za-z_]+:?=[^}]*\}' "$0" | sed -E 's/^\$\{([A-Za-z_]+):?=/\1=/; s/\}$//')
+    printf '\nusage: bash %s [KEY=VALUE ...] [--flag=value ...] [--dry_run]\n' "$0"
+    printf '  KEY=VALUE     a setting, also taken from the environment; one of\n'
+    printf '%s\n' "${LAUNCH_KEYS[*]}" | fold -s -w 100 | sed 's/^/                /'
+    ((${#numbers[@]} == 0)) || printf '  here by default:  %s\n' "${numbers[*]}"
+    printf '  --flag=value  handed on to the program; its own --help lists them\n'
+    printf '  --dry_run     prints the command that would run\n'
+}
+
+# check_values: every setting that has a value has one of the wanted kind.
+check_values() {
+    local key
+    for key in "${!WANTED[@]}"; do
+        [[ -z "${!key:-}" ]] || _check_value "$key" "${!key}" "${WANTED[$key]}"
+    done
+}
+
+# Numbers have at most nine digits: more do not fit what a shell counts with.
+_check_value() {
+    local key="$1" value="$2" kind="$3" pattern wanted
+    case "$kind" in
+    count) pattern='^[1-9][0-9]{0,8}$' wanted="a whole number from 1 on" ;;
+    natural) pattern='^(0|[1-9][0-9]{0,8})$' wanted="a whole number from 0 on" ;;
+    decimal) pattern='^([0-9]{1,9}(\.[0-9]{0,17})?|\.[0-9]{1,17})([eE][-+]?[0-9]{1,2})?$' wanted="a number such as 0.08" ;;
+    boolean) pattern='^(True|False|true|false|1|0)$' wanted="True or False" ;;
+    *) pattern="^(${kind// /|})\$" wanted="one of $kind" ;;
+    esac
+    [[ "$value" =~ $pattern ]] || fail "$key=$value; wanted $wanted"
 }
 
 # Prints ", did you mean KEY?" where a key differs in its case only, or begins or ends alike.
@@ -68,6 +116,7 @@ launch() {
 build() {
     local verb="$1"
     shift
+    check_values
     : "${DATA:=/workspace/coco}" "${NGPU:=1}" "${DEVICE:=gpu}" "${LAUNCHER:=horovodrun}" "${MODEL:=efficientdet-d0}"
     : "${TRAIN:=$DATA/train-*}" "${VAL:=$DATA/val-*}" "${VAL_JSON=$DATA/annotations/instances_val2017.json}"
     : "${MODEL_DIR:=/tmp/$(basename "$0" | sed 's/\.[a-z]*$//')}" "${PYTHON:=$ROOT/.venv/bin/python}"
@@ -152,7 +201,6 @@ _ranks() {
         command=(mpirun -np "$NGPU" --allow-run-as-root --bind-to none -map-by slot -x LD_LIBRARY_PATH -x PATH
             -mca pml ob1 -mca btl ^openib -mca odls_base_sigkill_timeout 60 "${command[@]}")
         ;;
-    *) fail "LAUNCHER=$LAUNCHER; wanted horovodrun or mpirun" ;;
     esac
 }
 

@@ -85,7 +85,7 @@ class Machine:
     def checkout(self, name="a b"):
         root = self.folder / name
         (root / "scripts").mkdir(parents=True)
-        for script in ("environment.sh", "install_horovod.sh"):
+        for script in ("environment.sh", "install_horovod.sh", "usage.sh"):
             shutil.copy(ROOT / "scripts" / script, root / "scripts")
         (root / "pyproject.toml").write_text("one\n")
         python = root / ".venv" / "bin" / "python"

@@ -93,6 +93,42 @@ def test_what_a_worker_asks_for():
     assert mounts["/pvc"]["persistentVolumeClaim"]["claimName"] == "efficientdet"
 
 
+RESTRICTED = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_pods_keep_to_the_restricted_standard():
+    """https://kubernetes.io/docs/concepts/security/pod-security-standards: what a cluster that enforces it asks for."""
+    data = yaml.safe_load((K8S / "data_preparation.yaml").read_text())
+    for pod in [*pods(job()), data]:
+        context = pod["spec"]["securityContext"]
+        assert {key: context.get(key) for key in RESTRICTED} == RESTRICTED
+        assert context["runAsUser"] == context["fsGroup"] == 1000  # the image's user may write to the volume
+        for container in pod["spec"]["containers"]:
+            assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+@pytest.mark.parametrize("name", ["null", "true", "on", "e3", "n", "yes"])
+def test_names_that_yaml_would_read_as_something_else(name):
+    document = job(name=name, queue=name, namespace=name, claim=name)
+    assert (document["metadata"]["name"], document["metadata"]["namespace"]) == (name, name)
+    assert document["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": name}
+    assert document["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["volumes"][0]["persistentVolumeClaim"] == {
+        "claimName": name}
+
+
+def test_numbers_for_names_stay_text():
+    assert job(queue="123", namespace="1e3", claim="0x1f")["metadata"] == {
+        "name": "efficientdet-d0-8gpu40gb", "namespace": "1e3", "labels": {"kueue.x-k8s.io/queue-name": "123"}}
+
+
+def test_the_longest_name_leaves_room_for_the_names_of_hosts():
+    for gpus in (8, 100, 4096):
+        longest = 63 - len(max(["-launcher", f"-worker-{gpus - 1}"], key=len))
+        assert job(gpus=gpus, name="a" * longest)["metadata"]["name"] == "a" * longest
+        with pytest.raises(ValueError, match=f"at most {longest}"):
+            job(gpus=gpus, name="a" * (longest + 1))
+
+
 def launcher_arguments(**options):
     [container] = job(**options)["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
     return container["args"]
@@ -128,6 +164,13 @@ def test_kueue():
     (["--gpus=8", "--gpu_memory=40", "--queue=Team A"], "--queue=Team A: wanted small letters"),
     (["--gpus=8", "--gpu_memory=40", "--image=a b"], "--image=a b: is no name of an image"),
     (["--gpu=8", "--gpu_memory=40"], "--gpus"),
+    (["--gpus=8", "--gpu_memory=40", "--epochs=-1"], "--epochs=-1: wanted at least 1"),
+    (["--gpus=8", "--gpu_memory=40", "--epochs=0"], "--epochs=0: wanted at least 1"),
+    (["--gpus=8", "--gpu_memory=40", "--name=123"], "--name=123: wanted small letters, digits and hyphens, a letter first"),
+    (["--gpus=8", "--gpu_memory=40", "--name="], "--name=: wanted small letters"),
+    (["--gpus=8", "--gpu_memory=40", "--queue="], "--queue=: wanted small letters"),
+    (["--gpus=8", "--gpu_memory=40", "--image=-v"], "--image=-v: is no name of an image"),
+    (["--gpus=8", "--gpu_memory=40", "--image="], "--image=: is no name of an image"),
 ])
 def test_mistakes(flags, message):
     done = subprocess.run([sys.executable, str(K8S / "render.py"), *flags], capture_output=True, text=True)

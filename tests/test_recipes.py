@@ -154,13 +154,86 @@ def test_both_launchers_leave_time_to_save():
     (["NONSENSE=3"], "unknown setting NONSENSE; wanted one of"),
     (["now"], "unexpected word 'now'"),
     (["DATA=/nowhere"], "no records match TRAIN=/nowhere/train-*"),
-    (["LAUNCHER=ssh"], "LAUNCHER=ssh; wanted horovodrun or mpirun"),
+    (["LAUNCHER=ssh"], "LAUNCHER=ssh; wanted one of horovodrun mpirun"),
+    (["DEVICE=tpu"], "DEVICE=tpu; wanted one of cpu gpu"),
+    (["NGPU=zwei"], "NGPU=zwei; wanted a whole number from 1 on"),
+    (["NGPU=0"], "NGPU=0; wanted a whole number from 1 on"),
+    (["BS=-1"], "BS=-1; wanted a whole number from 1 on"),
+    (["EPOCHS=08"], "EPOCHS=08; wanted a whole number from 1 on"),
+    (["EXAMPLES=12345678901"], "EXAMPLES=12345678901; wanted a whole number"),
+    (["SEED=-1"], "SEED=-1; wanted a whole number from 0 on"),
+    (["LR=nan"], "LR=nan; wanted a number such as 0.08"),
+    (["EMA=0.9,num_epochs=1"], "EMA=0.9,num_epochs=1; wanted a number such as 0.08"),
+    (["AMP=yes"], "AMP=yes; wanted True or False"),
 ])
 def test_refused_before_anything_starts(words, message):
     done = run(D0 / "convergence-AMP-8xA100-80G.sh", *words)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+CHECKED = ["NGPU", "BS", "EVAL_BS", "EPOCHS", "STEPS", "EXAMPLES", "RUNS", "STOP_EPOCH", "EVAL_SAMPLES", "SEED", "LR", "WARMUP",
+           "EMA", "MOMENTUM", "AMP", "XLA", "DEVICE", "LAUNCHER", "CONTAINER", "PRECISION", "training_mode"]
+
+
+@pytest.mark.parametrize("script", ["convergence-AMP-8xA100-80G.sh", "convergence-AMP-32xV100-32G.sub",
+                                    "inference-benchmark.sh"])
+@pytest.mark.parametrize("place", ["word", "environment"])
+def test_no_setting_is_run_as_a_command(tmp_path, script, place):
+    """Bash runs what stands inside a subscript wherever it expects a number."""
+    for key in CHECKED:
+        value = f"PATH[$(touch {tmp_path}/ran)]"
+        words, env = ([f"{key}={value}"], {}) if place == "word" else ([], {key: value})
+        done = run(D0 / script, *words, "--dry_run", env=env)
+        assert not (tmp_path / "ran").exists(), key
+        assert (done.returncode, done.stdout) == (2, ""), key
+        assert f"error: {key}=PATH[" in done.stderr
+
+
+def test_texts_are_quoted_and_never_run(tmp_path):
+    value = f"$(touch {tmp_path}/ran) `touch {tmp_path}/ran` ; touch {tmp_path}/ran #'\""
+    for key in ("DATA", "TRAIN", "VAL_JSON", "CKPT", "MODEL_DIR", "BACKBONE", "HPARAMS", "IMAGE", "OUTPUT", "MODEL"):
+        for script in ("convergence-AMP-8xA100-80G.sh", "evaluate-AMP-8xA100-80G.sh", "inference.sh"):
+            dry_run(D0 / script, f"{key}={value}", "NGPU=1")
+            run(D0 / script, f"{key}={value}", "NGPU=1", "PYTHON=/bin/true", "DEVICE=cpu", f"OUTPUT={tmp_path}/out")
+            assert not (tmp_path / "ran").exists(), key
+    shown = dry_run(D0 / "convergence-AMP-8xA100-80G.sh", f"DATA={value}")  # read as a shell reads it
+    assert flags_of(shown)["val_file_pattern"] == f"{value}/val-*"
+
+
+def test_numbers_as_people_write_them():
+    for key, flag, value in (("LR", "lr", "2"), ("LR", "lr", ".5"), ("LR", "lr", "1e-3"), ("WARMUP", "warmup_epochs", "0"),
+                             ("STOP_EPOCH", "stop_epoch", "0"), ("BS", "batch_size", "1")):
+        assert flags_of(dry_run(D0 / "convergence-AMP-8xA100-80G.sh", f"{key}={value}"))[flag] == value
+
+
+@pytest.mark.parametrize("sizes", ["1,*", ",", "1,zwei,2", "1,PATH[$(touch ran)]"])
+def test_all_sizes_of_a_list_are_checked_before_the_first_runs(sizes):
+    done = run(D0 / "inference-benchmark.sh", f"BS={sizes}", "--dry_run")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "wanted a whole number from 1 on" in done.stderr
+
+
+@pytest.mark.parametrize("script", [*RECIPES, *(REPOSITORY / "scripts" / name for name in ("demo.sh", "install_horovod.sh"))],
+                         ids=lambda path: path.name)
+def test_help_says_what_a_script_is_for_and_starts_nothing(script):
+    done = run(script, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    first = next(line for line in script.read_text().splitlines() if not line.startswith(("#!", "#SBATCH")))
+    assert done.stdout.startswith(first.removeprefix("# "))
+    if script.parent == D0:
+        assert "--dry_run" in done.stdout
+        assert re.search(r"KEY=VALUE.*NGPU.*training_mode", done.stdout, re.DOTALL)
+    if script.name in CONVERGENCE:
+        assert f"NGPU={CONVERGENCE[script.name][0]} BS={CONVERGENCE[script.name][1]}" in done.stdout
+    assert run(script, "nonsense").returncode == 2
+
+
+def test_mounts_of_a_container_are_two(tmp_path):
+    done = run(D0 / "convergence-AMP-32xV100-32G.sub", f"datadir={tmp_path},/etc:/workspace/coco", "--dry_run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a comma or colon cannot stand in a container's mounts" in done.stderr
 
 
 def test_too_few_gpus_and_a_missing_checkpoint(tmp_path):

@@ -6,7 +6,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"
 : "${MODEL_DIR:=/tmp/inference-benchmark}"
 reports=()
-for size in $(tr ',' ' ' <<<"${BS:-8}"); do
+IFS=, read -r -a sizes <<<"${BS:-8}"
+((${#sizes[@]})) || fail "BS=$BS; wanted a size or several with commas between"
+for size in "${sizes[@]}"; do
+    _check_value BS "$size" count # of all, before the first one runs
+done
+for size in "${sizes[@]}"; do
     reports+=("$MODEL_DIR/batch-$size.json")
     (BS="$size" && launch inspect --dllogger_path="$MODEL_DIR/infer-benchmark.log" --output_json="$MODEL_DIR/batch-$size.json")
 done

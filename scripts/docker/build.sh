@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Builds the image; TAG= names it. --dry_run prints the command.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-command=(docker build --rm -t "${TAG:-effdet_tf2}" . -f Dockerfile)
+source "$(dirname "${BASH_SOURCE[0]}")/../usage.sh"
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+command=(docker build --rm -t "${TAG:-effdet_tf2}" "$root" -f "$root/Dockerfile")
 if [[ "${1:-}" == --dry_run ]]; then
     printf '%q ' "${command[@]}"
     printf '\n'
     exit
 fi
+takes_no_words "$@"
 exec "${command[@]}"

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# A shell in the image. DATA=, CKPT= and BACKBONE_CKPT= are mounted where they are set; PORT= is TensorBoard's.
+# A shell in the image. DATA=, CKPT= and BACKBONE_CKPT= are mounted where they are set; PORT= is TensorBoard's. --dry_run prints the
+# command.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../usage.sh"
 command=(docker run -it --rm --gpus all --name "${name:-interactive}" --shm-size=30g --ulimit memlock=-1
     --ulimit stack=67108864 --ipc=host -p "0.0.0.0:${PORT:-6007}:${PORT:-6007}"
     -v "${DATA:-/mnt/nvdl/datasets/coco_master/coco2017_tfrecords}:/workspace/coco"
@@ -12,4 +14,5 @@ if [[ "${1:-}" == --dry_run ]]; then
     printf '\n'
     exit
 fi
+takes_no_words "$@"
 exec "${command[@]}"

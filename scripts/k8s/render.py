@@ -15,28 +15,34 @@ TEMPLATE = Path(__file__).with_name("mpijob.yaml")
 BATCH_SIZES = {24: 40, 32: 64, 40: 80, 80: 200, 141: 200}
 RATE_PER_64 = 0.088  # of the reference's recipes up to a global batch of 1,600
 LARGEST_PUBLISHED_BATCH = 2048
-_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+MOST_LETTERS = 63  # of a label, hence of a host
+_SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # the operator makes a Service of the job's name
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 def render(*, gpus: int, gpu_memory: int, queue: str | None = None, name: str | None = None, namespace: str = "default",
            image: str = "effdet_tf2:latest", claim: str = "efficientdet", epochs: int = 300) -> str:
     """The job as YAML. Raises ValueError for what no cluster would take."""
-    if gpus < 1:
-        raise ValueError(f"--gpus={gpus}: wanted at least 1")
+    for flag, number in (("gpus", gpus), ("epochs", epochs)):
+        if number < 1:
+            raise ValueError(f"--{flag}={number}: wanted at least 1")
     if gpu_memory not in BATCH_SIZES:
         raise ValueError(f"--gpu_memory={gpu_memory}: wanted one of {', '.join(map(str, BATCH_SIZES))}")
-    name = name or f"efficientdet-d0-{gpus}gpu{gpu_memory}gb"
-    for flag, value in (("name", name), ("namespace", namespace), ("claim", claim), ("queue", queue or "none")):
-        if not _DNS_LABEL.fullmatch(value):
-            raise ValueError(f"--{flag}={value}: wanted small letters, digits and hyphens, at most 63")
-    if not re.fullmatch(r"[\w./:@-]+", image):
+    name = name if name is not None else f"efficientdet-d0-{gpus}gpu{gpu_memory}gb"
+    longest = MOST_LETTERS - max(len("-launcher"), len(f"-worker-{gpus - 1}"))  # what the operator appends for pods and hosts
+    if not _SERVICE_NAME.fullmatch(name) or len(name) > longest:
+        raise ValueError(f"--name={name}: wanted small letters, digits and hyphens, a letter first, at most {longest}")
+    for flag, value in (("namespace", namespace), ("claim", claim), ("queue", queue)):
+        if value is not None and (not _DNS_LABEL.fullmatch(value) or len(value) > MOST_LETTERS):
+            raise ValueError(f"--{flag}={value}: wanted small letters, digits and hyphens, at most {MOST_LETTERS}")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", image):
         raise ValueError(f"--image={image}: is no name of an image")
     large = gpus * BATCH_SIZES[gpu_memory] > 512  # the reference's recipes change their averages there
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         name=name, namespace=namespace, image=image, claim=claim, gpus=gpus, epochs=epochs,
-        labels=f"{{kueue.x-k8s.io/queue-name: {queue}}}" if queue else "{}", batch_size=_batch_size(gpus, gpu_memory),
-        rate_per_64=RATE_PER_64, warmup_epochs=25 if large else 5, average_decay=0.999 if large else 0.9999,
-        momentum=0.93 if large else 0.9)
+        labels=f'{{kueue.x-k8s.io/queue-name: "{queue}"}}' if queue is not None else "{}",
+        batch_size=_batch_size(gpus, gpu_memory), rate_per_64=RATE_PER_64, warmup_epochs=25 if large else 5,
+        average_decay=0.999 if large else 0.9999, momentum=0.93 if large else 0.9)
 
 
 def _batch_size(gpus: int, gpu_memory: int) -> int:
