@@ -46,13 +46,16 @@ ASKS_FOR_THE_BACKEND = {
     "object_detection.suppression",  # TensorFlow's kernel on a CPU
     "efficientdet.train_step",  # one function for each backend
     "efficientdet.distributed", "efficientdet.runtime", "efficientdet.device",  # devices, memory, synchronisation
-    "efficientdet.export",  # SavedModels are TensorFlow's
+    "efficientdet.export", "efficientdet.inspection",  # SavedModels are TensorFlow's
+    "efficientdet.benchmark",  # says whether XLA compiled: under JAX always
     "efficientdet.train_loop",  # whether there is an export at its end, and whether shapes may vary between steps
 }
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc", "tools", "core", "stuff"}
 TENSOR_NAMES = {"boxes", "anchors", "scores", "classes", "images", "targets", "objects", "detections", "batch", "logits",
                 "deltas", "masks", "labels", "features"}
 MOST_LINES = 60
+IMPORTING_CALLS = {"import_module", "__import__", "find_loader", "exec_module"}
+UNKNOWN = "?"
 
 
 class Import(NamedTuple):
@@ -88,6 +91,8 @@ def imports(root: Path) -> list[Import]:
         for node, inside in nodes(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.Call) and _called(node) in IMPORTING_CALLS:
+                names = [argument.value if isinstance(argument, ast.Constant) else UNKNOWN for argument in node.args[:1]]
             elif isinstance(node, ast.ImportFrom):
                 source = "." * node.level + (node.module or "")
                 names = [dotted if (dotted := f"{source}.{alias.name}") in known else source for alias in node.names]
@@ -95,6 +100,24 @@ def imports(root: Path) -> list[Import]:
                 continue
             found += [Import(module, name, node.lineno, inside) for name in dict.fromkeys(names)]
     return found
+
+
+def _written(node: ast.AST) -> list[str]:
+    """The dotted names that an import statement asks for."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+
+
+def _called(call: ast.Call) -> str:
+    """The last word of what is called: `import_module` of importlib.import_module(..) and of import_module(..) alike."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def breaks_of_plain_imports(root: Path) -> list[str]:
+    """Imports of a name that is only known when they run cannot be checked."""
+    return [f"{entry.module}:{entry.line} imports what only running it tells" for entry in imports(root)
+            if entry.name == UNKNOWN]
 
 
 def _matches(module: str, patterns: set[str]) -> bool:
@@ -166,8 +189,12 @@ def breaks_of_backend_places(root: Path) -> list[str]:
     broken = []
     for module, file in modules(root).items():
         for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8"))):
-            asks = isinstance(node, ast.Attribute) and node.attr == "backend" and isinstance(node.value, ast.Attribute)
+            # keras.backend, keras.config.backend, K.backend, and each of them under a name of its own
+            asks = isinstance(node, ast.Attribute) and node.attr == "backend"
+            asks = asks or any(name.split(".")[0] == "keras" and "backend" in name.split(".") for name in _written(node))
             asks = asks or (isinstance(node, ast.Constant) and node.value == "KERAS_BACKEND")
+            asks = asks or (isinstance(node, ast.Compare) and any(  # to print it is no question
+                isinstance(side, ast.Call) and _called(side) == "backend_name" for side in (node.left, *node.comparators)))
             if asks and module not in ASKS_FOR_THE_BACKEND:
                 broken.append(f"{module}:{node.lineno} asks for the backend")
     return broken
@@ -197,8 +224,8 @@ def breaks_of_state(root: Path) -> list[str]:
             for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Global)]
 
 
-RULES = (breaks_of_floors, breaks_of_package_places, breaks_by_circles, breaks_of_quick_start, breaks_of_backend_places,
-         breaks_of_names, breaks_of_length, breaks_of_flat_tests, breaks_of_state)
+RULES = (breaks_of_floors, breaks_of_plain_imports, breaks_of_package_places, breaks_by_circles, breaks_of_quick_start,
+         breaks_of_backend_places, breaks_of_names, breaks_of_length, breaks_of_flat_tests, breaks_of_state)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -237,6 +264,16 @@ PLANTED = [
      "tensorflow"),
     (breaks_of_backend_places, "model/x.py", "import keras\nif keras.backend.backend() == 'jax':\n    pass", "x:2"),
     (breaks_of_backend_places, "dataset/x.py", "import os\nos.environ['KERAS_BACKEND']", "x:2"),
+    (breaks_of_backend_places, "model/x.py", "from keras import backend\nif backend() == 'jax':\n    pass", "x:1"),
+    (breaks_of_backend_places, "model/x.py", "from keras.config import backend as b", "x:1"),
+    (breaks_of_backend_places, "model/x.py", "import keras.backend as K", "x:1"),
+    (breaks_of_backend_places, "model/x.py", "from keras.backend import backend as b", "x:1"),
+    (breaks_of_backend_places, "model/x.py", "import keras as k\nk.config.backend()", "x:2"),
+    (breaks_of_backend_places, "efficientdet/x.py", "from a import backend_name\nif 'jax' == backend_name():\n    pass", "x:2"),
+    (breaks_of_package_places, "model/x.py", "import importlib\nimportlib.import_module('tensorflow')", "tensorflow"),
+    (breaks_of_package_places, "model/x.py", "def f():\n    return __import__('tensorflow.nn')", "tensorflow"),
+    (breaks_of_floors, "model/x.py", "from importlib import import_module\nimport_module('dataset.y')", "not a floor below"),
+    (breaks_of_plain_imports, "model/x.py", "from importlib import import_module\nimport_module('tensor' + 'flow')", "x:2"),
     (breaks_of_names, "dataset/utils.py", "", "says nothing"),
     (breaks_of_names, "object_detection/boxes.py", "", "tensor"),
     (breaks_of_length, "model/x.py", "def f():\n" + "    pass\n" * MOST_LINES, "f has 61 lines"),
