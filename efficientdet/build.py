@@ -33,7 +33,7 @@ def network_config(hparams: Hyperparameters, *, num_classes: int) -> EfficientDe
         bifpn=BifpnConfig(
             filters=hparams.fpn_num_filters, cells=hparams.fpn_cell_repeats, min_level=hparams.min_level,
             max_level=hparams.max_level, weight_method=hparams.fpn_weight_method, fusion_relu=hparams.fusion_relu,
-            activation=activation, separable_conv=hparams.separable_conv,
+            half_pixel_upsampling=hparams.half_pixel_upsampling, activation=activation, separable_conv=hparams.separable_conv,
             apply_bn_for_resampling=hparams.apply_bn_for_resampling,
             conv_after_downsample=hparams.conv_after_downsample, conv_bn_act_pattern=hparams.conv_bn_act_pattern),
         head=HeadConfig(filters=hparams.fpn_num_filters, depth=hparams.box_class_repeats, min_level=hparams.min_level,

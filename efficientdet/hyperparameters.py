@@ -73,6 +73,7 @@ class Hyperparameters:
     fpn_cell_repeats: int = 3
     fpn_weight_method: str = "fastattn"
     fusion_relu: bool = True
+    half_pixel_upsampling: bool = False  # where a level is not half of the next: NVIDIA's rule, not google/automl's
     box_class_repeats: int = 3
     min_level: int = 3
     max_level: int = 7

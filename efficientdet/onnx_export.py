@@ -206,9 +206,8 @@ def _nearest_resize(graph, layer, inputs, node) -> str:
     source = inputs[0]
     for axis, target in zip((2, 3), layer.size, strict=True):
         before = node.input_tensors[0].shape[axis - 1]
-        rows = np.array([i * before // target for i in range(target)])
         if target % before:
-            source = graph.add("Gather", [source, rows], axis=axis)
+            source = graph.add("Gather", [source, np.array(layer.source_rows(before, target))], axis=axis)
     scales = [1.0, 1.0, *(float(target // before) if target % before == 0 else 1.0
                           for target, before in zip(layer.size, node.input_tensors[0].shape[1:3], strict=True))]
     if max(scales) == 1.0:

@@ -6,6 +6,7 @@ Layer names are those of the published TensorFlow checkpoints with dots for slas
 from dataclasses import dataclass
 
 import keras
+import numpy as np
 from keras import ops
 
 from model.activations import activation_layer
@@ -21,7 +22,7 @@ class BifpnConfig:
     """Shape of the pyramid: `cells` repeats of top-down and bottom-up fusion over levels min_level .. max_level.
 
     weight_method: "fastattn" (positive weights, normalised by their sum) or "sum"; fusion_relu: keep those weights from
-    turning negative, as the paper does and NVIDIA's code does not.
+    turning negative, as the paper does and NVIDIA's code does not; half_pixel_upsampling: see `NearestResize`.
     """
 
     filters: int
@@ -30,6 +31,7 @@ class BifpnConfig:
     max_level: int = 7
     weight_method: str = "fastattn"
     fusion_relu: bool = True
+    half_pixel_upsampling: bool = False
     activation: str = "silu"
     separable_conv: bool = True
     apply_bn_for_resampling: bool = True
@@ -79,11 +81,25 @@ class WeightedFusion(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("efficientdet")
 class NearestResize(keras.layers.Layer):
-    """[B, h, w, F] to [B, H, W, F]: source row of row i is floor(i h / H), also where H is no multiple of h."""
+    """[B, h, w, F] to [B, H, W, F] by copying rows and columns.
 
-    def __init__(self, size: tuple[int, int], **kwargs):
+    Source row of row i is floor(i h / H), as google/automl's networks have it, or with half_pixel_centres
+    floor((i + 0.5) h / H), as NVIDIA's. They differ where H is no multiple of h.
+    """
+
+    def __init__(self, size: tuple[int, int], *, half_pixel_centres: bool = False, **kwargs):
         super().__init__(**kwargs)
         self.size = tuple(size)
+        self.half_pixel_centres = half_pixel_centres
+
+    def source_rows(self, source: int, target: int) -> list[int]:
+        """For each of `target` rows (or columns) the one of `source` that it copies."""
+        if not self.half_pixel_centres:
+            return [row * source // target for row in range(target)]
+        # In float32 as TensorFlow computes it: of an even number of rows the middle falls on a whole number, to which
+        # the product comes from above or from below.
+        centres = np.arange(target, dtype=np.float32) + np.float32(0.5)
+        return np.minimum(np.floor(centres * (np.float32(source) / np.float32(target))), source - 1).astype(int).tolist()
 
     def call(self, inputs):
         """[B, h, w, F] -> [B, H, W, F]."""
@@ -93,7 +109,7 @@ class NearestResize(keras.layers.Layer):
             if target % source == 0:
                 outputs = ops.repeat(outputs, target // source, axis=axis)
             else:
-                outputs = ops.take(outputs, [i * source // target for i in range(target)], axis=axis)
+                outputs = ops.take(outputs, self.source_rows(source, target), axis=axis)
         return outputs
 
     def compute_output_shape(self, input_shape):
@@ -102,7 +118,7 @@ class NearestResize(keras.layers.Layer):
 
     def get_config(self):
         """What `from_config` needs."""
-        return {**super().get_config(), "size": self.size}
+        return {**super().get_config(), "size": self.size, "half_pixel_centres": self.half_pixel_centres}
 
 
 def build_bifpn(features: list[Tensor], config: BifpnConfig) -> list[Tensor]:
@@ -176,7 +192,7 @@ def _resampled(features: Tensor, size: tuple[int, int], config: BifpnConfig, *, 
         return _downsampled(features, config, name=name)
     features = _with_filters(features, config, name=name)
     if tuple(features.shape[1:3]) != tuple(size):
-        features = NearestResize(size, name=f"{name}.upsample")(features)
+        features = NearestResize(size, half_pixel_centres=config.half_pixel_upsampling, name=f"{name}.upsample")(features)
     return features
 
 

@@ -96,28 +96,64 @@ def test_fusion_of_nothing_but_negative_weights_is_zero():
 
 
 def test_fusion_divides_in_float32_under_16_bits():
+    """In float16 the sum of these weights is infinite, and each share of it nothing."""
     layer = WeightedFusion(dtype="mixed_float16")
-    outputs = layer([tf.ones([1, 2, 2, 3], tf.float16)] * 2)
+    layer.build([(None, 2, 2, 3)] * 2)
+    layer.set_weights([np.float32(60_000), np.float32(20_000)])
+    assert sum(layer.get_weights()) > np.finfo(np.float16).max
+    outputs = layer([tf.fill([1, 2, 2, 3], tf.cast(value, tf.float16)) for value in (8.0, 4.0)])
     assert outputs.dtype == tf.float16
-    assert {variable.dtype for variable in layer.variables} == {"float32"}
+    np.testing.assert_array_equal(outputs, np.full((1, 2, 2, 3), 7, np.float16))  # 3/4 of 8 and 1/4 of 4
 
 
-@pytest.mark.parametrize("source", [1, 2, 3, 5, 12, 20, 47])
-def test_nearest_is_the_legacy_one_also_for_odd_sizes(source):
+UPSAMPLINGS = {  # convention -> the rule in exact arithmetic: source of row i where h rows become H
+    False: lambda i, h, H: i * h // H, True: lambda i, h, H: (2 * i + 1) * h // (2 * H)}
+
+
+@pytest.mark.parametrize("half_pixel", UPSAMPLINGS)
+@pytest.mark.parametrize("source", [1, 2, 3, 5, 12, 20, 47, 50, 96])
+def test_upsampling_copies_what_tensorflow_copies(source, half_pixel):
     """The sizes that a pyramid has: twice the coarser map's or one less."""
     features = np.arange(source * (source + 1), dtype=np.float32).reshape(1, source, source + 1, 1)
     for size in [(2 * source, 2 * source + 2), (2 * source - 1, 2 * source + 1), (source, source + 1)]:
-        wanted = tf.raw_ops.ResizeNearestNeighbor(images=features, size=size, align_corners=False, half_pixel_centers=False)
-        np.testing.assert_array_equal(NearestResize(size)(features), wanted)
+        wanted = tf.raw_ops.ResizeNearestNeighbor(
+            images=features, size=size, align_corners=False, half_pixel_centers=half_pixel)
+        np.testing.assert_array_equal(NearestResize(size, half_pixel_centres=half_pixel)(features), wanted)
 
 
-def test_nearest_by_hand():
-    features = tf.reshape(tf.range(3.0), (1, 3, 1, 1))
-    np.testing.assert_array_equal(np.ravel(NearestResize((5, 1))(features)), [0, 0, 1, 1, 2])
+@pytest.mark.parametrize(("half_pixel", "three_to_five", "four_to_seven"), [
+    (False, [0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2, 3]), (True, [0, 0, 1, 2, 2], [0, 0, 1, 2, 2, 3, 3])])
+def test_upsampling_by_hand(half_pixel, three_to_five, four_to_seven):
+    layer = NearestResize((5, 7), half_pixel_centres=half_pixel)
+    features = tf.reshape(tf.range(12.0), (1, 3, 4, 1))
+    found = np.asarray(layer(features))[0, :, :, 0]
+    np.testing.assert_array_equal(found[:, 0] / 4, three_to_five)
+    np.testing.assert_array_equal(found[0], four_to_seven)
+
+
+@pytest.mark.parametrize("half_pixel", UPSAMPLINGS)
+@pytest.mark.parametrize(("height", "width"), [(320, 320), (200, 136), (72, 88)])
+def test_every_upsampling_of_a_pyramid_follows_its_convention(half_pixel, height, width):
+    inputs = [keras.Input((-(-height // 2**level), -(-width // 2**level), 4)) for level in range(3, 6)]
+    pyramid = keras.Model(inputs, build_bifpn(inputs, BifpnConfig(filters=4, cells=2, half_pixel_upsampling=half_pixel)))
+    layers = [layer for layer in pyramid.layers if isinstance(layer, NearestResize)]
+    assert len(layers) == 2 * 4  # in each cell every level but the coarsest receives the one above
+    rule, odd = UPSAMPLINGS[half_pixel], 0
+    for layer in layers:
+        _, h, w, filters = layer.input.shape
+        features = np.random.default_rng(h).normal(size=(1, h, w, filters)).astype(np.float32)
+        H, W = layer.size
+        wanted = np.zeros((1, H, W, filters), np.float32)
+        for y in range(H):
+            for x in range(W):
+                wanted[0, y, x] = features[0, rule(y, h, H), rule(x, w, W)]
+        np.testing.assert_array_equal(layer(features), wanted, err_msg=layer.name)
+        odd += bool(H % h or W % w)
+    assert odd >= 2
 
 
 def test_layers_survive_their_configuration():
-    for layer in (WeightedFusion(fusion_relu=False), NearestResize((5, 3))):
+    for layer in (WeightedFusion(fusion_relu=False), NearestResize((5, 3)), NearestResize((5, 3), half_pixel_centres=True)):
         again = type(layer).from_config(layer.get_config())
         assert again.get_config() == layer.get_config()
 
