@@ -11,6 +11,7 @@ from efficientdet.config import (
     writable_folder,
 )
 from efficientdet.flags import define_machine_flags, define_model_flags, hyperparameters, machine_settings
+from efficientdet.hyperparameters import parse_overrides
 from efficientdet.runtime_environment import prepare_environment
 
 FLAGS = flags.FLAGS
@@ -91,7 +92,7 @@ def main() -> None:
                  "enable_map_parallelization", "pretrained_ckpt", "backbone_init", "seed", "debug", "time_history",
                  "validate", "testdev_dir", "eval_samples")
     config = TrainingConfig(
-        hparams=hparams, records=records, val_json_file=val_json_file,
+        hparams=hparams, hparams_given=frozenset(parse_overrides(FLAGS.hparams)), records=records, val_json_file=val_json_file,
         val_records=records_of(FLAGS.val_file_pattern, "val_file_pattern") if FLAGS.val_file_pattern else (),
         class_names=class_names_for(records, json_file=val_json_file),
         model_dir=writable_folder(FLAGS.model_dir, "model_dir"),

@@ -1,6 +1,7 @@
 """From hyperparameters to a detector: the one place that knows which of them goes where."""
 
-from efficientdet.hyperparameters import ACTIVATIONS, Hyperparameters, height_and_width, normalised_aspect_ratios
+from efficientdet.hyperparameter_limits import ACTIVATIONS
+from efficientdet.hyperparameters import Hyperparameters, height_and_width, normalised_aspect_ratios
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
@@ -58,12 +59,13 @@ def detector_config(hparams: Hyperparameters) -> DenseDetectorConfig:
 
 
 def suppression_config(hparams: Hyperparameters) -> SuppressionConfig:
-    """The reference's `nms_configs`, whose None means its own default."""
+    """The reference's `nms_configs`, whose None means its own default, as does a threshold of 0 of soft suppression."""
     nms = hparams.nms_configs
+    unset = nms.score_thresh is None or (nms.method == "gaussian" and nms.score_thresh == 0)
     return SuppressionConfig(
         method=nms.method, per_class=nms.per_class, candidates=nms.max_nms_inputs, max_detections=nms.max_output_size,
         iou_threshold=0.5 if nms.iou_thresh is None else nms.iou_thresh,
-        score_threshold=0.001 if nms.score_thresh is None else nms.score_thresh,
+        score_threshold=0.001 if unset else nms.score_thresh,
         sigma=0.5 if nms.sigma is None else nms.sigma)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dataset.class_names import ClassNames, class_names_of_records, read_class_names
 from dataset.record_files import expand_glob
+from efficientdet.hyperparameter_limits import stated_classes
 from efficientdet.hyperparameters import Hyperparameters
 from object_detection.errors import InputError
 
@@ -18,6 +19,7 @@ class TrainingConfig:
     """A training; the flags of train.py, resolved."""
 
     hparams: Hyperparameters
+    hparams_given: frozenset[str] = frozenset()  # those that --hparams named: they win over a checkpoint's conventions
     records: tuple[str, ...]
     val_records: tuple[str, ...]
     val_json_file: str | None
@@ -81,6 +83,7 @@ class TrainingConfig:
         if self.evaluates and not self.val_records:
             raise InputError(f"--val_file_pattern is missing: --training_mode={self.training_mode} evaluates; give one, "
                              "or use --training_mode=train300 with --num_epochs")
+        stated_classes(self.hparams.num_classes, self.class_names)
         if self.validate and not self.val_records:
             raise InputError("--validate needs --val_file_pattern")
         if expression := self.hparams.var_freeze_expr:

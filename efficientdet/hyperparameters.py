@@ -1,11 +1,10 @@
-"""What `--hparams` sets: the reference's keys, their defaults, and why some of its keys are gone.
+"""What `--hparams` sets: the reference's keys and their defaults.
 
 Free of Keras and TensorFlow, so that a wrong key is told before their slow import.
 """
 
 import ast
 import dataclasses
-import difflib
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,43 +12,22 @@ from typing import Any
 
 import yaml
 
+from efficientdet.gone_hyperparameters import GONE, is_gone
+from efficientdet.hyperparameter_limits import check_limits
 from efficientdet.presets import preset
-from object_detection.errors import InputError
+from object_detection.errors import InputError, nearest_name
 
+SMALLEST_SIDE = 32  # of an image: the backbone halves it five times
 SQUARE_ROOT_TWO = ((1.0, 1.0), (math.sqrt(2.0), math.sqrt(0.5)), (math.sqrt(0.5), math.sqrt(2.0)))
-
-GONE = {
-    "backbone_config": "the backbones are those of keras.applications",
-    "backbone_init": "use --backbone_init",
-    "ckpt_var_scope": "checkpoints hold one model",
-    "data_format": "images are always channels last; XLA chooses its own layout",
-    "dataset_type": "records are TFRecords",
-    "drop_remainder": "every training batch is full, the last evaluation batch is filled up",
-    "fpn_config": "the pyramid is the BiFPN",
-    "fpn_name": "the pyramid is the BiFPN",
-    "grad_checkpoint": "it never did anything",
-    "heads": "there is no segmentation head",
-    "img_summary_steps": "it never did anything",
-    "label_map": "class names travel with the records",
-    "lr_decay_method": "the schedule is always the cosine",
-    "mixed_precision": "use --precision",
-    "mixed_precision_on_inputs": "it never did anything",
-    "nms_configs.pyfunc": "there is one suppression, on the device",
-    "positives_momentum": "positives are counted in the batch",
-    "regenerate_source_id": "a record without a number gets one from its bytes anyway",
-    "sample_image": "use infer.py",
-    "seg_num_classes": "there is no segmentation head",
-    "shuffle_buffer": "every epoch is a permutation of all records",
-    "skip_crowd_during_training": "crowds are never objects to learn",
-    "skip_mismatch": "a mismatch is an error; heads of other classes start anew",
-    "target_size": "the scale jitter is relative to image_size",
-    "use_keras_model": "there is no other",
+_NESTED = "nms_configs."
+_RESOLVED = {  # key, value -> what the reference takes such a value for, or what stands here for "the default"
+    ("fpn_weight_method", None): "fastattn", ("loss_scale", None): 2.0**15, ("max_nms_inputs", 0): 5000,
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class NmsConfigs:
-    """Suppression, see object_detection/suppression.py; None of iou_thresh and sigma: 0.5."""
+    """Suppression, see object_detection/suppression.py; None of iou_thresh and sigma: 0.5; 0 of max_nms_inputs: 5000."""
 
     method: str = "gaussian"
     iou_thresh: float | None = None
@@ -64,11 +42,12 @@ class NmsConfigs:
 class Hyperparameters:
     """Everything about a model and its training that is not a path or a machine; defaults as published."""
 
-    name: str = "efficientdet-d0"
+    model_name: str = "efficientdet-d0"  # --model_name: the published model whose values these are where none is given
+    name: str = "efficientdet-d0"  # a label, as in the reference
     # network
     backbone_name: str = "efficientnet-b0"
     image_size: int | str | tuple[int, int] = 512  # one side, 'WIDTHxHEIGHT', or (height, width)
-    num_classes: int | None = None  # None: as many as the records name
+    num_classes: int | None = None  # the records name them: see `stated_classes`
     fpn_num_filters: int = 64
     fpn_cell_repeats: int = 3
     fpn_weight_method: str = "fastattn"
@@ -117,14 +96,8 @@ class Hyperparameters:
     nms_configs: NmsConfigs = field(default_factory=NmsConfigs)
 
     def __post_init__(self):
-        if self.optimizer != "sgd":
-            raise InputError(f"hparam optimizer is {self.optimizer!r}; wanted sgd")
-        if self.act_type not in ACTIVATIONS:
-            raise InputError(f"hparam act_type is {self.act_type!r}; wanted one of {', '.join(ACTIVATIONS)}")
-        if not 0 <= self.moving_average_decay < 1:
-            raise InputError(f"hparam moving_average_decay is {self.moving_average_decay}; wanted 0 (none) up to below 1")
-        if self.num_epochs < 1:
-            raise InputError(f"hparam num_epochs is {self.num_epochs}; wanted at least 1")
+        nested = {f"nms_configs.{key}": value for key, value in vars(self.nms_configs).items()}
+        check_limits({**vars(self), **nested})
         height_and_width(self.image_size)
         normalised_aspect_ratios(self.aspect_ratios)
 
@@ -133,26 +106,26 @@ class Hyperparameters:
         return dataclasses.asdict(self)
 
 
-ACTIVATIONS = {
-    "silu": "silu", "swish": "silu", "swish_native": "silu", "hswish": "hard_silu", "relu": "relu", "relu6": "relu6",
-    "mish": "mish", "identity": "linear",
-}
-
-
 def hyperparameters_of(model_name: str, overrides: dict[str, Any]) -> Hyperparameters:
     """The published values of a model with flat overrides such as {"nms_configs.method": "hard"} on top."""
-    return with_overrides(Hyperparameters(**{"name": model_name, **preset(model_name)}), overrides)
+    published = Hyperparameters(model_name=model_name, name=model_name, **preset(model_name))
+    stored = {key: value for key, value in overrides.items() if key != "model_name"}  # a checkpoint's hold it too
+    return with_overrides(published, stored)
 
 
 def with_overrides(hyperparameters: Hyperparameters, overrides: dict[str, Any]) -> Hyperparameters:
-    """The same with some keys set; raises InputError for a key that does not exist or a value of the wrong kind."""
-    flat = {key: value for key, value in overrides.items() if not key.startswith("nms_configs.")}
-    nested = {key.removeprefix("nms_configs."): value for key, value in overrides.items() if key not in flat}
-    for key in overrides:
+    """The same with some keys set; raises InputError for a key that does not exist or a value that cannot be.
+
+    A key of the reference that is gone is passed over where its value asks for nothing.
+    """
+    if "nms_configs" in overrides and not isinstance(overrides["nms_configs"], dict):
+        raise InputError(f"hparam nms_configs is {overrides['nms_configs']!r}; wanted its keys, as in nms_configs.method=hard")
+    overrides = {inner: inner_value for key, value in overrides.items() for inner, inner_value in _flattened(key, value)}
+    wanted = {key: value for key, value in overrides.items() if not is_gone(key, value)}
+    for key in wanted:
         _check_key(key)
-    if isinstance(flat.get("nms_configs"), dict):
-        nested = {**flat.pop("nms_configs"), **nested}
-    flat = {key: _fitted(Hyperparameters, key, value) for key, value in flat.items()}
+    flat = {key: _fitted(Hyperparameters, key, value) for key, value in wanted.items() if "." not in key}
+    nested = {key.removeprefix(_NESTED): value for key, value in wanted.items() if "." in key}
     nested = {key: _fitted(NmsConfigs, key, value) for key, value in nested.items()}
     nms_configs = dataclasses.replace(hyperparameters.nms_configs, **nested)
     return dataclasses.replace(hyperparameters, **flat, nms_configs=nms_configs)
@@ -178,24 +151,27 @@ def height_and_width(image_size: int | str | tuple[int, int]) -> tuple[int, int]
     try:
         if isinstance(image_size, str):
             width, height = map(int, image_size.lower().split("x"))
-        elif isinstance(image_size, int):
-            height = width = image_size
         else:
-            height, width = map(int, image_size)
+            height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+        large = isinstance(height, int) and isinstance(width, int) and min(height, width) >= SMALLEST_SIDE
     except (ValueError, TypeError):
-        height = width = 0
-    if min(height, width) < 1:
-        raise InputError(f"hparam image_size is {image_size!r}; wanted a side such as 512, WIDTHxHEIGHT, or HEIGHT*WIDTH")
+        large = False
+    if not large:
+        raise InputError(f"hparam image_size is {image_size!r}; wanted a side such as 512, WIDTHxHEIGHT, or HEIGHT*WIDTH, "
+                         f"at least {SMALLEST_SIDE} pixels a side")
     return height, width
 
 
 def normalised_aspect_ratios(aspect_ratios: Any) -> tuple[tuple[float, float], ...]:
     """Single ratios r as (sqrt(r), 1 / sqrt(r)), pairs (width factor, height factor) as they are."""
     try:
-        return tuple((math.sqrt(ratio), 1 / math.sqrt(ratio)) if isinstance(ratio, int | float)
-                     else (float(ratio[0]), float(ratio[1])) for ratio in aspect_ratios)
-    except (TypeError, ValueError, IndexError, ZeroDivisionError) as error:
-        raise InputError(f"hparam aspect_ratios is {aspect_ratios!r}; wanted ratios such as 1.0*2.0*0.5") from error
+        pairs = tuple((math.sqrt(ratio), 1 / math.sqrt(ratio)) if isinstance(ratio, int | float)
+                      else (float(ratio[0]), float(ratio[1])) for ratio in aspect_ratios)
+    except (TypeError, ValueError, LookupError, ZeroDivisionError):
+        pairs = ()
+    if not pairs or not all(0 < factor < math.inf for pair in pairs for factor in pair):
+        raise InputError(f"hparam aspect_ratios is {aspect_ratios!r}; wanted ratios above 0 such as 1.0*2.0*0.5")
+    return pairs
 
 
 def _literal(text: str) -> Any:
@@ -204,37 +180,53 @@ def _literal(text: str) -> Any:
         return lowered[text.lower()]
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
+
+
+class _YamlLoader(yaml.SafeLoader):
+    """Safe; also reads the tuples that the reference's own files hold."""
+
+
+_YamlLoader.add_constructor("tag:yaml.org,2002:python/tuple",
+                            lambda loader, node: tuple(loader.construct_sequence(node, deep=True)))
 
 
 def _read_yaml(path: str) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_YamlLoader)
     except OSError as error:
         raise InputError(f"--hparams={path}: cannot be read ({error.strerror}); wanted a .yaml file or key=value") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"--hparams={path}: is not YAML ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
         raise InputError(f"--hparams={path}: holds {type(content).__name__}; wanted a mapping of keys to values")
-    return {f"nms_configs.{inner}" if key == "nms_configs" else key: inner_value
-            for key, value in content.items()
-            for inner, inner_value in (value.items() if key == "nms_configs" and isinstance(value, dict) else [(key, value)])}
+    flat = {inner: value for key, values in content.items() for inner, value in _flattened(key, values)}
+    # Text as the reference reads it: YAML takes 4e-5, and whatever stands in quotes, for text.
+    return {key: _literal(value) if isinstance(value, str) else value for key, value in flat.items()}
+
+
+def _flattened(key: Any, value: Any) -> list[tuple[str, Any]]:
+    """nms_configs with its keys in it as nms_configs.KEY."""
+    if key == "nms_configs" and isinstance(value, dict):
+        return [(f"{_NESTED}{inner}", inner_value) for inner, inner_value in value.items()]
+    return [(str(key), value)]
 
 
 def _check_key(key: str) -> None:
-    valid = [f.name for f in dataclasses.fields(Hyperparameters)]
-    valid += [f"nms_configs.{f.name}" for f in dataclasses.fields(NmsConfigs)]
-    if key in GONE:
-        raise InputError(f"hparam {key} is gone: {GONE[key]}")
+    if key == "model_name":
+        raise InputError("hparam model_name is a flag of its own: use --model_name")
+    valid = [f.name for f in dataclasses.fields(Hyperparameters) if f.name not in ("model_name", "nms_configs")]
+    valid += [f"{_NESTED}{f.name}" for f in dataclasses.fields(NmsConfigs)]
     if key not in valid:
-        nearest = difflib.get_close_matches(key, valid, n=1, cutoff=0.4)
-        hint = f"; the nearest is {nearest[0]}" if nearest else ""
-        raise InputError(f"hparam {key} does not exist{hint}")
+        nearest = nearest_name(key, [*valid, *GONE])
+        raise InputError(f"hparam {key} does not exist" + (f"; the nearest is {nearest}" if nearest else ""))
 
 
 def _fitted(owner: type, key: str, value: Any) -> Any:
     """The value as the type that the key declares; whole numbers are fine where fractions are."""
+    if value is None or type(value) is int:
+        value = _RESOLVED.get((key, value), value)
     wanted = next(f.type for f in dataclasses.fields(owner) if f.name == key)
     if value is None and (wanted == Any or type(None) in getattr(wanted, "__args__", ())):
         return None

@@ -182,7 +182,7 @@ def compare_detections(ours, others, *, pixels: float) -> Agreement:
 def _with_random_weights(hparams: Hyperparameters, *, precision: str) -> Restored:
     names = _names_for(hparams.num_classes)
     detector = build_detector(hparams, num_classes=len(names), precision=precision)
-    description = Description(model_name=hparams.name, hparams=hparams.to_dict(), categories=names.to_categories(),
+    description = Description(model_name=hparams.model_name, hparams=hparams.to_dict(), categories=names.to_categories(),
                               weights="raw")
     return Restored(detector=detector, hparams=hparams, class_names=names, description=description)
 

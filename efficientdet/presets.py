@@ -2,10 +2,12 @@
 
 from object_detection.errors import InputError
 
+BACKBONES = tuple(f"efficientnet-b{number}" for number in range(8))
+
 
 def _preset(backbone: int, image_size: int, filters: int, cells: int, head_depth: int, **others) -> dict:
     return {
-        "backbone_name": f"efficientnet-b{backbone}", "image_size": image_size, "fpn_num_filters": filters,
+        "backbone_name": BACKBONES[backbone], "image_size": image_size, "fpn_num_filters": filters,
         "fpn_cell_repeats": cells, "box_class_repeats": head_depth, **others,
     }
 

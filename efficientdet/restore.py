@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.build import build_detector
 from efficientdet.checkpoint import Description
+from efficientdet.hyperparameter_limits import stated_classes
 from efficientdet.hyperparameters import Hyperparameters, hyperparameters_of, with_overrides
+from efficientdet.presets import PRESETS
 from efficientdet.weights import load_weights, read_source
 from model.dense_detector import DenseDetector
 from object_detection.errors import InputError
@@ -33,18 +35,20 @@ def restore_detector(
     """
     source = read_source(ckpt_path)
     stated = source.description.model_name if source.description else None
+    if stated not in PRESETS:
+        stated = None  # once a label could be stored in its place
     if model_name_given and stated not in (None, model_name):
         raise InputError(f"{source.prefix}: holds {stated}; --model_name={model_name} asked for another")
     if source.class_names is not None and class_names is not None and source.class_names != class_names:
         raise InputError(f"{source.prefix}: its classes are {', '.join(source.class_names.names[:6])}; those of the data are "
                          f"{', '.join(class_names.names[:6])}")
     names = source.class_names or class_names or COCO_2017
-    conventions = {key: value for key, value in source.conventions.items() if key != "name"}
-    hparams = with_overrides(hyperparameters_of(stated or model_name, conventions), overrides)
+    stated_classes(overrides.get("num_classes"), names)
+    hparams = with_overrides(hyperparameters_of(stated or model_name, source.conventions), overrides)
     detector = build_detector(hparams, num_classes=len(names), precision=precision)
     load_weights(detector.network, source, class_names=names, averaged=averaged)
     description = Description(
-        model_name=hparams.name, hparams=hparams.to_dict(), categories=names.to_categories(),
+        model_name=hparams.model_name, hparams=hparams.to_dict(), categories=names.to_categories(),
         weights="averaged" if averaged else "raw",
         global_step=source.description.global_step if source.description else 0)
     return Restored(detector=detector, hparams=hparams, class_names=names, description=description)

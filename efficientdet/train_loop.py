@@ -22,6 +22,7 @@ from efficientdet.calibration import IMAGES, SMALL_BATCH, Calibration, calibrati
 from efficientdet.checkpoint import Description, write_arrays
 from efficientdet.checkpoint_store import CheckpointStore
 from efficientdet.config import TrainingConfig
+from efficientdet.conventions import with_conventions_of_start
 from efficientdet.device import device_name
 from efficientdet.distributed import World, join_world
 from efficientdet.event_file import read_scalars
@@ -61,10 +62,13 @@ def train(config: TrainingConfig) -> dict[str, float]:
     skip_graph_rewriting()
     if config.debug:
         tf.config.run_functions_eagerly(True)
+    config, lines = with_conventions_of_start(config)
     folder = config.model_dir if world.is_first else None
     try:
         with Journal(folder, file_name=config.log_filename, loggers=() if config.benchmark else config.loggers,
                      settings=config.hparams.to_dict()) as journal:
+            for line in lines:
+                journal.say(line)
             return _Training(config, runtime, journal, world).run()
     except (OSError, tf.errors.OpError) as error:
         if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error):
@@ -104,7 +108,7 @@ class _Training:
             warmup_epochs=config.hparams.lr_warmup_epoch, num_epochs=config.hparams.num_epochs,
             steps_per_epoch=self.steps_per_epoch)
         self.description = Description(
-            model_name=config.hparams.name, hparams=config.hparams.to_dict(),
+            model_name=config.hparams.model_name, hparams=config.hparams.to_dict(),
             categories=config.class_names.to_categories(), weights="raw and averaged",
             steps_per_epoch=self.steps_per_epoch)
         self.store = CheckpointStore(config.model_dir)

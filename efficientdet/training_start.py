@@ -24,10 +24,9 @@ Say = Callable[[str], None]
 def initial_state(config: TrainingConfig, *, precision: str, world: World, say: Say) -> TrainingState:
     """Detector, optimizer and average before the first step."""
     init = config.backbone_init
-    of_keras = init and (init == _PRETRAINED or init.endswith(".h5"))
     detector = build_detector(config.hparams, num_classes=len(config.class_names), precision=precision,
-                              backbone_weights=init if of_keras else None)
-    if init and not of_keras:
+                              backbone_weights=None if is_checkpoint(init) else init)
+    if is_checkpoint(init):
         _say_all(say, load_backbone(detector.network, read_source(init)))
     if config.pretrained_ckpt:
         source = read_source(config.pretrained_ckpt)
@@ -39,6 +38,11 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, say: 
     optimizer = build_optimizer(config.hparams, precision=precision)
     optimizer.build(detector.network.trainable_variables)
     return TrainingState(detector, optimizer, average, world=world)
+
+
+def is_checkpoint(backbone_init: str | None) -> bool:
+    """Whether --backbone_init names a checkpoint, not ImageNet's weights or a file of keras.applications."""
+    return bool(backbone_init) and backbone_init != _PRETRAINED and not backbone_init.endswith(".h5")
 
 
 def resume(state: TrainingState, config: TrainingConfig, *, images_a_step: int, say: Say) -> None:

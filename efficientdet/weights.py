@@ -1,5 +1,6 @@
 """Weights into a detector: from a checkpoint of ours, of google/automl or of NVIDIA, whole or what of it fits."""
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -30,13 +31,26 @@ class Source:
     def conventions(self) -> dict[str, Any]:
         """Hyperparameters without which these weights mean nothing."""
         if self.description is not None:
-            return {**self.description.hparams}
+            return stored_conventions(self.description)
         return dict(NVIDIA_CONVENTIONS) if is_object_based(self.arrays) else {}
 
     @property
     def class_names(self) -> ClassNames | None:
         """The classes it was trained on, where it names them."""
         return ClassNames.from_categories(self.description.categories) if self.description else None
+
+
+def stored_conventions(description: Description) -> dict[str, Any]:
+    """The hyperparameters beside a checkpoint of ours.
+
+    Those written before `half_pixel_upsampling` was known lack it: where all others are NVIDIA's, so is that one.
+    """
+    stored = dict(description.hparams)
+    others = [key for key in NVIDIA_CONVENTIONS if key != "half_pixel_upsampling"]
+    as_json = [json.dumps([hparams.get(key) for key in others]) for hparams in (stored, NVIDIA_CONVENTIONS)]
+    if "half_pixel_upsampling" not in stored and as_json[0] == as_json[1]:
+        stored["half_pixel_upsampling"] = True
+    return stored
 
 
 def read_source(path: str) -> Source:
@@ -83,8 +97,14 @@ def load_what_fits(network: keras.Model, source: Source, *, class_names: ClassNa
 
 
 def load_backbone(network: keras.Model, source: Source) -> list[str]:
-    """The backbone alone, from a detector's or a classifier's checkpoint. Says what it did."""
+    """The backbone alone, from a detector's or a classifier's checkpoint. Says what it did.
+
+    Raises InputError where a weight is missing or of another shape, or the network has no backbone to load.
+    """
     variables = {name: variable for name, variable in named_variables(network).items() if name.startswith("efficientnet-")}
+    if not variables:
+        raise InputError(f"{source.prefix}: the network has no weights named efficientnet-.., so nothing can be loaded; its "
+                         f"first are {_some(tuple(named_variables(network)))}")
     arrays = {name: array for name, array in _model_arrays(source, variables, averaged=True).items() if name in variables}
     check_against(arrays, {name: variable.shape for name, variable in variables.items()}, source=source.prefix)
     for name, variable in variables.items():

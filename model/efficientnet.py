@@ -17,6 +17,7 @@ from object_detection.errors import InputError
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of pixels in 0 .. 1, red green blue
 IMAGENET_STDDEV = (0.229, 0.224, 0.225)
 _APPLICATIONS_DROP_RATE = 0.2  # what keras.applications builds with
+_NAME = re.compile(r"efficientnet-b([0-7])")
 _BLOCK_LAYER = re.compile(r"block(?P<stage>\d)(?P<repeat>[a-z])_(?P<role>\w+)")
 
 
@@ -29,9 +30,11 @@ def build_backbone(
     "efficientnet-b0" .. "efficientnet-b7"; survival_prob: stochastic depth (None: none); weights: "imagenet" (what
     keras.applications downloads), the path of such a file, or None (random).
 
-    Raises InputError where the weights belong to inputs normalised otherwise.
+    Raises InputError for another name, and where the weights belong to inputs normalised otherwise.
     """
-    application = getattr(keras.applications, f"EfficientNetB{name[-1]}")
+    if not (known := _NAME.fullmatch(name)):
+        raise InputError(f"backbone {name!r}; wanted efficientnet-b0 to efficientnet-b7")
+    application = getattr(keras.applications, f"EfficientNetB{known[1]}")
     original = application(include_top=False, weights=weights, input_shape=(*image_size, 3))
     names = _published_names(original, name)
 

@@ -3,10 +3,15 @@ import json
 import math
 import re
 
+import numpy as np
 import pytest
+import yaml
 
+from dataset.class_names import ClassNames
+from efficientdet.build import network_config, suppression_config
+from efficientdet.gone_hyperparameters import GONE
+from efficientdet.hyperparameter_limits import ACTIVATIONS, LIMITS, stated_classes
 from efficientdet.hyperparameters import (
-    GONE,
     Hyperparameters,
     NmsConfigs,
     height_and_width,
@@ -15,7 +20,9 @@ from efficientdet.hyperparameters import (
     parse_overrides,
     with_overrides,
 )
-from efficientdet.presets import PRESETS
+from efficientdet.presets import BACKBONES, PRESETS
+from model import bifpn
+from object_detection import box_geometry, suppression
 from object_detection.errors import InputError
 
 
@@ -83,7 +90,7 @@ def test_json_and_back():
     again = hyperparameters_of("efficientdet-d0", stored)
     assert again.nms_configs == given.nms_configs
     assert height_and_width(again.image_size) == (640, 512)
-    assert again.to_dict() == {**given.to_dict(), "aspect_ratios": again.aspect_ratios}
+    assert again.to_dict() == {**given.to_dict(), "aspect_ratios": again.aspect_ratios, "model_name": "efficientdet-d0"}
     assert normalised_aspect_ratios(again.aspect_ratios) == normalised_aspect_ratios(given.aspect_ratios)
 
 
@@ -106,12 +113,183 @@ def test_bad_yaml(tmp_path, content, message):
     assert str(path) in str(caught.value)
 
 
+COMMON_DEFAULTS = {  # of NVIDIA's configuration and google/automl's alike
+    "name": "efficientdet-d1", "act_type": "swish", "image_size": 640, "target_size": None, "input_rand_hflip": True,
+    "jitter_min": 0.1, "jitter_max": 2.0, "sample_image": None, "seg_num_classes": 3, "heads": ["object_detection"],
+    "skip_crowd_during_training": True, "label_map": None, "max_instances_per_image": 100, "regenerate_source_id": False,
+    "min_level": 3, "max_level": 7, "num_scales": 3, "anchor_scale": 4.0, "is_training_bn": True, "momentum": 0.9,
+    "optimizer": "sgd", "learning_rate": 0.08, "lr_warmup_init": 0.008, "lr_warmup_epoch": 1.0,
+    "clip_gradients_norm": 10.0, "num_epochs": 300, "data_format": "channels_last", "label_smoothing": 0.0, "alpha": 0.25,
+    "gamma": 1.5, "delta": 0.1, "box_loss_weight": 50.0, "iou_loss_type": None, "iou_loss_weight": 1.0,
+    "weight_decay": 4e-5, "mixed_precision": False, "box_class_repeats": 3, "fpn_cell_repeats": 3, "fpn_num_filters": 88,
+    "separable_conv": True, "apply_bn_for_resampling": True, "conv_after_downsample": False, "conv_bn_act_pattern": False,
+    "drop_remainder": True, "fpn_name": None, "fpn_weight_method": None, "fpn_config": None, "survival_prob": None,
+    "img_summary_steps": None, "lr_decay_method": "cosine", "moving_average_decay": 0.9998, "ckpt_var_scope": None,
+    "skip_mismatch": True, "backbone_config": None, "var_freeze_expr": None, "use_keras_model": True, "dataset_type": None,
+    "positives_momentum": None, "grad_checkpoint": False}
+REFERENCE_DEFAULTS = {
+    "nvidia": {
+        **COMMON_DEFAULTS, "num_classes": 91, "aspect_ratios": [(1.0, 1.0), (1.4, 0.7), (0.7, 1.4)], "shuffle_buffer": 5000,
+        "mixed_precision_on_inputs": False, "loss_scale": 2**15, "backbone_name": "efficientnet-b0", "backbone_init": None,
+        "nms_configs": {"method": "gaussian", "iou_thresh": None, "score_thresh": 0.0, "sigma": None, "pyfunc": True,
+                        "max_nms_inputs": 5000, "max_output_size": 100}},
+    "automl": {
+        **COMMON_DEFAULTS, "num_classes": 90, "aspect_ratios": [1.0, 2.0, 0.5], "autoaugment_policy": None,
+        "grid_mask": False, "map_freq": 5, "first_lr_drop_epoch": 200.0, "second_lr_drop_epoch": 250.0, "poly_lr_power": 0.9,
+        "mean_rgb": [0.485 * 255, 0.456 * 255, 0.406 * 255], "stddev_rgb": [0.229 * 255, 0.224 * 255, 0.225 * 255],
+        "scale_range": False, "strategy": None, "loss_scale": None, "model_optimizations": {}, "tflite_max_detections": 100,
+        "backbone_name": "efficientnet-b1", "verbose": 1, "save_freq": "epoch",
+        "nms_configs": {"method": "gaussian", "iou_thresh": None, "score_thresh": 0.0, "sigma": None, "pyfunc": False,
+                        "max_nms_inputs": 0, "max_output_size": 100}}}
+
+
+@pytest.mark.parametrize("reference", REFERENCE_DEFAULTS)
+def test_the_references_whole_default_configuration_is_taken(tmp_path, reference):
+    """As its own `save_to_yaml` writes it, tuples included: it changes what it says, and nothing else."""
+    given = REFERENCE_DEFAULTS[reference]
+    path = tmp_path / "defaults.yaml"
+    path.write_text(yaml.dump(given, default_flow_style=False))
+    assert ("!!python/tuple" in path.read_text()) == (reference == "nvidia")
+    base = hyperparameters_of("efficientdet-d1", {"fpn_cell_repeats": 3})
+    found = with_overrides(base, parse_overrides(str(path)))
+    assert normalised_aspect_ratios(found.aspect_ratios) == pytest.approx(
+        np.array(given["aspect_ratios"]) if reference == "nvidia" else np.array(base.aspect_ratios))
+    assert suppression_config(found) == suppression_config(base)
+    told = {"num_classes", "aspect_ratios", "learning_rate", "act_type", "backbone_name", "nms_configs"}
+    ours, theirs = found.to_dict(), base.to_dict()
+    assert {key: ours[key] for key in ours if key not in told} == {key: theirs[key] for key in ours if key not in told}
+    assert network_config(found, num_classes=3).bifpn == network_config(base, num_classes=3).bifpn
+    assert (found.num_classes, found.learning_rate, found.backbone_name) == (
+        given["num_classes"], 0.08, given["backbone_name"])
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    ("data_format=channels_first", "XLA chooses its own layout"), ("heads=object_detection*segmentation", "no segmentation"),
+    ("heads=segmentation", "no segmentation"), ("fpn_name=qufpn", "the pyramid is the BiFPN"),
+    ("lr_decay_method=stepwise", "always the cosine"), ("mixed_precision=True", "use --precision"),
+    ("mean_rgb=127.0", "ImageNet's mean"), ("mean_rgb=127.0*127.0*127.0", "ImageNet's mean"),
+    ("mean_rgb=123.675*116.28", "ImageNet's mean"),
+    ("grid_mask=True", "flipped, scaled and cropped"), ("strategy=tpu", "Horovod"), ("drop_remainder=False", "is full"),
+    ("label_map=voc", "travel with the records"), ("verbose=True", "progress"), ("shuffle_buffer=64", "permutation")])
+def test_a_gone_key_that_asks_for_something_is_refused_with_the_reason(text, reason):
+    key, value = text.split("=")
+    with pytest.raises(InputError, match=f"^hparam {key} is gone: .*{reason}") as caught:
+        with_overrides(Hyperparameters(), parse_overrides(text))
+    assert value.split("*")[0] in str(caught.value)
+
+
+def test_a_gone_key_that_asks_for_nothing_is_passed_over():
+    text = "data_format=channels_last,heads=object_detection,skip_mismatch=True,nms_configs.pyfunc=False,fpn_name=bifpn"
+    assert with_overrides(Hyperparameters(), parse_overrides(text)) == Hyperparameters()
+
+
+def test_no_weight_method_is_the_fast_one_as_in_the_reference():
+    found = with_overrides(hyperparameters_of("efficientdet-d6", {}), parse_overrides("fpn_weight_method=None"))
+    assert (hyperparameters_of("efficientdet-d6", {}).fpn_weight_method, found.fpn_weight_method) == ("sum", "fastattn")
+
+
+def test_a_name_is_a_label_and_no_model():
+    found = with_overrides(hyperparameters_of("efficientdet-d2", {}), parse_overrides("name=mine"))
+    assert (found.name, found.model_name, found.image_size) == ("mine", "efficientdet-d2", 768)
+    again = hyperparameters_of("efficientdet-d2", json.loads(json.dumps(found.to_dict())))
+    assert (again.name, again.model_name) == ("mine", "efficientdet-d2")
+
+
+def test_yaml_text_is_read_as_the_reference_reads_it(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("weight_decay: 4e-5\nmomentum: '0.8'\nsurvival_prob: None\nname: mine\n")  # YAML takes 4e-5 for text
+    assert parse_overrides(str(path)) == {"weight_decay": 4e-5, "momentum": 0.8, "survival_prob": None, "name": "mine"}
+    path.write_text("1: 2\n")
+    with pytest.raises(InputError, match="hparam 1 does not exist"):
+        with_overrides(Hyperparameters(), parse_overrides(str(path)))
+
+
+THREE = ClassNames((1, 2, 9), ("cat", "dog", "cow"))
+
+
+@pytest.mark.parametrize(("count", "said"), [
+    (None, False), (3, False), (4, True), (9, True), (10, True), (90, True), (91, True)])
+def test_the_references_numbers_of_classes_are_taken_and_said(count, said):
+    line = stated_classes(count, THREE)
+    assert bool(line) == said
+    assert not said or (f"num_classes={count} " in line and "the 3 classes" in line)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 11, 80])
+def test_another_number_of_classes_is_refused(count):
+    with pytest.raises(InputError, match=f"num_classes is {count}; the data names 3 classes .cat, dog, cow.: leave it out"):
+        stated_classes(count, THREE)
+
+
+NAN, INFINITE = float("nan"), float("inf")
+IMPOSSIBLE = {  # key -> values that no training, or no network, can be made with
+    "name": ["", " "], "backbone_name": ["resnet50", "efficientnet-b8", "efficientnet-lite0", "efficientnet-b10"],
+    "num_classes": [0, -1], "fpn_num_filters": [0, -8], "fpn_cell_repeats": [0], "fpn_weight_method": ["attn"],
+    "box_class_repeats": [-1], "min_level": [0, 6, 7, 8], "max_level": [1, 3, 2, 11], "num_scales": [0],
+    "anchor_scale": [0.0, -4.0, NAN, INFINITE], "act_type": ["gelu"], "survival_prob": [0.0, 1.5, NAN],
+    "normalisations": [0, 3], "max_instances_per_image": [0], "jitter_min": [0.0, -1.0, 3.0, NAN],
+    "jitter_max": [0.05, INFINITE, NAN], "label_smoothing": [-0.1, 1.0, NAN], "alpha": [0.0, 1.0, -1.0, NAN],
+    "gamma": [-1.0, NAN, INFINITE], "delta": [0.0, -1.0, NAN], "box_loss_weight": [-1.0, NAN], "iou_loss_type": ["l1"],
+    "iou_loss_weight": [-1.0, NAN], "weight_decay": [-1e-5, NAN, INFINITE], "optimizer": ["adam"],
+    "momentum": [-0.1, 1.0, 2.0, NAN], "learning_rate": [0.0, -1.0, NAN, INFINITE], "lr_warmup_init": [-1.0, NAN],
+    "lr_warmup_epoch": [-1.0, NAN, INFINITE], "num_epochs": [0, -3], "clip_gradients_norm": [-1.0, NAN, INFINITE],
+    "moving_average_decay": [-0.1, 1.0, NAN], "loss_scale": [0.0, NAN, INFINITE],
+    "nms_configs.method": ["linear"], "nms_configs.iou_thresh": [-0.1, 1.1, NAN],
+    "nms_configs.score_thresh": [-0.1, 1.1, NAN], "nms_configs.sigma": [0.0, -1.0, NAN],
+    "nms_configs.max_nms_inputs": [-1], "nms_configs.max_output_size": [0],
+    "image_size": [31, 0, -512, "512", "0x512", "512x16", (512, 512, 3), (512, 300.5), 512.0, True, None],
+    "aspect_ratios": [(), 1.0, (1.0, -2.0), (NAN,), ((1.0, 0.0),), ((1.0,),), ((1.0, INFINITE),)],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in IMPOSSIBLE.items() for value in values])
+def test_an_impossible_value_is_a_line_with_key_value_and_what_is_wanted(key, value):
+    with pytest.raises(InputError, match="wanted") as caught:
+        with_overrides(Hyperparameters(), {key: value})
+    message = str(caught.value)
+    assert message.startswith("hparam ")
+    assert f"{key} " in message or f"{key.removeprefix('nms_configs.')} " in message
+    assert str(value) in message
+    assert "\n" not in message
+
+
+def test_every_number_and_name_has_its_impossible_values():
+    """A key that is added comes into the table, or is free: a switch, or text that is checked elsewhere."""
+    free = {"model_name", "var_freeze_expr", "nms_configs"}
+    keys = {field.name: field.type for field in dataclasses.fields(Hyperparameters) if field.name not in free}
+    keys |= {f"nms_configs.{field.name}": field.type for field in dataclasses.fields(NmsConfigs)}
+    assert set(IMPOSSIBLE) == {key for key, kind in keys.items() if kind is not bool}
+    assert set(IMPOSSIBLE) == {*LIMITS, "image_size", "aspect_ratios"}
+
+
+@pytest.mark.parametrize("overrides", [
+    {"image_size": 32}, {"image_size": (33, 700)}, {"jitter_min": 1.0, "jitter_max": 1.0}, {"moving_average_decay": 0},
+    {"survival_prob": 1.0}, {"clip_gradients_norm": 0}, {"box_class_repeats": 0}, {"weight_decay": 0}, {"momentum": 0},
+    {"lr_warmup_epoch": 0, "lr_warmup_init": 0}, {"min_level": 2, "max_level": 8}, {"nms_configs.iou_thresh": 1},
+    {"nms_configs.score_thresh": 0}, {"box_loss_weight": 0, "iou_loss_type": "ciou"}, {"gamma": 0}])
+def test_values_at_the_edge_are_taken(overrides):
+    assert with_overrides(Hyperparameters(), overrides) is not None
+
+
+def test_the_names_are_those_that_the_parts_know():
+    for names, key in ((bifpn.WEIGHT_METHODS, "fpn_weight_method"), (box_geometry.IOU_KINDS, "iou_loss_type"),
+                       (suppression.METHODS, "nms_configs.method"), (BACKBONES, "backbone_name"),
+                       (tuple(ACTIVATIONS), "act_type")):
+        assert LIMITS[key].wanted == f"one of {', '.join(names)}"
+        assert all(map(LIMITS[key].holds, names))
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("learning_rat=1", "learning_rat does not exist; the nearest is learning_rate"),
     ("nms_configs.methode=hard", "nearest is nms_configs.method"),
     ("qqqqq=1", "qqqqq does not exist$"),
-    ("nms_configs.pyfunc=True", "is gone: there is one suppression"),
-    ("skip_mismatch=True", "is gone"),
+    ("nms_configs.pyfunc=fast", "is gone: there is one suppression"),
+    ("skip_mismatch=False", "is gone"),
+    ("model_name=efficientdet-d1", "use --model_name"),
+    ("nms_configs=hard", r"wanted its keys, as in nms_configs\.method=hard$"),
+    ("momentum={[]:1}", "wanted float"),
+    ("grid_masc=1", "grid_masc does not exist; the nearest is grid_mask$"),
+    ("gridmask_on=True", "gridmask_on does not exist$"),
     ("momentum", "no.yaml|cannot be read"),
     ("momentum=", "wanted key=value"),
     ("momentum=0.9,alpha", "'alpha' in"),
