@@ -3,16 +3,20 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from onnxruntime import InferenceSession
 from oracles import TESTDATA
 
 from efficientdet.build import build_detector, network_config
 from efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.onnx_export import onnx_model
 from efficientdet.presets import PRESETS
 from model.batch_norm import BatchNormalization
-from model.bifpn import BifpnConfig
+from model.bifpn import BifpnConfig, NearestResize, build_bifpn
+from model.dense_detector import DenseDetector, DenseDetectorConfig
 from model.detector import named_variables
 from model.efficientdet import EfficientDetConfig, build_efficientdet
-from model.heads import HeadConfig
+from model.heads import HeadConfig, build_box_head, build_class_head
 from object_detection.anchor_grid import AnchorConfig, anchor_boxes
 from object_detection.errors import InputError
 
@@ -106,6 +110,48 @@ def test_one_seed_gives_one_network_with_outputs_that_are_finite():
         np.testing.assert_array_equal(one, other)
         assert np.isfinite(one).all()
         assert np.std(one) > 0
+
+
+def pyramid_detector(image_size, **changes):
+    """A detector of three convolutions, the pyramid and the predictors: what a change in the pyramid reaches."""
+    pyramid, head = BifpnConfig(filters=8, cells=2, **changes), HeadConfig(filters=8, depth=0)
+    images = keras.Input((*image_size, 3))
+    features = [keras.layers.Conv2D(8, 3, strides=2**level, padding="same")(images) for level in range(3, 6)]
+    levels, anchors = build_bifpn(features, pyramid), AnchorConfig()
+    outputs = [build_class_head(levels, head, num_anchors=anchors.per_cell, num_classes=2),
+               build_box_head(levels, head, num_anchors=anchors.per_cell)]
+    return DenseDetector(keras.Model(images, outputs), DenseDetectorConfig(image_size=image_size, anchors=anchors))
+
+
+@pytest.mark.parametrize("half_pixel", [False, True])
+def test_its_upsampling_is_exported(half_pixel):
+    """At 72 x 88 pixels, whose levels are 9, 5, 3, 2 and 1 rows: as ONNX, and traced for a SavedModel."""
+    keras.utils.set_random_seed(1)
+    detector = pyramid_detector((72, 88), half_pixel_upsampling=half_pixel)
+    for variable in detector.network.trainable_variables:
+        if len(variable.shape) == 4:
+            variable.assign(3 * variable)  # drawn kernels let little through to the outputs
+    images = np.random.default_rng(0).integers(0, 256, (1, 72, 88, 3), np.uint8)
+    inputs = [images, np.int32([[72, 88]])]
+    wanted = [np.asarray(output) for output in detector.outputs(*map(keras.ops.convert_to_tensor, inputs))]
+    found = InferenceSession(onnx_model(detector).SerializeToString(), providers=["CPUExecutionProvider"]).run(
+        None, dict(zip(("images", "sizes"), inputs, strict=True)))
+    traced = tf.function(detector.outputs)(*map(tf.constant, inputs))
+    for layer in detector.network.layers:
+        if isinstance(layer, NearestResize):
+            layer.half_pixel_centres = not half_pixel
+    others = detector.outputs(*map(keras.ops.convert_to_tensor, inputs))
+    for output, exported, compiled, other in zip(wanted, found, traced, others, strict=False):  # ONNX: best logits too
+        tolerance = 1e-3 * output.std()
+        np.testing.assert_allclose(exported, output, atol=tolerance, rtol=0)
+        np.testing.assert_allclose(compiled, output, atol=tolerance, rtol=0)
+        assert np.abs(np.asarray(other) - output).max() > 100 * tolerance  # the other rule is another network
+
+
+def test_an_unknown_backbone_is_refused_by_name():
+    for name in ("resnet50", "efficientnet-b8", "efficientnet-lite0", "b0"):
+        with pytest.raises(InputError, match=f"backbone '{name}'; wanted efficientnet-b0 to efficientnet-b7"):
+            build_efficientdet(small_config(backbone=name))
 
 
 @pytest.mark.parametrize("wrong", [

@@ -1,8 +1,10 @@
 import json
 import re
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from miniature import MINIATURE_BACKBONE, miniature_detector
 from oracles import TESTDATA, to_numpy
 
@@ -10,6 +12,7 @@ from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoint import Description, write_arrays
 from efficientdet.restore import restore_detector
 from efficientdet.weights import Source, load_backbone, load_weights, load_what_fits, read_source
+from model.bifpn import NearestResize
 from model.detector import named_variables
 from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
 from model.import_weights import check_against, from_nvidia, is_object_based, model_arrays
@@ -212,6 +215,13 @@ def test_the_backbone_alone(network):
         load_backbone(network, Source("some/ckpt", arrays, None))
 
 
+def test_a_network_without_a_backbone_loads_none(network):
+    """Its layers would have to be called so; a load of nothing is no load."""
+    other = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Conv2D(2, 1, name="resnet50.stem.conv2d")])
+    with pytest.raises(InputError, match=r"no weights named efficientnet-\.\., so nothing .*; its first are resnet50"):
+        load_backbone(other, Source("some/ckpt", arrays_like(network), None))
+
+
 def test_a_file_that_is_no_checkpoint_is_named(tmp_path):
     with pytest.raises(InputError, match="nowhere"):
         read_source(str(tmp_path / "nowhere"))
@@ -247,6 +257,7 @@ def test_automls_network(automl, golden_folder):
     golden = np.load(golden_folder / "forward_efficientdet-d0.npz")
     assert_outputs(automl.detector.network(golden["network_input"], training=False), golden)
     assert (automl.hparams.normalisations, automl.hparams.fusion_relu) == (1, True)
+    assert not automl.hparams.half_pixel_upsampling
     assert automl.class_names == SEVEN
     assert automl.description.weights == "averaged"
 
@@ -271,12 +282,29 @@ def test_nvidias_network_from_pixels_normalised_twice(nvidia, golden_folder):
 
 def test_nvidias_conventions_come_with_its_checkpoint(nvidia):
     assert (nvidia.hparams.normalisations, nvidia.hparams.fusion_relu) == (2, False)
+    assert nvidia.hparams.half_pixel_upsampling
     assert nvidia.hparams.aspect_ratios == ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))
     assert nvidia.detector.config.normalisations == 2
     np.testing.assert_allclose(nvidia.detector.anchors[1], (-7.2, -18.4, 15.2, 26.4), rtol=1e-6)
     fusion = [layer for layer in nvidia.detector.network.layers if hasattr(layer, "fusion_relu")]
     assert len(fusion) == 24
     assert not any(layer.fusion_relu for layer in fusion)
+
+
+@pytest.mark.parametrize(("folder", "tensorflows"), [
+    ("nvidia-efficientdet-d0-7cls", lambda features, size: tf.image.resize(features, size, method="nearest")),
+    ("efficientdet-d0-7cls", lambda features, size: tf.raw_ops.ResizeNearestNeighbor(images=features, size=size))])
+def test_at_a_size_with_odd_levels_each_upsamples_as_its_origin_does(golden_folder, monkeypatch, folder, tensorflows):
+    """320 pixels: 40, 20, 10, 5 and 3 cells. TensorFlow's own functions in the place of our layer, of the same weights."""
+    found = restore_detector(str(golden_folder / folder), model_name="efficientdet-d0", model_name_given=True,
+                             overrides={"image_size": 320}, class_names=SEVEN)
+    network = found.detector.network
+    pixels = np.random.default_rng(0).normal(size=(1, 320, 320, 3)).astype(np.float32)
+    ours = network(pixels, training=False)
+    monkeypatch.setattr(NearestResize, "call", lambda layer, features: tensorflows(features, layer.size))
+    for output, wanted in zip(ours, network(pixels, training=False), strict=True):
+        np.testing.assert_allclose(output, wanted, atol=1e-5, rtol=0)
+        assert np.abs(wanted).max() > 0.5
 
 
 def test_a_published_checkpoint_does_not_fit_other_classes(automl, golden_folder):

@@ -18,6 +18,7 @@ from efficientdet.evaluate import EvaluationConfig, check_categories, detect_all
 from efficientdet.export import export_saved_model, load_saved_model
 from efficientdet.hyperparameters import height_and_width, hyperparameters_of
 from efficientdet.predict import build_predict
+from efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.restore import restore_detector
 from model.detector import named_variables
 from object_detection.coco_ground_truth import read_ground_truth
@@ -91,6 +92,37 @@ def test_checkpoint_says_what_it_is_and_overrides_have_the_last_word(checkpoint)
 def test_another_model_by_name_is_refused(checkpoint):
     with pytest.raises(InputError, match="holds efficientdet-d0; --model_name=efficientdet-d1 asked for another"):
         restored(checkpoint, model_name="efficientdet-d1", model_name_given=True)
+
+
+@pytest.mark.parametrize("stored_name", ["efficientdet-d0", "mine"])
+def test_a_label_is_no_model(drawn, tmp_path, stored_name):
+    """Today the preset is stored beside the label; once the label stood in its place."""
+    hparams = {**HPARAMS.to_dict(), "name": "mine"}
+    if stored_name == "mine":
+        del hparams["model_name"], hparams["half_pixel_upsampling"]
+    write_arrays(str(tmp_path / "ckpt"), values(miniature_detector(len(drawn.class_names))),
+                 describe(drawn.class_names, model_name=stored_name, hparams=hparams))
+    found = restored(str(tmp_path))
+    assert (found.hparams.name, found.hparams.model_name, found.hparams.image_size) == ("mine", "efficientdet-d0", 64)
+    assert (found.description.model_name, found.description.hparams["name"]) == ("efficientdet-d0", "mine")
+    assert restored(str(tmp_path), model_name_given=True).hparams == found.hparams
+
+
+def test_overrides_may_say_the_classes_as_the_reference_counts_them(checkpoint):
+    assert len(restored(checkpoint, overrides={"num_classes": 91}).class_names) == 5
+    with pytest.raises(InputError, match="num_classes is 4; the data names 5 classes"):
+        restored(checkpoint, overrides={"num_classes": 4})
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_description_of_nvidias_weights_from_before_the_convention_of_upsampling(drawn, tmp_path, given):
+    hparams = json.loads(json.dumps({**HPARAMS.to_dict(), **NVIDIA_CONVENTIONS}))
+    del hparams["half_pixel_upsampling"]
+    if not given:
+        hparams["fusion_relu"] = True
+    write_arrays(str(tmp_path / "ckpt"), values(miniature_detector(len(drawn.class_names))),
+                 describe(drawn.class_names, hparams=hparams))
+    assert restored(str(tmp_path)).hparams.half_pixel_upsampling == given
 
 
 def test_other_classes_are_refused(checkpoint):

@@ -1,0 +1,138 @@
+"""Weights that mean nothing without their conventions bring them into the training that starts from them."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from drawn_records import draw_records
+
+from dataset.class_names import ClassNames
+from efficientdet import train_loop
+from efficientdet.build import network_config
+from efficientdet.checkpoint import Description, write_arrays
+from efficientdet.config import TrainingConfig
+from efficientdet.conventions import with_conventions_of_start
+from efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.presets import NVIDIA_CONVENTIONS
+from object_detection.errors import InputError
+
+NAMES = ClassNames((1, 2, 3), ("one", "two", "three"))
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+NVIDIAS = (((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), 2, False, True)
+
+
+def config(model_dir, *, overrides=None, **changes):
+    overrides = overrides or {}
+    defaults = {"hparams": hyperparameters_of("efficientdet-d0", {"image_size": 64, **overrides}),
+                "hparams_given": frozenset(overrides), "records": ("r",), "val_records": (), "val_json_file": None,
+                "class_names": NAMES, "model_dir": str(model_dir), "training_mode": "train300"}
+    return TrainingConfig(**{**defaults, **changes})
+
+
+def conventions(hparams):
+    return hparams.aspect_ratios, hparams.normalisations, hparams.fusion_relu, hparams.half_pixel_upsampling
+
+
+def described(prefix, hparams, *, arrays=None, age=0):
+    """A checkpoint of ours with these hyperparameters beside it, last written `age` seconds ago."""
+    description = Description(model_name="efficientdet-d0", hparams=hparams, categories=NAMES.to_categories(), weights="raw")
+    write_arrays(str(prefix), arrays or {"a": np.zeros(1, np.float32)}, description)
+    written = os.stat(f"{prefix}.json").st_mtime - age
+    os.utime(f"{prefix}.json", (written, written))
+    return str(prefix)
+
+
+def nvidias(prefix, arrays=None):
+    """A checkpoint that looks like one of NVIDIA's: object-based, nothing beside it."""
+    described(prefix, {}, arrays={OBJECT_GRAPH: np.array(b"graph"), **(arrays or {"a": np.zeros(1, np.float32)})})
+    os.unlink(f"{prefix}.json")
+    return str(prefix)
+
+
+def test_without_a_checkpoint_nothing_changes(tmp_path):
+    start = config(tmp_path)
+    assert with_conventions_of_start(start) == (start, [])
+
+
+def test_nvidias_conventions_come_with_its_weights_and_are_said(tmp_path):
+    found, lines = with_conventions_of_start(config(tmp_path / "out", pretrained_ckpt=nvidias(tmp_path / "emackpt-10")))
+    assert conventions(found.hparams) == NVIDIAS
+    network = network_config(found.hparams, num_classes=3)
+    assert (network.bifpn.fusion_relu, network.bifpn.half_pixel_upsampling) == (False, True)
+    [line] = lines
+    assert line.startswith(f"takes over from {tmp_path / 'emackpt-10'}: aspect_ratios ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), ")
+    assert line.endswith("normalisations 2, fusion_relu False, half_pixel_upsampling True")
+
+
+def test_of_a_backbone_alone_only_what_is_its_own(tmp_path):
+    found, _ = with_conventions_of_start(config(tmp_path / "out", backbone_init=nvidias(tmp_path / "ckpt")))
+    assert conventions(found.hparams) == (hyperparameters_of("efficientdet-d0", {}).aspect_ratios, 2, True, False)
+    start = config(tmp_path / "out", backbone_init="imagenet")
+    assert with_conventions_of_start(start) == (start, [])
+
+
+def test_what_was_given_wins_and_is_said(tmp_path):
+    start = config(tmp_path / "out", pretrained_ckpt=nvidias(tmp_path / "ckpt"), overrides={"fusion_relu": True})
+    found, lines = with_conventions_of_start(start)
+    assert conventions(found.hparams) == (NVIDIAS[0], 2, True, True)
+    assert lines[1] == f"warning: {tmp_path / 'ckpt'} was trained with fusion_relu False; --hparams says fusion_relu True"
+
+
+def test_a_checkpoint_of_ours_hands_them_on(tmp_path):
+    stored = hyperparameters_of("efficientdet-d0", {**NVIDIA_CONVENTIONS, "anchor_scale": 2.0, "momentum": 0.5}).to_dict()
+    prefix = described(tmp_path / "ckpt-final", json.loads(json.dumps(stored)))
+    found, [line] = with_conventions_of_start(config(tmp_path / "out", pretrained_ckpt=prefix))
+    assert (found.hparams.half_pixel_upsampling, found.hparams.normalisations, found.hparams.anchor_scale) == (True, 2, 2.0)
+    assert found.hparams.momentum == 0.9  # no convention of the weights
+    assert "anchor_scale 2.0" in line
+
+
+@pytest.mark.parametrize(("stored", "half_pixel"), [
+    ({}, False), ({"normalisations": 1}, False),
+    ({key: value for key, value in NVIDIA_CONVENTIONS.items() if key != "half_pixel_upsampling"}, True),
+    ({**NVIDIA_CONVENTIONS, "half_pixel_upsampling": False}, False),
+    ({"normalisations": 2, "fusion_relu": False}, False)])
+def test_a_description_from_before_the_convention(tmp_path, stored, half_pixel):
+    """Without it upsampling is google/automl's, unless all else is NVIDIA's."""
+    prefix = described(tmp_path / "ckpt", json.loads(json.dumps(stored)))
+    found, _ = with_conventions_of_start(config(tmp_path / "out", pretrained_ckpt=prefix))
+    assert found.hparams.half_pixel_upsampling == half_pixel
+
+
+def test_a_training_that_goes_on_keeps_its_own(tmp_path):
+    """Whatever it started from: here one that was begun from NVIDIA's weights with other conventions than theirs."""
+    described(tmp_path / "ckpt-100", {"normalisations": 1, "anchor_scale": 3.0}, age=5)
+    described(tmp_path / "ckpt-90", {"normalisations": 1, "anchor_scale": 2.0})  # the last one written
+    (tmp_path / "ckpt-120.json").write_text("{")
+    source = nvidias(tmp_path / "start")
+    cases = [("auto", (1, 2.0)), (str(tmp_path / "ckpt-100"), (1, 3.0)), ("never", (2, 4.0))]
+    for resume, wanted in cases:
+        found, _ = with_conventions_of_start(config(tmp_path, pretrained_ckpt=source, resume=resume))
+        assert (found.hparams.normalisations, found.hparams.anchor_scale) == wanted, resume
+    found, _ = with_conventions_of_start(config(tmp_path, pretrained_ckpt=source, benchmark=True))
+    assert found.hparams.normalisations == 2  # a benchmark goes on from nothing
+
+
+def test_number_of_classes_is_said_or_refused(tmp_path):
+    _, [line] = with_conventions_of_start(config(tmp_path, overrides={"num_classes": 91}))
+    assert line == "num_classes=91 counts as the reference does; the network has the 3 classes that the data names"
+    with pytest.raises(InputError, match="num_classes is 7; the data names 3 classes"):
+        config(tmp_path, overrides={"num_classes": 7})
+
+
+def test_a_training_builds_says_and_stores_them(tmp_path, monkeypatch, capsys):
+    """`train` up to the first step: what it would build, log and write beside its checkpoints."""
+    drawn = draw_records(tmp_path / "drawn", images={"train": 2})
+    begun = []
+    monkeypatch.setattr(train_loop._Training, "run", lambda training: begun.append(training) or {})
+    hparams = hyperparameters_of("efficientdet-d0", {"image_size": 64, "num_epochs": 1, "name": "mine"})
+    train_loop.train(config(
+        tmp_path / "out", hparams=hparams, records=drawn.records("train"), class_names=drawn.class_names, batch_size=2,
+        pretrained_ckpt=nvidias(tmp_path / "emackpt-10"), precision="float32", use_xla=False, loggers=()))
+    assert "takes over from" in capsys.readouterr().out
+    [training] = begun
+    assert conventions(training.config.hparams) == NVIDIAS
+    stored = training.description
+    assert (stored.hparams["half_pixel_upsampling"], stored.hparams["normalisations"]) == (True, 2)
+    assert (stored.model_name, stored.hparams["name"]) == ("efficientdet-d0", "mine")
