@@ -65,7 +65,7 @@ def is_gone(key: str, value: Any) -> bool:
     if key not in GONE:
         return False
     if not any(_same(value, idle) for idle in GONE[key].idle):
-        raise InputError(f"hparam {key} is gone: {GONE[key].reason}; it is {value!r} there")
+        raise InputError(f"hparam {key} is gone: {GONE[key].reason}; it was given as {value!r}")
     return True
 
 
