@@ -1,5 +1,6 @@
 """What a run asks of the machine: precision, compilation, seeds. Called once, before any network."""
 
+import importlib.util
 import os
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ def start_runtime(
     """
     if precision is not None and precision not in PRECISIONS:
         raise InputError(f"--precision={precision}: wanted one of {', '.join(PRECISIONS)}")
+    if keras.backend.backend() == "jax":
+        leave_accelerators_to_jax()
     accelerated = accelerator_count() > 0
     if precision is None:
         precision = "mixed_float16" if (accelerated if amp is None else amp) else "float32"
@@ -55,6 +58,14 @@ def accelerator_count() -> int:
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
     return len(gpus)
+
+
+def leave_accelerators_to_jax() -> None:
+    """TensorFlow, which reads records beside JAX, would at its first operation take what memory of a GPU is left."""
+    if importlib.util.find_spec("tensorflow"):
+        import tensorflow as tf
+
+        tf.config.set_visible_devices([], "GPU")
 
 
 def skip_graph_rewriting() -> None:

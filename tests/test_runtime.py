@@ -1,0 +1,34 @@
+import keras
+import pytest
+import tensorflow as tf
+
+from efficientdet import runtime
+from efficientdet.runtime import Runtime, start_runtime
+
+
+@pytest.fixture
+def hidden(monkeypatch):
+    """What TensorFlow was told to see."""
+    calls = []
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda devices, kind: calls.append((devices, kind)))
+    return calls
+
+
+def test_jax_has_the_gpus_for_itself(hidden, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(runtime, "accelerator_count", lambda: len(hidden))  # counted after they were taken from TensorFlow
+    assert start_runtime() == Runtime(precision="mixed_float16", use_xla=True)
+    assert hidden == [([], "GPU")]
+
+
+def test_tensorflow_keeps_its_own(hidden):
+    start_runtime()
+    assert hidden == []
+
+
+def test_jax_runs_where_tensorflow_is_absent(hidden, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(runtime.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(runtime, "accelerator_count", lambda: 0)
+    assert start_runtime() == Runtime(precision="float32", use_xla=False)
+    assert hidden == []
