@@ -23,6 +23,7 @@ from efficientdet.device import (
     device_name,
     peak_device_memory,
     peak_host_memory,
+    processor_name,
     to_device,
     trace,
     versions,
@@ -104,7 +105,7 @@ def benchmark(model: ModelConfig, config: BenchmarkConfig) -> dict[str, Any]:
         with trace(config.trace_folder):
             measure()
         print(f"wrote a trace of one run: {config.trace_folder}")
-    report = {**describe(), **_machine(), **figures(first, runs, batch_size=config.batch_size)}
+    report = {**_machine(), **describe(), **figures(first, runs, batch_size=config.batch_size)}
     print("\n".join(table(report)))
     write_report(report, config)
     return report
@@ -294,8 +295,9 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
         return {
             "model": restored.hparams.name,
             "weights": model.ckpt_path or "random",
-            "runtime": f"{backend_name()}{' with XLA' if is_compiled else ''}" if model.runtime == "keras" else model.runtime,
-            "precision": "int8" if model.int8_images else runtime.precision,
+            "runtime": f"{backend_name()}{' with XLA' if is_compiled else ''}",
+            "precision": runtime.precision,
+            **(_exported_runtime(model) if model.runtime != "keras" else {}),
             "image_size": list(detector.config.image_size),
             "input": config.input_image or _RANDOM_INPUT,
             "score_threshold": detector.config.suppression.score_threshold,
@@ -331,6 +333,12 @@ def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[M
         "image_size": list(size),
         "input": config.input_image or _RANDOM_INPUT,
     }
+
+
+def _exported_runtime(model: ModelConfig) -> dict[str, Any]:
+    """What another runtime computes on and in, whatever Keras would."""
+    return {"runtime": model.runtime, "precision": "int8" if model.int8_images else "float32", "device": processor_name(),
+            "peak_device_memory_bytes": None}
 
 
 def _machine() -> dict[str, Any]:

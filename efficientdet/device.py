@@ -3,13 +3,15 @@
 Only the backend in use is imported.
 """
 
+import ctypes
 import os
 import platform
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from importlib import metadata
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -66,11 +68,11 @@ def device_name() -> str:
         import jax
 
         device = jax.local_devices()[0]
-        return _processor() if device.platform == "cpu" else device.device_kind
+        return processor_name() if device.platform == "cpu" else device.device_kind
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
-    return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else _processor()
+    return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else processor_name()
 
 
 def peak_device_memory() -> int | None:
@@ -90,6 +92,60 @@ def peak_host_memory() -> int:
     """Most bytes of memory that this process ever held."""
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kilobytes on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def total_device_memory() -> int | None:
+    """Bytes of the accelerator, those in use by others included; None where there is none, or it does not say.
+
+    Under JAX the share that JAX takes of it.
+    """
+    if _is_jax():
+        import jax
+
+        return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    import tensorflow as tf
+
+    gpus = tf.config.get_visible_devices("GPU")
+    return _total_cuda_memory(int(gpus[0].name.rsplit(":", 1)[1])) if gpus else None
+
+
+def total_host_memory() -> int:
+    """Bytes of memory of the machine, or of the container where that has less."""
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+                *cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+
+
+def cgroup_limits(membership: Path, mount: Path) -> Iterator[int]:
+    """Bytes that a Linux process may hold by each control group around it, of version 1 or 2 (cgroups(7)).
+
+    `membership` lists the groups of the process. A container sees its own group at the top of the `mount`.
+    """
+    if not membership.is_file():
+        return
+    for line in membership.read_text(encoding="utf-8").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, name = (mount / "memory", "memory.limit_in_bytes") if controllers else (mount, "memory.max")
+        folder = top / group.lstrip("/")
+        for place in (folder, *folder.parents):
+            if not place.is_relative_to(top):
+                break
+            limit = (place / name).read_text(encoding="utf-8").strip() if (place / name).is_file() else "max"
+            if limit.isdigit():
+                yield int(limit)
+
+
+def _total_cuda_memory(ordinal: int) -> int | None:
+    """By CUDA's driver, as TensorFlow tells only what is free; asks without taking any of it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    device, total = ctypes.c_int(), ctypes.c_size_t()
+    failed = (driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), ordinal)
+              or driver.cuDeviceTotalMem_v2(ctypes.byref(total), device))
+    return None if failed else total.value
 
 
 def versions() -> dict[str, str]:
@@ -120,7 +176,8 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
     return lambda *arguments: run([variable.value for variable in variables], *map(jax.numpy.asarray, arguments))
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """Such as `AMD EPYC 7B13, 2 cores`: those that this process may use."""
     name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:

@@ -157,6 +157,24 @@ def test_report_log_and_trace(miniature, tmp_path, capsys):
     assert all(text in shown for text in ("p99", "end_to_end", "random pixels", "100 above score 0.001"))
 
 
+@pytest.mark.parametrize(("runtime", "int8_images", "wanted"), [
+    ("onnxruntime", (), ("onnxruntime", "float32", "a processor", None)),
+    ("openvino", ("a.jpg",), ("openvino", "int8", "a processor", None)),
+    ("keras", (), ("tensorflow with XLA", "mixed_float16", "a GPU", 5))])
+def test_report_names_what_really_ran(miniature, monkeypatch, runtime, int8_images, wanted):
+    # As on a machine with a GPU, where Keras would compute in float16 and other runtimes do not look at it.
+    accelerated = Runtime(precision="mixed_float16", use_xla=True)
+    restored, _ = module.open_model(MODEL)
+    programs = detector_programs(restored.detector, use_xla=False)
+    monkeypatch.setattr(module, "open_model", lambda _: (restored, accelerated))
+    monkeypatch.setattr(module, "detector_programs", lambda *_, **__: programs)
+    monkeypatch.setattr(module, "device_name", lambda: "a GPU")
+    monkeypatch.setattr(module, "peak_device_memory", lambda: 5)
+    monkeypatch.setattr(module, "processor_name", lambda: "a processor")
+    report = benchmark(replace(MODEL, runtime=runtime, int8_images=int8_images), BenchmarkConfig(runs=1, warm_up_runs=1))
+    assert tuple(report[name] for name in ("runtime", "precision", "device", "peak_device_memory_bytes")) == wanted
+
+
 _WITHOUT_TENSORFLOW = """
 import importlib.abc, importlib.util, sys
 
