@@ -1,17 +1,22 @@
 """What a run is told; made by the entry points, checked here, free of Keras and TensorFlow."""
 
 import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from dataset.class_names import ClassNames, class_names_of_records, read_class_names
 from dataset.record_files import expand_glob
+from efficientdet.checkpoint import checkpoint_prefix
+from efficientdet.flag_values import check_numbers
 from efficientdet.hyperparameter_limits import stated_classes
 from efficientdet.hyperparameters import Hyperparameters
+from efficientdet.loggers import check_logger_names
 from object_detection.errors import InputError
 
 TRAINING_MODES = ("train", "train300", "traineval")
 ON_NAN = ("stop", "rollback")
+PRETRAINED_BACKBONE = "imagenet"  # of keras.applications
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +31,8 @@ class TrainingConfig:
     class_names: ClassNames
     model_dir: str
     training_mode: str = "traineval"
-    batch_size: int = 64
-    eval_batch_size: int = 64
+    batch_size: int | None = None  # None, as of the next: efficientdet.memory.with_batch_sizes says
+    eval_batch_size: int | None = None
     num_examples_per_epoch: int | None = None  # None: the number of records
     stop_epoch: int = 0  # 0: num_epochs
     eval_from: int = 0
@@ -70,12 +75,8 @@ class TrainingConfig:
     def __post_init__(self):
         if self.training_mode not in TRAINING_MODES:
             raise InputError(f"--training_mode={self.training_mode}: wanted one of {', '.join(TRAINING_MODES)}")
-        for name in ("batch_size", "eval_batch_size", "checkpoint_period", "benchmark_steps", "log_steps",
-                     "accumulate_steps", "eval_period"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InputError(f"--{name}={getattr(self, name)}: wanted at least 1")
-        if (self.calibration_images or 0) < 0:
-            raise InputError(f"--calibration_images={self.calibration_images}: wanted at least 0")
+        check_numbers(self)
+        check_logger_names(self.loggers)
         if self.on_nan not in ON_NAN:
             raise InputError(f"--on_nan={self.on_nan}: wanted one of {', '.join(ON_NAN)}")
         if self.lr_per_64 is not None and self.hparams.learning_rate is not None:
@@ -131,14 +132,45 @@ def existing_file(path: str | None, flag: str) -> str | None:
     return path or None
 
 
+def existing_checkpoint(path: str | None, flag: str) -> str | None:
+    """The prefix of the checkpoint that a path stands for, if one was given; raises InputError where there is none."""
+    try:
+        return checkpoint_prefix(path) if path else None
+    except InputError as error:
+        raise InputError(f"--{flag}={error}") from error
+
+
+def existing_backbone(path: str | None) -> str | None:
+    """What --backbone_init names; raises InputError where it is neither `imagenet` nor there."""
+    if path and path.endswith(".h5"):
+        return existing_file(path, "backbone_init")
+    if path and path != PRETRAINED_BACKBONE:
+        existing_checkpoint(path, "backbone_init")
+    return path or None
+
+
 def writable_folder(path: str | None, flag: str) -> str:
-    """The folder, made if absent; raises InputError where that cannot be done."""
+    """The folder, made if absent; raises InputError where that cannot be done, or nothing can be written into it."""
     folder = Path(required(path, flag))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--{flag}={path}: cannot be made a folder ({error.strerror})") from error
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # the mode alone tells nothing of a read-only disk or of root on NFS
+            pass
+    except OSError as error:
+        raise InputError(f"--{flag}={path}: nothing can be written into this folder ({error.strerror})") from error
     return str(folder)
+
+
+def writable_file(path: str | None, flag: str) -> str | None:
+    """The path, if none was given or a file can be written there; its folder is made."""
+    if path and Path(path).is_dir():
+        raise InputError(f"--{flag}={path}: is a folder; wanted the name of a file")
+    if path:
+        writable_folder(str(Path(path).parent), flag)
+    return path or None
 
 
 def class_names_for(records: tuple[str, ...], *, json_file: str | None) -> ClassNames:

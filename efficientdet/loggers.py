@@ -28,14 +28,19 @@ class Logger(Protocol):
         """Write what is left; a second call does nothing."""
 
 
+def check_logger_names(names: Sequence[str]) -> None:
+    """Raises InputError for one that does not exist."""
+    for name in names:
+        if name not in LOGGERS:
+            raise InputError(f"--loggers names {name!r}; wanted any of {', '.join(LOGGERS)}")
+
+
 def open_loggers(names: Sequence[str], folder: str | Path, *, settings: Mapping[str, Any]) -> list[Logger]:
     """The loggers of these names for a run in `folder`, told its `settings`.
 
     Raises InputError for an unknown name, or where one cannot be opened; those opened before it are closed then.
     """
-    unknown = [name for name in names if name not in LOGGERS]
-    if unknown:
-        raise InputError(f"--loggers names {unknown[0]!r}; wanted any of {', '.join(LOGGERS)}")
+    check_logger_names(names)
     with contextlib.ExitStack() as opened:
         loggers = [opened.enter_context(contextlib.closing(_open(name, Path(folder), settings)))
                    for name in dict.fromkeys(names)]

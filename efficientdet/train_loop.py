@@ -30,7 +30,7 @@ from efficientdet.guards import NotFinite, StepFacts, StepGuard
 from efficientdet.hyperparameters import height_and_width
 from efficientdet.interruption import Interrupted, StopWish
 from efficientdet.journal import Interval, Journal
-from efficientdet.memory import out_of_memory
+from efficientdet.memory import is_out_of_memory, out_of_memory, with_batch_sizes
 from efficientdet.mlperf_log import MlperfLog, NoMlperfLog
 from efficientdet.predict import build_predict
 from efficientdet.progress import Progress
@@ -59,6 +59,7 @@ def train(config: TrainingConfig) -> dict[str, float]:
     world = join_world()
     runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, seed=config.seed,
                             deterministic=config.deterministic)
+    config, batch_sizes_said = with_batch_sizes(config, runtime, world)
     skip_graph_rewriting()
     if config.debug:
         tf.config.run_functions_eagerly(True)
@@ -69,13 +70,15 @@ def train(config: TrainingConfig) -> dict[str, float]:
                      settings=config.hparams.to_dict()) as journal:
             for line in lines:
                 journal.say(line)
+            if batch_sizes_said:
+                journal.say(batch_sizes_said)
             return _Training(config, runtime, journal, world).run()
-    except (OSError, tf.errors.OpError) as error:
+    except (OSError, MemoryError, RuntimeError, tf.errors.OpError) as error:
         if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error):
             raise InputError(f"{config.model_dir}: no space left on device; the checkpoints in it are whole: make room and "
                              "start again") from error
-        if isinstance(error, tf.errors.ResourceExhaustedError):
-            raise out_of_memory(error, config) from error
+        if is_out_of_memory(error):
+            raise out_of_memory(config, runtime, local_ranks=world.local_size) from error
         raise
 
 

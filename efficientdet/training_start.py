@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from efficientdet.build import build_detector
 from efficientdet.checkpoint_store import CheckpointStore, read_checkpoint
-from efficientdet.config import TrainingConfig
+from efficientdet.config import PRETRAINED_BACKBONE, TrainingConfig
 from efficientdet.distributed import World
 from efficientdet.optimizer import build_optimizer
 from efficientdet.training_state import TrainingState
@@ -15,8 +15,6 @@ from efficientdet.weights import Source, load_backbone, load_what_fits, read_sou
 from model.dense_detector import DenseDetector
 from model.detector import named_variables
 from object_detection.errors import InputError
-
-_PRETRAINED = "imagenet"
 
 Say = Callable[[str], None]
 
@@ -42,7 +40,7 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, say: 
 
 def is_checkpoint(backbone_init: str | None) -> bool:
     """Whether --backbone_init names a checkpoint, not ImageNet's weights or a file of keras.applications."""
-    return bool(backbone_init) and backbone_init != _PRETRAINED and not backbone_init.endswith(".h5")
+    return bool(backbone_init) and backbone_init != PRETRAINED_BACKBONE and not backbone_init.endswith(".h5")
 
 
 def resume(state: TrainingState, config: TrainingConfig, *, images_a_step: int, say: Say) -> None:

@@ -3,7 +3,18 @@ import json
 import pytest
 
 from dataset.class_names import ClassNames
-from efficientdet.config import TrainingConfig, class_names_for, existing_file, records_of, required, writable_folder
+from efficientdet.config import (
+    TrainingConfig,
+    class_names_for,
+    existing_backbone,
+    existing_checkpoint,
+    existing_file,
+    records_of,
+    required,
+    writable_file,
+    writable_folder,
+)
+from efficientdet.flag_values import RANGES, Range
 from efficientdet.hyperparameters import Hyperparameters, with_overrides
 from object_detection.errors import InputError
 
@@ -39,6 +50,12 @@ def test_what_is_evaluated(mode, benchmark, evaluates):
     ({"checkpoint_period": 0}, "--checkpoint_period=0"),
     ({"benchmark_steps": 0}, "--benchmark_steps=0"),
     ({"log_steps": 0}, "--log_steps=0"),
+    ({"stop_epoch": -3}, "--stop_epoch=-3: wanted at least 0"),
+    ({"target_ap": 2.0}, "--target_ap=2.0: wanted at least 0 and at most 1"),
+    ({"seed": 2**32}, "--seed=4294967296: wanted at least 0 and at most 2147483647"),
+    ({"hparams": {"learning_rate": 0.0}}, "hparam learning_rate is 0.0: wanted a number above 0"),
+    ({"hparams": {"lr_warmup_epoch": float("nan")}}, "hparam lr_warmup_epoch is nan: wanted at least 0"),
+    ({"loggers": ("paper",)}, "--loggers names 'paper'"),
     ({"val_records": ()}, "--val_file_pattern is missing"),
     ({"val_records": (), "training_mode": "train300", "validate": True}, "--validate needs"),
     ({"hparams": {"var_freeze_expr": "("}}, r"no regular expression"),
@@ -79,6 +96,36 @@ def test_writable_folder(tmp_path):
             writable_folder(str(wrong), "f")
     with pytest.raises(InputError, match="--f is missing"):
         writable_folder(None, "f")
+    with pytest.raises(InputError, match="--f=/proc: nothing can be written into this folder"):
+        writable_folder("/proc", "f")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_writable_file(tmp_path):
+    assert writable_file(None, "f") is None
+    assert writable_file("", "f") is None
+    assert writable_file(str(tmp_path / "a" / "b"), "f") == str(tmp_path / "a" / "b")
+    assert list((tmp_path / "a").iterdir()) == []
+    with pytest.raises(InputError, match="is a folder; wanted the name of a file"):
+        writable_file(str(tmp_path), "f")
+    (tmp_path / "file").touch()
+    assert writable_file(str(tmp_path / "file"), "f")
+    with pytest.raises(InputError, match=f"--f={tmp_path}/file: cannot be made a folder"):
+        writable_file(str(tmp_path / "file" / "b"), "f")
+
+
+def test_existing_checkpoint_and_backbone(tmp_path):
+    for name in ("ckpt.index", "b0.h5"):
+        (tmp_path / name).touch()
+    assert existing_checkpoint(str(tmp_path), "f") == f"{tmp_path}/ckpt"
+    assert existing_checkpoint(None, "f") is None
+    with pytest.raises(InputError, match=f"^--f={tmp_path}/b: there is no checkpoint of that name"):
+        existing_checkpoint(str(tmp_path / "b"), "f")
+    for fine in (None, "imagenet", str(tmp_path / "b0.h5"), str(tmp_path / "ckpt")):
+        assert existing_backbone(fine) == fine
+    for wrong in ("b1.h5", "b1", "Imagenet"):
+        with pytest.raises(InputError, match=f"--backbone_init={tmp_path}/{wrong}: there is no"):
+            existing_backbone(str(tmp_path / wrong))
 
 
 def test_records_are_sorted(tmp_path):
@@ -107,3 +154,14 @@ def test_class_names(folder):
         class_names_for(records, json_file=f"{folder}/other.json")
     with pytest.raises(InputError, match=r"no \.classes\.json beside the records"):
         class_names_for(bare, json_file=None)
+
+
+@pytest.mark.parametrize(("limits", "taken", "refused", "wanted"), [
+    (Range(1), (1, 2**31 - 1), (0, -1), "at least 1"),
+    (RANGES["lr"], (1e-30, 1e30), (0, -0.0, float("nan"), -float("inf"), float("inf")), "a number above 0, finite"),
+    (RANGES["warmup_epochs"], (0, 0.5), (-1e-9, float("nan"), float("inf")), "at least 0, finite"),
+    (Range(0, 1), (0, 0.5, 1), (-0.1, 1.1, float("nan"), float("inf")), "at least 0 and at most 1"),
+    (Range(1), (5,), (2**31, float("inf"), 10**30), "at least 1 and at most 2147483647")])
+def test_ranges(limits, taken, refused, wanted):
+    assert [limits.refusal(value) for value in taken] == [None] * len(taken)
+    assert [limits.refusal(value) for value in refused] == [f"wanted {wanted}"] * len(refused)

@@ -1,0 +1,79 @@
+"""Which numbers each flag of the entry points takes: one table, read by the parser and by the configurations."""
+
+import sys
+from dataclasses import dataclass
+
+from object_detection.errors import InputError
+
+_LARGEST_INTEGER = 2**31 - 1  # of what TensorFlow counts with
+_LARGEST_NUMBER = sys.float_info.max
+
+
+@dataclass(frozen=True)
+class Range:
+    """From `low` (`above`: without it) to `high`; NaN is not inside."""
+
+    low: float
+    high: float = _LARGEST_INTEGER
+    above: bool = False
+
+    def refusal(self, value: float) -> str | None:
+        """What is wanted instead of a value outside; None of one inside."""
+        if self.low <= value <= self.high and not (self.above and value == self.low):
+            return None
+        lower = f"a number above {self.low}" if self.above else f"at least {self.low}"
+        if self.high == _LARGEST_NUMBER:
+            return f"wanted {lower}, finite"
+        return f"wanted {lower}" + (f" and at most {self.high}" if value > self.high or self.high < _LARGEST_INTEGER else "")
+
+
+_COUNT, _COUNT_OR_NONE, _SHARE = Range(1), Range(0), Range(0, 1)
+_RATE, _RATE_OR_NONE = Range(0, _LARGEST_NUMBER, above=True), Range(0, _LARGEST_NUMBER)
+
+RANGES = {
+    "accumulate_steps": _COUNT,
+    "batch_size": _COUNT,
+    "benchmark_steps": _COUNT,
+    "bm_runs": _COUNT,
+    "calibration_images": _COUNT_OR_NONE,
+    "checkpoint_period": _COUNT,
+    "checkpoint_steps": _COUNT_OR_NONE,
+    "eval_batch_size": _COUNT,
+    "eval_from": _COUNT_OR_NONE,
+    "eval_period": _COUNT,
+    "eval_samples": _COUNT_OR_NONE,
+    "image_size": _COUNT,
+    "log_steps": _COUNT,
+    "lr": _RATE,
+    "lr_per_64": _RATE,
+    "max_bad_fraction": _SHARE,
+    "max_boxes_to_draw": _COUNT,
+    "min_score_thresh": _SHARE,
+    "num_epochs": _COUNT,
+    "num_examples_per_epoch": _COUNT,
+    "patience": _COUNT_OR_NONE,
+    "seed": _COUNT_OR_NONE,
+    "stop_epoch": _COUNT_OR_NONE,
+    "target_ap": _SHARE,
+    "warmup_epochs": _RATE_OR_NONE,
+    "warmup_value": _RATE_OR_NONE,
+}
+
+# Hyperparameters that a flag sets too, and that --hparams may set past the parser.
+_FLAG_OF_HPARAM = {"learning_rate": "lr", "lr_warmup_init": "warmup_value", "lr_warmup_epoch": "warmup_epochs",
+                   "num_epochs": "num_epochs"}
+
+
+def refusal(flag: str, value: float | None) -> str | None:
+    """What is wanted of a flag that is in the table, instead of this value; None where it will do or was not given."""
+    return RANGES[flag].refusal(value) if flag in RANGES and value is not None else None
+
+
+def check_numbers(settings: object) -> None:
+    """Raises InputError for the first number that its flag does not take, among attributes of the flags' names and
+    those of `settings.hparams`."""
+    given = [(f"--{name}=", name, value) for name, value in vars(settings).items()]
+    given += [(f"hparam {key} is ", flag, getattr(settings.hparams, key)) for key, flag in _FLAG_OF_HPARAM.items()]
+    for said, flag, value in given:
+        if wanted := refusal(flag, value):
+            raise InputError(f"{said}{value}: {wanted}")
