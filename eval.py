@@ -4,11 +4,12 @@ from absl import flags
 
 from dataset.command_line import run
 from efficientdet.checkpoint import checkpoint_prefix
-from efficientdet.config import class_names_for, existing_file, records_of, required
+from efficientdet.config import class_names_for, existing_file, records_of, required, writable_file, writable_folder
 from efficientdet.flags import (
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
+    finish_flags,
     machine_settings,
     model_name_given,
     runtime_settings,
@@ -27,13 +28,13 @@ def define_flags() -> None:
     flags.DEFINE_string("val_file_pattern", None, "Glob of the TFRecords to evaluate on.")
     flags.DEFINE_string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
     flags.DEFINE_string("ckpt_path", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
-    flags.DEFINE_alias("ckpt", "ckpt_path")
     flags.DEFINE_integer("batch_size", 8, "Images a step.")
     flags.DEFINE_integer("eval_samples", 0, "Evaluate the first so many records; 0: all.")
     flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
     flags.DEFINE_bool("enable_map_parallelization", True, "Read and decode images in parallel.")
     flags.DEFINE_string("testdev_dir", None, "Folder for the detections as a COCO submission.")
     flags.DEFINE_string("output_json", None, "File for the numbers as JSON.")
+    finish_flags("eval")
 
 
 def main() -> None:
@@ -45,15 +46,19 @@ def main() -> None:
     class_names = class_names_for(records, json_file=json_file)
     prefix = checkpoint_prefix(required(FLAGS.ckpt_path, "ckpt_path"))
     runtime = runtime_settings()
+    output_json = writable_file(FLAGS.output_json, "output_json")
+    testdev_dir = writable_folder(FLAGS.testdev_dir, "testdev_dir") if FLAGS.testdev_dir else None
     prepare_environment()
     from efficientdet.evaluate import EvaluationConfig, evaluate_checkpoint
+    from efficientdet.memory import telling_out_of_memory
 
-    evaluate_checkpoint(EvaluationConfig(
-        ckpt_path=prefix, records=records, json_file=json_file, class_names=class_names,
-        model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
-        averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, samples=FLAGS.eval_samples,
-        num_threads=0 if FLAGS.enable_map_parallelization else 1, testdev_dir=FLAGS.testdev_dir,
-        output_json=FLAGS.output_json, **runtime, **machine_settings()))
+    with telling_out_of_memory(batch_size=FLAGS.batch_size):
+        evaluate_checkpoint(EvaluationConfig(
+            ckpt_path=prefix, records=records, json_file=json_file, class_names=class_names,
+            model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
+            averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, samples=FLAGS.eval_samples,
+            num_threads=0 if FLAGS.enable_map_parallelization else 1, testdev_dir=testdev_dir,
+            output_json=output_json, **runtime, **machine_settings()))
 
 
 if __name__ == "__main__":

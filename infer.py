@@ -9,6 +9,7 @@ from efficientdet.flags import (
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
+    finish_flags,
     machine_settings,
     model_name_given,
     runtime_settings,
@@ -16,7 +17,7 @@ from efficientdet.flags import (
 from efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
 from efficientdet.image_files import find_images
 from efficientdet.runtime_environment import prepare_environment
-from efficientdet.saved_model_files import is_saved_model
+from efficientdet.saved_model_files import TRUSTED_ONLY, is_saved_model
 from object_detection.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -30,13 +31,14 @@ def define_flags() -> None:
     flags.DEFINE_multi_string("image_path", None, "An image, a folder or a glob; may be given several times.")
     flags.DEFINE_string("output_dir", None, "Folder for the annotated images and detections.json.")
     flags.DEFINE_string("model_dir", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
-    flags.DEFINE_alias("ckpt_path", "model_dir")
-    flags.DEFINE_string("saved_model_dir", None, "A SavedModel to run; with --model_dir too, where to write it first.")
+    flags.DEFINE_string("saved_model_dir", None, f"A SavedModel to run ({TRUSTED_ONLY}); with --model_dir too, where to "
+                                                 "write it first.")
     flags.DEFINE_integer("batch_size", 1, "Images a step.")
     flags.DEFINE_float("min_score_thresh", 0.4, "Draw detections from this score on; detections.json has them all.")
     flags.DEFINE_integer("max_boxes_to_draw", 100, "Draw the best so many of an image.")
     flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
     flags.DEFINE_bool("debug", False, "Run step by step, without compilation.")
+    finish_flags("infer")
 
 
 def main() -> None:
@@ -49,18 +51,23 @@ def main() -> None:
     prefix = checkpoint_prefix(FLAGS.model_dir) if FLAGS.model_dir else None
     if prefix is None and not is_saved_model(FLAGS.saved_model_dir):
         raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
-    output_dir = writable_folder(FLAGS.output_dir, "output_dir")
+    required(FLAGS.output_dir, "output_dir")
     runtime = runtime_settings()
     if FLAGS.runtime != "keras" and FLAGS.saved_model_dir:
         raise InputError(f"--runtime={FLAGS.runtime} runs a checkpoint's network; --saved_model_dir is TensorFlow's")
+    output_dir = writable_folder(FLAGS.output_dir, "output_dir")
+    if prefix and FLAGS.saved_model_dir:
+        writable_folder(FLAGS.saved_model_dir, "saved_model_dir")
     prepare_environment()
     from efficientdet.annotate import AnnotationConfig, annotate
+    from efficientdet.memory import telling_out_of_memory
 
-    annotate(AnnotationConfig(
-        images=images, output_dir=output_dir, ckpt_path=prefix, saved_model_dir=FLAGS.saved_model_dir,
-        model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
-        averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, min_score=FLAGS.min_score_thresh,
-        max_boxes=FLAGS.max_boxes_to_draw, debug=FLAGS.debug, **runtime, **machine_settings()))
+    with telling_out_of_memory(batch_size=FLAGS.batch_size):
+        annotate(AnnotationConfig(
+            images=images, output_dir=output_dir, ckpt_path=prefix, saved_model_dir=FLAGS.saved_model_dir,
+            model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
+            averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, min_score=FLAGS.min_score_thresh,
+            max_boxes=FLAGS.max_boxes_to_draw, debug=FLAGS.debug, **runtime, **machine_settings()))
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ from absl import flags
 
 from dataset.command_line import run
 from efficientdet.checkpoint import checkpoint_prefix
-from efficientdet.config import existing_file, required, writable_folder
+from efficientdet.config import existing_file, required, writable_file, writable_folder
 from efficientdet.flags import (
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
+    finish_flags,
     machine_settings,
     model_name_given,
     require_runtime,
@@ -19,16 +20,10 @@ from efficientdet.flags import (
 )
 from efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
 from efficientdet.runtime_environment import prepare_environment
-from efficientdet.saved_model_files import is_saved_model
+from efficientdet.saved_model_files import TRUSTED_ONLY, is_saved_model
 from object_detection.errors import InputError
 
 FLAGS = flags.FLAGS
-GONE = {
-    "tensorrt": "TensorFlow no longer contains TensorRT; run an ONNX file of the model with TensorRT instead",
-    "tflite_path": "TensorFlow hands TFLite on to the package LiteRT; --onnx_path=FILE writes the network for other runtimes",
-    "output_image_dir": "it never did anything; infer.py --output_dir draws into images",
-    "debug": "it never did anything here; infer.py --debug and train.py --debug run step by step",
-}
 _RANDOM_WEIGHTS = "_"
 _DRAWN_SCORE = 0.4
 
@@ -38,14 +33,15 @@ def define_flags() -> None:
     define_model_flags()
     define_machine_flags()
     define_runtime_flag()
-    flags.DEFINE_enum("mode", "benchmark", ["dry", "export", "benchmark", "video"],
+    flags.DEFINE_enum("mode", "benchmark", ["dry", "export", "benchmark", "video", "infer"],
                       "dry: build it and say what it is; export: write a SavedModel; benchmark: time inference; video: "
-                      "draw detections into a video.")
+                      "draw detections into a video; infer: see infer.py.")
     flags.DEFINE_string("ckpt_path", _RANDOM_WEIGHTS, "Checkpoint: a prefix or a folder; ours, google/automl's or "
                                                       "NVIDIA's; '_': random weights.")
     flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
     flags.DEFINE_string("export_ckpt", None, "dry: prefix of a checkpoint to write.")
-    flags.DEFINE_string("saved_model_dir", None, "export: where to write it. benchmark, video: a SavedModel to run.")
+    flags.DEFINE_string("saved_model_dir", None, "export: where to write it. benchmark, video: a SavedModel to run "
+                                                  f"({TRUSTED_ONLY}).")
     flags.DEFINE_string("onnx_path", None, "export: file for the network as ONNX; uint8 images in, logits and deltas out.")
     flags.DEFINE_integer("batch_size", 1, "Images a step.")
     flags.DEFINE_integer("bm_runs", 100, "benchmark: timed runs, after 10 that are not.")
@@ -59,14 +55,14 @@ def define_flags() -> None:
     flags.DEFINE_float("min_score_thresh", None, "Lowest score. Default: hparam nms_configs.score_thresh, 0.001, which "
                                                  "gives suppression work even with random weights; video: 0.4.")
     flags.DEFINE_enum("nms_method", None, ["hard", "gaussian"], "Default: hparam nms_configs.method, gaussian.")
-    _define_gone_flags()
+    flags.DEFINE_integer("image_size", None, "google/automl's name: --hparams=image_size=.., a side of a square.")
+    finish_flags("inspector")
 
 
 def main() -> None:
     """Flags to one call."""
-    for name in ("batch_size", "bm_runs"):
-        if FLAGS[name].value < 1:
-            raise InputError(f"--{name}={FLAGS[name].value}: wanted at least 1")
+    if FLAGS.mode == "infer":
+        raise InputError("--mode=infer: python infer.py --image_path=FILE --model_dir=CHECKPOINT --output_dir=FOLDER does that")
     overrides = _overrides()
     with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
     if FLAGS.mode in ("dry", "export") and FLAGS.runtime != "keras":
@@ -78,6 +74,7 @@ def _dry(model: dict) -> None:
     if FLAGS.export_ckpt and Path(FLAGS.export_ckpt).is_dir():
         raise InputError(f"--export_ckpt={FLAGS.export_ckpt}: is a folder; wanted a prefix inside, such as "
                          f"{FLAGS.export_ckpt}/ckpt")
+    writable_file(FLAGS.export_ckpt, "export_ckpt")
     _prepare(needs_tensorflow=bool(model["ckpt_path"] or FLAGS.export_ckpt))
     from efficientdet.inspection import ModelConfig, dry_run
 
@@ -100,7 +97,7 @@ def _export(model: dict) -> None:
 def _export_onnx(model: dict) -> None:
     if not FLAGS.onnx_path.endswith(".onnx"):
         raise InputError(f"--onnx_path={FLAGS.onnx_path}: wanted a name that ends in .onnx")
-    writable_folder(str(Path(FLAGS.onnx_path).parent), "onnx_path")
+    writable_file(FLAGS.onnx_path, "onnx_path")
     require_runtime("onnxruntime", asked_by="--onnx_path")
     _prepare(needs_tensorflow=bool(model["ckpt_path"]))
     from efficientdet.inspection import ModelConfig, export_network
@@ -112,15 +109,18 @@ def _benchmark(model: dict) -> None:
     image = existing_file(FLAGS.input_image, "input_image")
     _check_saved_model(model)
     for name in ("dllogger_path", "output_json"):
-        if FLAGS[name].value:
-            writable_folder(str(Path(FLAGS[name].value).parent), name)
+        writable_file(FLAGS[name].value, name)
+    if FLAGS.trace_filename:
+        writable_folder(FLAGS.trace_filename, "trace_filename")
     _prepare(needs_tensorflow=bool(model["ckpt_path"] or model["int8_images"] or image or FLAGS.saved_model_dir))
     from efficientdet.benchmark import BenchmarkConfig, benchmark
     from efficientdet.inspection import ModelConfig
+    from efficientdet.memory import telling_out_of_memory
 
-    benchmark(ModelConfig(**model), BenchmarkConfig(
-        batch_size=FLAGS.batch_size, runs=FLAGS.bm_runs, input_image=image, saved_model_dir=FLAGS.saved_model_dir,
-        trace_folder=FLAGS.trace_filename, log_file=FLAGS.dllogger_path, output_json=FLAGS.output_json))
+    with telling_out_of_memory(batch_size=FLAGS.batch_size):
+        benchmark(ModelConfig(**model), BenchmarkConfig(
+            batch_size=FLAGS.batch_size, runs=FLAGS.bm_runs, input_image=image, saved_model_dir=FLAGS.saved_model_dir,
+            trace_folder=FLAGS.trace_filename, log_file=FLAGS.dllogger_path, output_json=FLAGS.output_json))
 
 
 def _video(model: dict) -> None:
@@ -128,6 +128,7 @@ def _video(model: dict) -> None:
     video = existing_file(FLAGS.input_video, "input_video")
     if not required(FLAGS.output_video, "output_video").lower().endswith(".mp4"):
         raise InputError(f"--output_video={FLAGS.output_video}: wanted a name that ends in .mp4")
+    writable_file(FLAGS.output_video, "output_video")
     _check_saved_model(model)
     from efficientdet.video import VideoConfig, annotate_video, checkpoint_detector, saved_model_detector
 
@@ -145,8 +146,9 @@ def _video(model: dict) -> None:
 
 
 def _overrides() -> dict:
-    """--hparams, and on top of them the flags of suppression that were given, as in the reference."""
-    flag_of = {"nms_configs.max_output_size": "max_boxes_to_draw", "nms_configs.score_thresh": "min_score_thresh",
+    """--hparams, and on top of them the flags for hyperparameters that were given, as in the reference."""
+    flag_of = {"image_size": "image_size",
+               "nms_configs.max_output_size": "max_boxes_to_draw", "nms_configs.score_thresh": "min_score_thresh",
                "nms_configs.method": "nms_method"}
     given = {key: FLAGS[flag].value for key, flag in flag_of.items() if FLAGS[flag].value is not None}
     return {**parse_overrides(FLAGS.hparams), **given}
@@ -175,14 +177,6 @@ def _prepare(*, needs_tensorflow: bool) -> None:
         prepare_environment()
     elif needs_tensorflow:
         raise InputError("checkpoints, SavedModels and image files need TensorFlow, which is not installed")
-
-
-def _define_gone_flags() -> None:
-    """Flags of the reference that end with the reason why they are gone, instead of `Unknown command line flag`."""
-    for name, reason in GONE.items():
-        define = flags.DEFINE_bool if name == "debug" else flags.DEFINE_string
-        define(name, None, f"Gone: {reason}.")
-        flags.register_validator(name, lambda value: not value, message=f"is gone: {reason}")
 
 
 if __name__ == "__main__":

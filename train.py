@@ -6,11 +6,16 @@ from dataset.command_line import run
 from efficientdet.config import (
     TrainingConfig,
     class_names_for,
+    existing_backbone,
+    existing_checkpoint,
     existing_file,
     records_of,
+    required,
+    writable_file,
     writable_folder,
 )
-from efficientdet.flags import define_machine_flags, define_model_flags, hyperparameters, machine_settings
+from efficientdet.flags import define_machine_flags, define_model_flags, finish_flags, hyperparameters, machine_settings
+from efficientdet.former_flags import AUTOML_MODES, training_mode
 from efficientdet.hyperparameters import parse_overrides
 from efficientdet.runtime_environment import prepare_environment
 
@@ -21,15 +26,24 @@ def define_flags() -> None:
     """Every flag of the reference's train.py, and ours."""
     define_model_flags()
     define_machine_flags()
+    _define_flags_of_data_and_length()
+    _define_flags_of_running()
+    _define_flags_of_learning()
+    finish_flags("train")
+
+
+def _define_flags_of_data_and_length() -> None:
     flags.DEFINE_enum("training_mode", "traineval", ["train", "train300", "traineval"],
                       "traineval: evaluate while training; train: stop after three quarters of the schedule and evaluate "
                       "once; train300: no evaluation.")
+    flags.DEFINE_enum("mode", None, AUTOML_MODES, "google/automl's name: train is --training_mode=train300.")
     flags.DEFINE_string("training_file_pattern", None, "Glob of the training TFRecords.")
     flags.DEFINE_string("val_file_pattern", None, "Glob of the validation TFRecords.")
     flags.DEFINE_string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
     flags.DEFINE_string("model_dir", None, "Folder for everything that the training writes.")
-    flags.DEFINE_integer("batch_size", 64, "Images a step (of one rank).")
-    flags.DEFINE_integer("eval_batch_size", 64, "Images a step of evaluation (of one rank).")
+    flags.DEFINE_integer("batch_size", None, "Images a step (of one rank). Default: 64, on a CPU 16, or as many as the memory "
+                                             "is good for.")
+    flags.DEFINE_integer("eval_batch_size", None, "Images a step of evaluation (of one rank). Default: by the same rule.")
     flags.DEFINE_integer("num_examples_per_epoch", None, "Images an epoch. Default: the number of records.")
     flags.DEFINE_integer("num_epochs", None, "Length of the learning rate schedule. Default: hparam num_epochs, 300.")
     flags.DEFINE_integer("stop_epoch", 0, "Stop here, however long the schedule; 0: at its end.")
@@ -37,6 +51,11 @@ def define_flags() -> None:
     flags.DEFINE_integer("eval_period", None, "Epochs between evaluations. Default: --checkpoint_period.")
     flags.DEFINE_float("target_ap", 0.0, "Stop when an evaluation reaches this AP, such as 0.34; 0: never.")
     flags.DEFINE_integer("patience", 0, "Stop after so many evaluations without a better AP; 0: never.")
+    flags.DEFINE_integer("eval_samples", 0, "Evaluate the first so many records; 0: all.")
+    flags.DEFINE_string("testdev_dir", None, "Folder for the final detections as a COCO submission.")
+
+
+def _define_flags_of_running() -> None:
     flags.DEFINE_bool("benchmark", False, "Time --benchmark_steps steps; nothing is saved or evaluated.")
     flags.DEFINE_integer("benchmark_steps", 100, "Steps of --benchmark.")
     flags.DEFINE_bool("use_fake_data", False, "Repeat the first batch: the speed without input.")
@@ -58,10 +77,16 @@ def define_flags() -> None:
                       "Check every record before the first step; auto: where it takes seconds.")
     flags.DEFINE_enum("cache", "none", ["none", "decoded"],
                       "decoded: keep the decoded images in memory, each rank all of them, as far as they fit.")
+    flags.DEFINE_float("max_bad_fraction", 0.01, "Records without any keys of boxes that are skipped, at most this share.")
+    flags.DEFINE_bool("debug", False, "Run step by step, without compilation.")
+    flags.DEFINE_bool("time_history", True, "Log images per second.")
+    flags.DEFINE_bool("validate", False, "The loss on the validation records after every epoch.")
+
+
+def _define_flags_of_learning() -> None:
     flags.DEFINE_integer("calibration_images", None, "Images whose batch statistics, of up to 64 at a time, replace the "
                          "running ones of the averaged weights before an evaluation and at the end of a checkpoint period. "
                          "Default: 512 where a process's batch is below 16 images and twice as many fit, else 0.")
-    flags.DEFINE_float("max_bad_fraction", 0.01, "Records without any keys of boxes that are skipped, at most this share.")
     flags.DEFINE_integer("accumulate_steps", 1, "Batches whose gradients make one step together.")
     flags.DEFINE_string("pretrained_ckpt", None, "Detector to start from: ours, google/automl's or NVIDIA's checkpoint.")
     flags.DEFINE_string("backbone_init", None, "Backbone to start from: 'imagenet', a .h5 file of keras.applications, or a "
@@ -71,36 +96,49 @@ def define_flags() -> None:
     flags.DEFINE_float("warmup_value", 0.0001, "Learning rate of the first step.")
     flags.DEFINE_float("warmup_epochs", None, "Epochs of warm-up. Default: hparam lr_warmup_epoch, 1.")
     flags.DEFINE_integer("seed", 0, "Of weights, order and augmentation.")
-    flags.DEFINE_bool("debug", False, "Run step by step, without compilation.")
-    flags.DEFINE_bool("time_history", True, "Log images per second.")
-    flags.DEFINE_bool("validate", False, "The loss on the validation records after every epoch.")
-    flags.DEFINE_string("testdev_dir", None, "Folder for the final detections as a COCO submission.")
-    flags.DEFINE_integer("eval_samples", 0, "Evaluate the first so many records; 0: all.")
 
 
 def main() -> None:
     """Flags to configuration to one call."""
+    config = _configuration()
+    _check_files(config)
+    prepare_environment()
+    from efficientdet.train_loop import train
+
+    train(config)
+
+
+def _configuration() -> TrainingConfig:
     hparams = hyperparameters(learning_rate=FLAGS.lr, lr_warmup_init=FLAGS.warmup_value,
                               lr_warmup_epoch=FLAGS.warmup_epochs, num_epochs=FLAGS.num_epochs)
     val_json_file = existing_file(FLAGS.val_json_file, "val_json_file")
     records = records_of(FLAGS.training_file_pattern, "training_file_pattern")
-    same_name = ("training_mode", "batch_size", "eval_batch_size", "num_examples_per_epoch", "stop_epoch", "eval_from",
+    same_name = ("batch_size", "eval_batch_size", "num_examples_per_epoch", "stop_epoch", "eval_from",
                  "eval_period", "target_ap", "patience", "checkpoint_steps", "checkpoint_period", "resume", "on_nan",
                  "mlperf_log", "cache", "calibration_images", "verify_records", "max_bad_fraction", "deterministic",
                  "accumulate_steps", "lr_per_64",
                  "benchmark", "benchmark_steps", "use_fake_data", "set_num_threads", "log_filename", "log_steps", "lr_tb",
                  "enable_map_parallelization", "pretrained_ckpt", "backbone_init", "seed", "debug", "time_history",
                  "validate", "testdev_dir", "eval_samples")
-    config = TrainingConfig(
+    return TrainingConfig(
         hparams=hparams, hparams_given=frozenset(parse_overrides(FLAGS.hparams)), records=records, val_json_file=val_json_file,
         val_records=records_of(FLAGS.val_file_pattern, "val_file_pattern") if FLAGS.val_file_pattern else (),
         class_names=class_names_for(records, json_file=val_json_file),
-        model_dir=writable_folder(FLAGS.model_dir, "model_dir"),
+        model_dir=required(FLAGS.model_dir, "model_dir"),
+        training_mode=training_mode(FLAGS.training_mode, FLAGS.mode, both=FLAGS["training_mode"].present > 0),
         loggers=tuple(FLAGS.loggers), **machine_settings(), **{name: getattr(FLAGS, name) for name in same_name})
-    prepare_environment()
-    from efficientdet.train_loop import train
 
-    train(config)
+
+def _check_files(config: TrainingConfig) -> None:
+    """Raises InputError for a path at which the training would fail later."""
+    existing_checkpoint(config.pretrained_ckpt, "pretrained_ckpt")
+    existing_backbone(config.backbone_init)
+    if config.resume not in ("auto", "never"):
+        existing_checkpoint(config.resume, "resume")
+    writable_folder(config.model_dir, "model_dir")
+    writable_file(config.mlperf_log, "mlperf_log")
+    if config.testdev_dir:
+        writable_folder(config.testdev_dir, "testdev_dir")
 
 
 if __name__ == "__main__":

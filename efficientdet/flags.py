@@ -4,6 +4,8 @@ import importlib.util
 
 from absl import flags
 
+from efficientdet.flag_values import RANGES, refusal
+from efficientdet.former_flags import ALIASES, GONE
 from efficientdet.hyperparameters import Hyperparameters, hyperparameters_of, parse_overrides, with_overrides
 from efficientdet.image_files import find_images
 from object_detection.errors import InputError
@@ -31,6 +33,27 @@ def define_runtime_flag() -> None:
                                                     "batch statistics folded in, in a runtime made for inference on a CPU.")
     flags.DEFINE_multi_string("int8_images", None, "With --runtime=openvino: convolutions in 8 bits, for the ranges that "
                                                    "values have on these images (an image, a folder or a glob; of training).")
+
+
+def finish_flags(program: str) -> None:
+    """After all flags of a program (train, eval, infer, inspector): other names of them, those that are gone, and the numbers
+    that they take."""
+    for name, original in ALIASES[program].items():
+        flags.DEFINE_alias(name, original)
+    for name, gone in GONE[program].items():
+        define = flags.DEFINE_bool if gone.boolean else flags.DEFINE_string
+        define(name, None, f"Gone: {gone.reason}.")
+        flags.register_validator(name, lambda value, gone=gone: value in (None, "") or str(value) in gone.passes,
+                                 message=f"is gone: {gone.reason}")
+    for name in RANGES:
+        if name in flags.FLAGS:
+            flags.register_validator(name, lambda value, name=name: _is_taken(name, value))
+
+
+def _is_taken(name: str, value: float | None) -> bool:
+    if wanted := refusal(name, value):
+        raise flags.ValidationError(wanted)
+    return True
 
 
 def runtime_settings() -> dict:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+TRUSTED_ONLY = "its graph is run as it is, and may read and write files: only from a source that you trust"
+
 
 def is_saved_model(folder: str | None) -> bool:
     """Whether a SavedModel lies there."""

@@ -1,7 +1,4 @@
-"""The entry points as a user calls them: every flag of the reference, and mistakes told before any slow import.
-
-tensorflow, keras and jax are replaced by modules that fail, so a test that passes has imported none of them.
-"""
+"""The entry points as a user calls them: every flag of the reference, and mistakes told before any slow import."""
 
 import json
 import os
@@ -10,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_lines import outcomes
 
 from dataset.class_names import ClassNames
+from efficientdet.flag_values import RANGES
+from efficientdet.former_flags import ALIASES, GONE
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ClassNames((1, 7), ("cat", "dog"))
@@ -29,52 +29,69 @@ REFERENCE_FLAGS = {
         input_image output_image_dir dllogger_path input_video output_video max_boxes_to_draw min_score_thresh nms_method
         saved_model_dir tflite_path debug""",
 }
-GONE = {"eval": {"only_this_epoch"}}  # never did anything there; README says so
+# google/automl efficientdet/tf2/{train,eval,infer,inspector}.py, and main.py for training
+AUTOML_FLAGS = {
+    "train": """tpu gcp_project tpu_zone eval_master eval_name strategy num_cores use_fake_data use_xla model_dir
+        pretrained_ckpt hparams batch_size eval_samples steps_per_execution train_file_pattern val_file_pattern val_json_file
+        mode hub_module_url num_examples_per_epoch num_epochs model_name debug tf_random_seed profile
+        backbone_ckpt ckpt use_spatial_partition num_cores_per_replica input_partition_dims train_batch_size eval_batch_size
+        iterations_per_loop save_checkpoints_steps training_file_pattern validation_file_pattern testdev_dir
+        eval_after_training min_eval_interval eval_timeout run_epoch_in_child_process""",
+    "eval": "tpu gcp_project tpu_zone eval_samples val_file_pattern val_json_file model_name model_dir batch_size hparams",
+    "infer": "image_path output_dir model_dir model_name hparams debug saved_model_dir",
+    "inspector": """model_name mode trace_filename bm_runs tensorrt batch_size image_size model_dir export_ckpt hparams
+        input_image output_image_dir input_video output_video saved_model_dir tflite file_pattern num_calibration_steps debug
+        use_xla only_network""",
+}
 
 
 @pytest.fixture(scope="module")
-def poison(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("poison")
-    for name in ("tensorflow", "keras", "jax"):
-        (folder / f"{name}.py").write_text(f"raise RuntimeError('{name} was imported')\n")
-    return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+def flags_of():
+    """For each program every flag: its type, its help, and whether it is another's alias."""
+    program = """if True:
+        import json, sys
+        from absl import flags
+        kept, found = set(flags.FLAGS), {}
+        for script in sys.argv[1:]:
+            __import__(script).define_flags()
+            found[script] = {name: [flags.FLAGS[name].flag_type(), flags.FLAGS[name].help]
+                             for name in set(flags.FLAGS) - kept}
+            for name in found[script]:
+                delattr(flags.FLAGS, name)
+        print(json.dumps(found))"""
+    done = call(["-c", program, *REFERENCE_FLAGS], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
-def call(arguments, *, env, cwd="/"):
+def call(arguments, *, env=None, cwd="/"):
     return subprocess.run([sys.executable, *map(str, arguments)], env=env, cwd=cwd, capture_output=True, text=True, timeout=60)
 
 
-def mistake(script, *arguments, env, cwd="/"):
-    """The one line on stderr after `script.py: error: `."""
-    done = call([ROOT / f"{script}.py", *arguments], env=env, cwd=cwd)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith(f"{script}.py: error: ")
-    return done.stderr.removeprefix(f"{script}.py: error: ").rstrip("\n")
-
-
 @pytest.mark.parametrize("script", REFERENCE_FLAGS)
-def test_flags_of_the_reference(script, poison):
-    program = f"import json, {script} as s; s.define_flags(); print(json.dumps(list(s.flags.FLAGS)))"
-    done = call(["-c", program], env=poison)
-    assert done.returncode == 0, done.stderr
-    ours = set(json.loads(done.stdout))
-    wanted = set(REFERENCE_FLAGS[script].split())
-    assert wanted - ours - GONE.get(script, set()) == set()
-    assert not ours & GONE.get(script, set())
+def test_flags_of_the_references(script, flags_of):
+    ours = set(flags_of[script])
+    assert set(REFERENCE_FLAGS[script].split()) - ours == set()
+    assert set(AUTOML_FLAGS[script].split()) - ours == set()
     assert {"precision", "hparams"} <= ours
-
-
-def test_eval_answers_to_ckpt(poison):
-    program = "import eval as s; s.define_flags(); s.flags.FLAGS(['x', '--ckpt=a']); print(s.flags.FLAGS.ckpt_path)"
-    assert call(["-c", program], env=poison).stdout == "a\n"
+    assert {*ALIASES[script], *GONE[script]} <= ours
 
 
 @pytest.mark.parametrize("script", REFERENCE_FLAGS)
-def test_help_says_every_flag(script, poison):
-    done = call([ROOT / f"{script}.py", "--help"], env=poison)
+def test_every_number_has_its_range(script, flags_of):
+    numbers = {name for name, (kind, help_text) in flags_of[script].items()
+               if kind in ("int", "float") and not help_text.startswith("Alias for")}
+    assert numbers - set(RANGES) == set()
+    assert "batch_size" in numbers
+
+
+def test_no_range_is_of_no_flag(flags_of):
+    assert set(RANGES) <= set().union(*flags_of.values())
+
+
+@pytest.mark.parametrize("script", REFERENCE_FLAGS)
+def test_help_says_every_flag(script, data):
+    done = call([ROOT / f"{script}.py", "--help"])
     assert (done.returncode, done.stderr) == (0, "")
     assert f"python {script}.py" in done.stdout.splitlines()[0]
     assert "--hparams" in done.stdout
@@ -114,7 +131,7 @@ MISTAKES = [
     ("train", (*TRAIN, "--hparams=skip_mismatch=False"), "skip_mismatch is gone: a mismatch is an error"),
     ("train", (*TRAIN, "--batchsize=4"), "there is no flag --batchsize; the nearest is --batch_size"),
     ("train", (*TRAIN, "--hparams=num_classes=7"), "num_classes is 7; the data names 2 classes"),
-    ("train", (*TRAIN, "--num_epochs=0"), "num_epochs is 0"),
+    ("train", (*TRAIN, "--num_epochs=0"), "--num_epochs=0: wanted at least 1"),
     ("train", (*TRAIN, "--val_json_file=nosuch.json"), "--val_json_file=nosuch.json: there is no such file"),
     ("train", (*TRAIN, "--val_json_file=broken.json"), "broken.json: "),
     ("train", (*TRAIN, "--val_json_file=other.json"), "other.json: its categories (1 cow) are not the classes"),
@@ -125,9 +142,28 @@ MISTAKES = [
     ("train", ("--training_file_pattern=bare-*", *TRAIN[1:]), "no .classes.json beside the records"),
     ("train", (*TRAIN[:2], "--model_dir=a.jpg"), "--model_dir=a.jpg: cannot be made a folder"),
     ("train", (*TRAIN, "--precision=float64"), "float64"),
+    ("train", (*TRAIN, "--hparams=lr_warmup_epoch=-1"), "hparam lr_warmup_epoch is -1.0: wanted at least 0"),
+    ("train", (*TRAIN, "--lr=1", "--lr_per_64=1"), "--lr and --lr_per_64 are both given"),
+    ("train", (*TRAIN, "--loggers=tensorboard,paper"), "--loggers names 'paper'"),
+    ("train", (*TRAIN, "--pretrained_ckpt=nosuch"), "--pretrained_ckpt=nosuch: there is no checkpoint of that name"),
+    ("train", (*TRAIN, "--backbone_init=empty"), "--backbone_init=empty: no checkpoint in this folder"),
+    ("train", (*TRAIN, "--backbone_init=nosuch.h5"), "--backbone_init=nosuch.h5: there is no such file"),
+    ("train", (*TRAIN, "--resume=nosuch"), "--resume=nosuch: there is no checkpoint of that name"),
+    ("train", (*TRAIN[:2], "--model_dir=/proc"), "--model_dir=/proc: nothing can be written into this folder"),
+    ("train", (*TRAIN, "--testdev_dir=a.jpg"), "--testdev_dir=a.jpg: cannot be made a folder"),
+    ("train", (*TRAIN, "--mlperf_log=a.jpg/log"), "--mlperf_log=a.jpg: cannot be made a folder"),
+    ("train", (*TRAIN, "--mode=eval"), "--mode=eval: train.py trains; python eval.py"),
+    ("train", (*TRAIN, "--mode=train", "--training_mode=train"), "--mode=train and --training_mode=train are both given"),
+    ("train", (*TRAIN, "--strategy=gpus"), "--strategy=gpus: is gone: a process trains on one GPU; for several: "),
+    ("train", (*TRAIN, "--steps_per_execution=4"), "--steps_per_execution=4: is gone: "),
+    ("train", (*TRAIN, "--profile"), "is gone: the log has the seconds"),
+    ("train", (*TRAIN[1:], "--train_file_pattern=nosuch-*"), "nosuch-*: no file matches"),
     ("eval", (*EVAL, "--no_such_flag=1"), "no_such_flag"),
     ("eval", (*EVAL, "--precision=float64"), "float64"),
-    ("eval", (*EVAL, "--only_this_epoch=3"), "only_this_epoch"),
+    ("eval", (*EVAL, "--only_this_epoch=3"), "--only_this_epoch=3: is gone: it never did anything; --ckpt=PREFIX"),
+    ("eval", (*EVAL, "--output_json=empty"), "--output_json=empty: is a folder; wanted the name of a file"),
+    ("eval", (*EVAL, "--output_json=a.jpg/numbers.json"), "--output_json=a.jpg: cannot be made a folder"),
+    ("eval", (*EVAL, "--testdev_dir=/proc"), "--testdev_dir=/proc: nothing can be written"),
     ("eval", EVAL[:1], "--ckpt_path is missing"),
     ("eval", EVAL[1:], "--val_file_pattern is missing"),
     ("eval", (EVAL[0], "--ckpt=nosuch"), "nosuch: there is no checkpoint of that name (no nosuch.index) and no folder"),
@@ -148,7 +184,13 @@ MISTAKES = [
     ("infer", (*INFER[:2], "--output_dir=a.jpg"), "cannot be made a folder"),
     ("infer", (INFER[0], "--saved_model_dir=empty", INFER[2]), "--saved_model_dir=empty: holds no saved_model.pb"),
     ("infer", (*INFER, "--model_name=d0"), "--model_name=d0"),
-    ("inspector", ("--mode=infer",), "--mode=infer"),
+    ("infer", (*INFER, "--saved_model_dir=/proc"), "--saved_model_dir=/proc: nothing can be written"),
+    ("inspector", ("--mode=infer",), "--mode=infer: python infer.py"),
+    ("inspector", ("--only_network",), "is gone: --onnx_path=FILE exports the network alone"),
+    ("inspector", ("--tflite=INT8",), "--tflite=INT8: is gone: TensorFlow hands TFLite on"),
+    ("inspector", ("--output_json=/proc/x/y",), "--output_json=/proc/x: cannot be made a folder"),
+    ("inspector", ("--trace_filename=a.jpg",), "--trace_filename=a.jpg: cannot be made a folder"),
+    ("inspector", ("--mode=dry", "--export_ckpt=a.jpg/ckpt"), "--export_ckpt=a.jpg: cannot be made a folder"),
     ("inspector", ("--tensorrt=FP16",), "ONNX"),
     ("inspector", ("--batch_size=0",), "--batch_size=0: wanted at least 1"),
     ("inspector", ("--hparams=qqq=1",), "hparam qqq does not exist"),
@@ -156,23 +198,79 @@ MISTAKES = [
 ]
 
 
+
+# Each flag of a number, with what it must refuse; what it takes at its ends follows.
+WRONG_NUMBERS = [
+    ("train", TRAIN, {
+        "accumulate_steps": "0", "batch_size": "-1", "benchmark_steps": "0", "calibration_images": "-1",
+        "checkpoint_period": "0", "checkpoint_steps": "-1", "eval_batch_size": "0", "eval_from": "-1", "eval_period": "0",
+        "eval_samples": "-1", "log_steps": "0", "lr": "0 -1 nan inf -inf", "lr_per_64": "0 nan inf", "num_epochs": "-1",
+        "max_bad_fraction": "-1 1.5 nan", "num_examples_per_epoch": "0 -5", "patience": "-1", "seed": "-1 4294967296",
+        "stop_epoch": "-3", "target_ap": "2 -0.1 nan", "warmup_epochs": "nan -1 inf", "warmup_value": "nan -1 inf"}),
+    ("eval", EVAL, {"batch_size": "0 99999999999999999999", "eval_samples": "-1"}),
+    ("infer", INFER, {"batch_size": "0", "min_score_thresh": "nan -1 2", "max_boxes_to_draw": "-1 0"}),
+    ("inspector", (), {"batch_size": "0", "bm_runs": "0 -1", "min_score_thresh": "nan", "max_boxes_to_draw": "0",
+                       "image_size": "0"}),
+]
+MISTAKES += [(script, (*before, f"--{flag}={value}"), f"--{flag}=") for script, before, wrong in WRONG_NUMBERS
+             for flag, values in wrong.items() for value in values.split()]
+RIGHT = [
+    ("train", TRAIN), ("eval", EVAL), ("infer", INFER), ("inspector", ()),
+    ("train", (*TRAIN, "--eval_samples=0", "--target_ap=1", "--max_bad_fraction=0", "--warmup_epochs=0", "--warmup_value=0",
+               "--stop_epoch=0", "--patience=0", "--checkpoint_steps=0", "--eval_from=0", "--seed=0", "--batch_size=1",
+               "--calibration_images=0", "--lr=1e-9")),
+    ("train", ("--train_file_pattern=train-*", "--validation_file_pattern=val-*", "--model_dir=out", "--mode=train_and_eval",
+               "--train_batch_size=2", "--save_checkpoints_steps=5", "--tf_random_seed=1", "--strategy=", "--noprofile",
+               "--steps_per_execution=1", "--run_epoch_in_child_process", "--ckpt=ckpt", "--backbone_ckpt=ckpt")),
+    ("train", (*TRAIN, "--mode=train", "--resume=ckpt", "--mlperf_log=out/new/log", "--testdev_dir=out/new/testdev")),
+    ("eval", ("--val_file_pattern=val-*", "--model_dir=ckpt", "--output_json=out/new/numbers.json")),
+    ("infer", ("--image_path=a.jpg", "--ckpt_path=ckpt", "--output_dir=out", "--min_score_thresh=1")),
+    ("inspector", ("--model_dir=ckpt", "--image_size=64", "--tensorrt=", "--nodebug")),
+]
+
+
+@pytest.fixture(scope="module")
+def outcome(data):
+    """Of every case, by script and arguments."""
+    cases = [(script, *arguments) for script, arguments, *_ in MISTAKES + RIGHT]
+    return dict(zip(cases, outcomes(cases, cwd=data), strict=True))
+
+
 @pytest.mark.parametrize(("script", "arguments", "message"), MISTAKES)
-def test_mistake_is_one_line_before_tensorflow(data, poison, script, arguments, message):
-    assert message in mistake(script, *arguments, env=poison, cwd=data)
+def test_mistake_is_one_line_before_tensorflow(outcome, script, arguments, message):
+    found = outcome[(script, *arguments)]
+    assert found["wanted"] is None
+    assert found["code"] == 2
+    assert found["stdout"] == ""
+    assert found["stderr"].startswith(f"{script}.py: error: ")
+    assert found["stderr"].count("\n") == 1, found["stderr"]
+    assert message in found["stderr"]
 
 
-@pytest.mark.parametrize(("script", "arguments"), [("train", TRAIN), ("eval", EVAL), ("infer", INFER)])
-def test_without_a_mistake_tensorflow_is_wanted(data, poison, script, arguments):
+@pytest.mark.parametrize(("script", "arguments"), RIGHT)
+def test_without_a_mistake_tensorflow_is_wanted(outcome, script, arguments):
     # So that the tests above cannot pass by a tensorflow that is never imported.
-    done = call([ROOT / f"{script}.py", *arguments], env=poison, cwd=data)
-    assert done.returncode == 1
-    assert "tensorflow was imported" in done.stderr
+    assert outcome[(script, *arguments)] == {"code": 0, "stdout": "", "stderr": "", "wanted": "tensorflow"}
 
 
-def test_error_of_ours_keeps_its_traceback_and_code(data, poison):
+def test_mistake_in_a_process_of_its_own(data):
+    done = call([ROOT / "eval.py", *EVAL, "--batch_size=0"], cwd=data)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "eval.py: error: flag --batch_size=0: wanted at least 1\n"
+
+
+@pytest.mark.parametrize(("mode", "training_mode"), [("train", "train300"), ("traineval", "traineval")])
+def test_what_the_modes_of_automl_mean(mode, training_mode):
+    program = (f"import train; train.define_flags(); train.FLAGS(['x', '--mode={mode}', '--train_file_pattern=a']);"
+               "from efficientdet.former_flags import training_mode;"
+               "print(train.FLAGS.training_file_pattern, training_mode('traineval', train.FLAGS.mode, both=False))")
+    assert call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}).stdout == f"a {training_mode}\n"
+
+
+def test_error_of_ours_keeps_its_traceback_and_code(data):
     program = ("import sys; from dataset.command_line import run\n"
                "def main(): raise KeyError('ours')\n"
                "run(main, ['x.py'])")
-    done = call(["-c", program], env=poison)
+    done = call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=data)
     assert done.returncode == 1
     assert "Traceback" in done.stderr

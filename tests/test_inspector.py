@@ -1,13 +1,9 @@
 """inspector.py as a user calls it, and what its modes dry and export do."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
+from command_lines import outcomes
 from miniature import miniature_detector
 
 from dataset.class_names import COCO_2017, ClassNames
@@ -22,13 +18,12 @@ from efficientdet.restore import Restored
 from efficientdet.runtime import Runtime
 from model.detector import named_variables
 
-ROOT = Path(__file__).resolve().parents[1]
 MODEL = ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={})
 MISTAKES = [
-    (("--mode=serve",), "flag --mode=serve: value should be one of <dry|export|benchmark|video>"),
+    (("--mode=serve",), "flag --mode=serve: value should be one of <dry|export|benchmark|video|infer>"),
     (("--tensorrt=INT8",), "--tensorrt=INT8: is gone: TensorFlow no longer contains TensorRT; run an ONNX file"),
     (("--tflite_path=a.tflite",), "--tflite_path=a.tflite: is gone: TensorFlow hands TFLite on to the package LiteRT"),
-    (("--output_image_dir=out",), "--output_image_dir=out: is gone: it never did anything; infer.py --output_dir"),
+    (("--output_image_dir=out",), "--output_image_dir=out: is gone: infer.py --image_path=FILE --output_dir=FOLDER"),
     (("--debug",), "is gone: it never did anything here; infer.py --debug"),
     (("--bm_runs=0",), "--bm_runs=0: wanted at least 1"),
     (("--nms_method=soft",), "--nms_method=soft"),
@@ -48,24 +43,21 @@ MISTAKES = [
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """A path on which the slow packages cannot be imported."""
-    folder = tmp_path_factory.mktemp("poison")
-    for name in ("tensorflow", "keras", "jax"):
-        (folder / f"{name}.py").write_text(f"raise RuntimeError('{name} was imported')\n")
+def outcome(tmp_path_factory):
+    """Of every mistake, by its arguments."""
+    folder = tmp_path_factory.mktemp("data")
     (folder / "there.mp4").touch()
-    return folder, {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    cases = [("inspector", *arguments) for arguments, _ in MISTAKES]
+    return dict(zip(cases, outcomes(cases, cwd=folder), strict=True))
 
 
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES)
-def test_a_mistake_is_one_line_before_tensorflow(environment, arguments, message):
-    folder, variables = environment
-    done = subprocess.run([sys.executable, str(ROOT / "inspector.py"), *arguments], cwd=folder, env=variables,
-                          capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("inspector.py: error: ")
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_mistake_is_one_line_before_tensorflow(outcome, arguments, message):
+    found = outcome[("inspector", *arguments)]
+    assert (found["code"], found["stdout"], found["wanted"]) == (2, "", None)
+    assert found["stderr"].startswith("inspector.py: error: ")
+    assert message in found["stderr"]
+    assert found["stderr"].count("\n") == 1
 
 
 @pytest.fixture
