@@ -1,0 +1,36 @@
+"""Whole programs on the miniature network, one after the other in this process, on the backend that KERAS_BACKEND names.
+
+    python tests/miniature_programs.py '[["train", "--model_dir=...", ...], ["eval", ...]]'
+"""
+
+import importlib
+import json
+import sys
+
+from absl import flags
+
+from dataset.command_line import run
+
+
+def main():
+    kept = set(flags.FLAGS)
+    for script, *arguments in json.loads(sys.argv[1]):
+        for name in set(flags.FLAGS) - kept:
+            delattr(flags.FLAGS, name)
+        program = importlib.import_module(script)
+        program.define_flags()
+        run(program.main, [f"{script}.py", *arguments])
+
+
+if __name__ == "__main__":
+    # Not with the other imports: those programs import TensorFlow and Keras themselves, after their checks.
+    from miniature import miniature_detector
+
+    from efficientdet import restore, training_start
+    from efficientdet.hyperparameters import height_and_width
+
+    def build_miniature(hparams, *, num_classes, precision="float32", backbone_weights=None):
+        return miniature_detector(num_classes, height_and_width(hparams.image_size), precision=precision)
+
+    training_start.build_detector = restore.build_detector = build_miniature
+    main()
