@@ -109,8 +109,8 @@ def main() -> None:
 
 
 def _configuration() -> TrainingConfig:
-    hparams = hyperparameters(learning_rate=FLAGS.lr, lr_warmup_init=FLAGS.warmup_value,
-                              lr_warmup_epoch=FLAGS.warmup_epochs, num_epochs=FLAGS.num_epochs)
+    hparams = hyperparameters(learning_rate="lr", lr_warmup_init="warmup_value", lr_warmup_epoch="warmup_epochs",
+                              num_epochs="num_epochs")
     val_json_file = existing_file(FLAGS.val_json_file, "val_json_file")
     records = records_of(FLAGS.training_file_pattern, "training_file_pattern")
     same_name = ("batch_size", "eval_batch_size", "num_examples_per_epoch", "stop_epoch", "eval_from",
@@ -121,7 +121,8 @@ def _configuration() -> TrainingConfig:
                  "enable_map_parallelization", "pretrained_ckpt", "backbone_init", "seed", "debug", "time_history",
                  "validate", "testdev_dir", "eval_samples")
     return TrainingConfig(
-        hparams=hparams, hparams_given=frozenset(parse_overrides(FLAGS.hparams)), records=records, val_json_file=val_json_file,
+        hparams=hparams, hparams_given=frozenset(parse_overrides(FLAGS.hparams)), records=records,
+        val_json_file=val_json_file,
         val_records=records_of(FLAGS.val_file_pattern, "val_file_pattern") if FLAGS.val_file_pattern else (),
         class_names=class_names_for(records, json_file=val_json_file),
         model_dir=required(FLAGS.model_dir, "model_dir"),

@@ -59,10 +59,6 @@ RANGES = {
     "warmup_value": _RATE_OR_NONE,
 }
 
-# Hyperparameters that a flag sets too, and that --hparams may set past the parser.
-_FLAG_OF_HPARAM = {"learning_rate": "lr", "lr_warmup_init": "warmup_value", "lr_warmup_epoch": "warmup_epochs",
-                   "num_epochs": "num_epochs"}
-
 
 def refusal(flag: str, value: float | None) -> str | None:
     """What is wanted of a flag that is in the table, instead of this value; None where it will do or was not given."""
@@ -70,10 +66,7 @@ def refusal(flag: str, value: float | None) -> str | None:
 
 
 def check_numbers(settings: object) -> None:
-    """Raises InputError for the first number that its flag does not take, among attributes of the flags' names and
-    those of `settings.hparams`."""
-    given = [(f"--{name}=", name, value) for name, value in vars(settings).items()]
-    given += [(f"hparam {key} is ", flag, getattr(settings.hparams, key)) for key, flag in _FLAG_OF_HPARAM.items()]
-    for said, flag, value in given:
-        if wanted := refusal(flag, value):
-            raise InputError(f"{said}{value}: {wanted}")
+    """Raises InputError for the first number that its flag does not take, among attributes of the flags' names."""
+    for name, value in vars(settings).items():
+        if wanted := refusal(name, value):
+            raise InputError(f"--{name}={value}: {wanted}")

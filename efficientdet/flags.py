@@ -83,11 +83,15 @@ def machine_settings() -> dict:
     return {"precision": flags.FLAGS.precision, "amp": flags.FLAGS.amp, "use_xla": flags.FLAGS.use_xla}
 
 
-def hyperparameters(**overrides) -> Hyperparameters:
-    """Of --model_name, then `overrides` that are not None, then --hparams."""
-    given = {key: value for key, value in overrides.items() if value is not None}
-    hparams = hyperparameters_of(flags.FLAGS.model_name, given)
-    return with_overrides(hparams, parse_overrides(flags.FLAGS.hparams))
+def hyperparameters(**flag_names: str) -> Hyperparameters:
+    """Of --model_name, then the defaults of the flags (hyperparameter=flag), then --hparams, then the flags that were given.
+
+    A flag wins over --hparams, as in the reference: its whole configuration as a file does not undo a --lr.
+    """
+    defaults = {key: flags.FLAGS[name].default for key, name in flag_names.items()}
+    given = {key: flags.FLAGS[name].value for key, name in flag_names.items() if flags.FLAGS[name].present}
+    hparams = hyperparameters_of(flags.FLAGS.model_name, {key: value for key, value in defaults.items() if value is not None})
+    return with_overrides(with_overrides(hparams, parse_overrides(flags.FLAGS.hparams)), given)
 
 
 def model_name_given() -> bool:
