@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything the project checks: ruff, the shell scripts, Horovod, pytest. All of it runs; one failure fails the whole.
 # Arguments go to pytest: bash scripts/test.sh -k pipeline
+# TEST_WORKERS= processes run the tests side by side, a file in one of them (default: the cores, at most 4; each takes up to 5 GB).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
@@ -29,7 +30,8 @@ check "ruff" "$PYTHON" -m ruff check .
 check "bash -n" parse_all "${scripts[@]}"
 check "shellcheck" .venv/bin/shellcheck "${scripts[@]}"
 check "horovod" bash scripts/install_horovod.sh
-check "pytest" "$PYTHON" -m pytest "$@"
+check "pytest" "$PYTHON" -m pytest --numprocesses "${TEST_WORKERS:-auto}" --maxprocesses 4 --dist loadfile \
+    --no-loadscope-reorder "$@"
 
 if ((${#failed[@]})); then
     printf 'test.sh: FAILED: %s\n' "$(IFS=,; printf '%s' "${failed[*]}")"

@@ -12,6 +12,12 @@ def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="kill a training ten times instead of three")
 
 
+def pytest_collection_modifyitems(items):
+    """Files with slow tests come first: the last one to start decides when parallel workers end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def _folder(variable: str) -> Path:
     value = os.environ.get(variable)
     if value and Path(value).is_dir():
