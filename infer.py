@@ -37,6 +37,8 @@ def define_flags() -> None:
     flags.DEFINE_float("min_score_thresh", 0.4, "Draw detections from this score on; detections.json has them all.")
     flags.DEFINE_integer("max_boxes_to_draw", 100, "Draw the best so many of an image.")
     flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
+    flags.DEFINE_bool("apply_exif_orientation", False, "Turn pictures upright first; boxes are in that frame then. By "
+                      "default, as in training, they are in the pixels as stored.")
     flags.DEFINE_bool("debug", False, "Run step by step, without compilation.")
     finish_flags("infer")
 
@@ -67,7 +69,8 @@ def main() -> None:
             images=images, output_dir=output_dir, ckpt_path=prefix, saved_model_dir=FLAGS.saved_model_dir,
             model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
             averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, min_score=FLAGS.min_score_thresh,
-            max_boxes=FLAGS.max_boxes_to_draw, debug=FLAGS.debug, **runtime, **machine_settings()))
+            max_boxes=FLAGS.max_boxes_to_draw, debug=FLAGS.debug,
+            apply_exif_orientation=FLAGS.apply_exif_orientation, **runtime, **machine_settings()))
 
 
 if __name__ == "__main__":

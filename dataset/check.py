@@ -18,11 +18,11 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
+from dataset.image_formats import FORMATS
 from dataset.stderr_capture import captured_stderr
 
 JPEG_QUALITY = 95
 LARGEST_IMAGE_PIXELS = 178_956_970  # as Pillow's own guard: half a GiB of RGB
-_FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "TIFF", "WEBP")  # no format that starts a program
 _PILLOW_ERRORS = (OSError, SyntaxError, ValueError, TypeError, IndexError, EOFError, struct.error, zlib.error,
                   OverflowError)
 
@@ -199,7 +199,7 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> Checked
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about metadata, and sizes that are judged here
         try:
-            image = Image.open(io.BytesIO(data), formats=_FORMATS)
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
             _check_size((image.height, image.width), expected_size)
             found = f"{image.format} {image.mode}"
             rgb = _as_rgb(image)

@@ -1,17 +1,25 @@
 """Images in, annotated images and detections.json out."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from dataset.class_names import ClassNames
 from dataset.transforms import letterbox
+from efficientdet.exif_orientation import stored_image, upright_boxes, upright_image
 from efficientdet.hyperparameters import height_and_width
-from efficientdet.image_files import image_ids, output_names, read_image
+from efficientdet.image_files import (
+    StoredImage,
+    distinct_names,
+    encode_image,
+    image_ids,
+    output_names,
+    read_stored_image,
+)
 from efficientdet.predict import build_predict
 from efficientdet.progress import Progress
 from efficientdet.restore import Restored, restore_detector
@@ -44,6 +52,7 @@ class AnnotationConfig:
     use_xla: bool | None = None
     runtime: str = "keras"
     int8_images: tuple[str, ...] = ()
+    apply_exif_orientation: bool = False
 
 
 class Found(NamedTuple):
@@ -60,36 +69,57 @@ Detect = Callable[[list[np.ndarray]], list[Found]]
 def annotate(config: AnnotationConfig) -> None:
     """Detect in every image, draw, and write the detections as COCO results with file names.
 
-    An image that cannot be decoded is named and left out; raises InputError if none can.
+    Boxes are in the frame of the stored pixels, as in training, or with `apply_exif_orientation` in that of the upright
+    picture; a result of an image that the two differ for says which. An image that cannot be decoded is named and left
+    out; raises InputError at the end if there was one, and before anything is drawn if a drawing would replace an image.
     """
+    outputs = _output_paths(config)
     detect, names = _detector(config)
-    ids = image_ids(config.images)
-    outputs = list(output_names(config.images))
+    ids, file_names = image_ids(config.images), distinct_names(config.images)
     results, failures = [], []
     with Progress("infer", total=len(config.images), noun="image") as progress:
-        for numbers, images in _batches(config.images, config.batch_size, failures):
-            for number, image, found in zip(numbers, images, detect(images), strict=True):
-                results += _results(found, image_id=ids[number], file_name=Path(config.images[number]).name)
-                _draw(image, found, Path(config.output_dir) / outputs[number], names=names, config=config)
+        for numbers, images in _batches(config, failures):
+            for number, image, found in zip(numbers, images, detect([image.pixels for image in images]), strict=True):
+                frame = {} if image.orientation == 1 else {"exif_orientation_applied": config.apply_exif_orientation}
+                results += _results(found, image_id=ids[number], file_name=file_names[number], **frame)
+                _draw(image, found, outputs[number], names=names, config=config)
             progress.advance(len(images), images=len(images))
     write_results(Path(config.output_dir) / DETECTIONS_FILE, results)
     for failure in failures:
         print(f"left out: {failure}")
-    if len(failures) == len(config.images):
-        raise InputError(f"none of {len(failures)} images could be decoded; the first: {failures[0]}")
-    print(f"annotated {len(config.images) - len(failures)} images, {len(results)} detections: {config.output_dir}")
+    done = len(config.images) - len(failures)
+    if done:
+        print(f"annotated {done} images, {len(results)} detections: {config.output_dir}")
+    if failures:
+        raise InputError(f"{len(failures) if done else 'none'} of {len(config.images)} images could "
+                         f"{'not ' if done else ''}be decoded; the first: {failures[0]}")
 
 
-def _batches(paths, batch_size: int, failures: list[str]) -> Iterator[tuple[list[int], list[np.ndarray]]]:
+def _output_paths(config: AnnotationConfig) -> list[Path]:
+    """Where each drawing goes. Raises InputError where one would replace an image that is to be read."""
+    paths = [Path(config.output_dir, name) for name in output_names(config.images)]
+    originals = {os.path.realpath(image) for image in config.images}
+    for path in paths:
+        if os.path.realpath(path) in originals:
+            raise InputError(f"--output_dir={config.output_dir}: the drawing {path.name} would replace the image {path}; "
+                             "wanted another folder")
+    return paths
+
+
+def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[list[int], list[StoredImage]]]:
     """Numbers and pixels of up to batch_size readable images at a time; what cannot be read is noted."""
     numbers, images = [], []
-    for number, path in enumerate(paths):
+    for number, path in enumerate(config.images):
         try:
-            images.append(read_image(path))
-            numbers.append(number)
+            image = read_stored_image(path)
         except InputError as error:
             failures.append(str(error))
-        if len(images) == batch_size:
+            continue
+        if config.apply_exif_orientation:
+            image = image._replace(pixels=upright_image(image.pixels, image.orientation))
+        images.append(image)
+        numbers.append(number)
+        if len(images) == config.batch_size:
             yield numbers, images
             numbers, images = [], []
     if images:
@@ -149,15 +179,28 @@ def _from_saved_model(config: AnnotationConfig, restored: Restored | None) -> tu
     return detect, ClassNames.from_categories(description.categories)
 
 
-def _results(found: Found, *, image_id: int, file_name: str) -> list[dict]:
+def _results(found: Found, *, image_id: int, **of_the_image) -> list[dict]:
     count = len(found.scores)
     rows = DetectionRows(np.full(count, image_id, np.int64), found.boxes, found.scores, found.category_ids,
                          np.array([image_id], np.int64))
-    return [{**result, "file_name": file_name} for result in results_json(rows)]
+    return [{**result, **of_the_image} for result in results_json(rows)]
 
 
-def _draw(image: np.ndarray, found: Found, path: Path, *, names: ClassNames, config: AnnotationConfig) -> None:
+def _draw(image: StoredImage, found: Found, path: Path, *, names: ClassNames, config: AnnotationConfig) -> None:
+    """Write the picture with its detections.
+
+    Its pixels are in the frame of the boxes in detections.json. Where a viewer turns them, the EXIF tag is kept and the
+    labels are written for the viewer: drawn upright and turned back.
+    """
     shown = np.flatnonzero(found.scores >= config.min_score)[: config.max_boxes]
     classes = np.searchsorted(names.category_ids, found.category_ids[shown])
-    drawn = draw_detections(image, found.boxes[shown], classes=classes, names=names.names, scores=found.scores[shown])
-    Image.fromarray(drawn).save(path, quality=92)
+    orientation = 1 if config.apply_exif_orientation else image.orientation
+    drawn = draw_detections(
+        upright_image(image.pixels, orientation),
+        upright_boxes(found.boxes[shown], orientation, size=image.pixels.shape[:2]),
+        classes=classes, names=names.names, scores=found.scores[shown])
+    encoded = encode_image(stored_image(drawn, orientation), "JPEG", quality=92, orientation=orientation)
+    try:
+        path.write_bytes(encoded)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error

@@ -1,8 +1,23 @@
+import contextlib
+import io
+import os
+import random
+import struct
+import zlib
+
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
-from efficientdet.image_files import find_images, image_ids, output_names, read_image
+from dataset.image_formats import FORMATS
+from efficientdet.image_files import (
+    distinct_names,
+    find_images,
+    image_ids,
+    output_names,
+    read_image,
+    read_stored_image,
+)
 from object_detection.errors import InputError
 
 
@@ -49,16 +64,28 @@ def test_nothing_there(tmp_path):
         find_images([str(tmp_path)])
 
 
-def test_exif_rotation_is_applied(tmp_path):
-    pixels = np.zeros((16, 32, 3), np.uint8)
-    pixels[:, :16] = 255  # left half white
+def test_pixels_come_as_stored_with_their_orientation(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned 90 degrees clockwise: left becomes top
-    Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
-    found = read_image(str(tmp_path / "a.png"))
-    assert found.shape == (32, 16, 3)
-    assert found[:14].min() == 255
-    assert found[18:].max() == 0
+    for orientation, wanted in ((1, 1), (6, 6), (8, 8), (9, 1), (0, 1)):
+        exif[0x0112] = orientation
+        Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
+        found = read_stored_image(str(tmp_path / "a.png"))
+        np.testing.assert_array_equal(found.pixels, pixels)
+        assert found.orientation == wanted
+        np.testing.assert_array_equal(read_image(str(tmp_path / "a.png")), pixels)
+
+
+def test_pixels_are_those_that_training_decodes(tmp_path):
+    import tensorflow as tf
+
+    pixels = np.full((16, 32, 3), 50, np.uint8)
+    pixels[:, :16] = 200
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(pixels).save(tmp_path / "a.jpg", exif=exif)
+    decoded = tf.io.decode_jpeg((tmp_path / "a.jpg").read_bytes(), channels=3).numpy()
+    np.testing.assert_allclose(read_image(str(tmp_path / "a.jpg")).astype(int), decoded, atol=3)
 
 
 @pytest.mark.parametrize(("mode", "value", "rgb"), [
@@ -97,6 +124,83 @@ def test_unreadable(tmp_path):
         read_image(str(tmp_path / "nosuch.jpg"))
 
 
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n0 0 8 8 rectfill\nshowpage\n%%EOF\n"
+
+
+def test_no_program_is_started_for_an_image(tmp_path, monkeypatch):
+    (tmp_path / "a.jpg").write_bytes(EPS)
+    ghostscript = tmp_path / "gs"
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    with pytest.raises(InputError, match=r"a\.jpg: cannot be decoded \(in none of the formats BMP, GIF, JPEG,"):
+        read_image(str(tmp_path / "a.jpg"))
+    assert not (tmp_path / "started").exists()
+    with Image.open(tmp_path / "a.jpg") as image, contextlib.suppress(OSError):
+        image.load()  # what is avoided, so that the test above cannot pass by a file that nobody would run
+    assert (tmp_path / "started").exists()
+
+
+def test_sizes_beyond_the_limit_are_refused_from_the_header(tmp_path):
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    (tmp_path / "bomb.png").write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b""))
+    with pytest.raises(InputError, match=r"bomb\.png: cannot be decoded \(Image size \(3600000000 pixels\) exceeds limit"):
+        read_image(str(tmp_path / "bomb.png"))
+
+
+def test_a_large_image_is_read_without_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 900)  # Pillow warns from here on and refuses from twice as much
+    Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
+    assert read_image(str(tmp_path / "a.png")).shape == (40, 40, 3)
+
+
+def test_pipes_and_devices_are_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "endless.jpg").symlink_to("/dev/zero")
+    for name in ("pipe.jpg", "endless.jpg"):
+        with pytest.raises(InputError, match=f"{name}: cannot be decoded .no regular file"):
+            read_image(str(tmp_path / name))
+        with pytest.raises(InputError, match=f"{name}: no regular file but a pipe or a device; wanted an image"):
+            find_images([str(tmp_path / name)])
+    with pytest.raises(InputError, match="no image in this folder"):
+        find_images([str(tmp_path)])
+
+
+def test_damaged_files_are_an_image_or_one_line(tmp_path):
+    """Seeded: bits of small files of every format flipped, pieces cut out."""
+    chance, picture = random.Random(0), Image.effect_noise((24, 16), 60).convert("RGB")
+    exif, whole = Image.Exif(), []
+    exif[0x0112] = 6
+    for kind in (*FORMATS, "JPEG"):
+        file = io.BytesIO()
+        settings = {"exif": exif} if kind in ("JPEG", "PNG", "WEBP", "TIFF") else {}
+        picture.save(file, kind, **settings)
+        whole.append(file.getvalue())
+    images, lines = 0, []
+    for case in range(600):
+        data = bytearray(whole[case % len(whole)])
+        for _ in range(chance.randint(1, 8)):
+            data[chance.randrange(min(len(data), chance.choice((64, 400, 10**6))))] ^= 1 << chance.randrange(8)
+        if chance.random() < 0.3:
+            start = chance.randrange(len(data))
+            del data[start : start + chance.randrange(40)]
+        (tmp_path / "a.jpg").write_bytes(data)
+        try:
+            found = read_stored_image(str(tmp_path / "a.jpg"))
+            assert found.pixels.dtype == np.uint8
+            assert found.pixels.shape[2:] == (3,)
+            images += 1
+        except InputError as error:
+            lines.append(str(error))
+    assert min(images, len(lines)) > 100
+    assert not [line for line in lines if "\n" in line]
+
+
 def test_image_ids():
     assert image_ids(["a/000000000139.jpg", "7.png"]) == [139, 7]
     assert image_ids(["a/1.jpg", "b/1.jpg"]) == [1, 2]  # not distinct
@@ -108,3 +212,11 @@ def test_image_ids():
 def test_output_names_are_distinct():
     paths = ["a/x.png", "b/x.jpg", "b/x-2.jpg", "c/x.jpg", "y.tif"]
     assert list(output_names(paths)) == ["x.jpg", "x-2.jpg", "x-2-2.jpg", "x-3.jpg", "y.jpg"]
+
+
+def test_output_names_differ_in_more_than_case():
+    assert list(output_names(["a/X.jpg", "b/x.jpg"])) == ["X.jpg", "x-2.jpg"]
+
+
+def test_distinct_names():
+    assert distinct_names(["a/x.jpg", "b/x.jpg", "b/x.png"]) == ["a/x.jpg", "b/x.jpg", "x.png"]

@@ -240,7 +240,8 @@ def test_annotates_from_checkpoint_and_from_the_export_alike(checkpoint, drawn, 
     (tmp_path / "broken.jpg").write_text("no image")
     for name in ("first", "second", "third"):
         (tmp_path / name).mkdir()
-    annotate(annotation([*images, tmp_path / "broken.jpg"], tmp_path / "first", ckpt_path=checkpoint, batch_size=2))
+    with pytest.raises(InputError, match="1 of 4 images could not be decoded"):
+        annotate(annotation([*images, tmp_path / "broken.jpg"], tmp_path / "first", ckpt_path=checkpoint, batch_size=2))
     out = capsys.readouterr().out
     assert "left out: " in out
     assert "broken.jpg: cannot be decoded" in out
@@ -264,7 +265,7 @@ def test_annotates_from_checkpoint_and_from_the_export_alike(checkpoint, drawn, 
 def test_nothing_readable(checkpoint, tmp_path):
     (tmp_path / "broken.jpg").write_text("no image")
     with pytest.raises(InputError, match="none of 1 images could be decoded"):
-        annotate(annotation([tmp_path / "broken.jpg"], tmp_path, ckpt_path=checkpoint))
+        annotate(annotation([tmp_path / "broken.jpg"], tmp_path / "out", ckpt_path=checkpoint))
 
 
 def test_drawn_are_scores_from_the_threshold_on(checkpoint, drawn, tmp_path):

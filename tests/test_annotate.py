@@ -1,0 +1,129 @@
+"""infer.py's work with a detector that finds whatever is white."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from dataset.class_names import ClassNames
+from efficientdet import annotate as annotate_module
+from efficientdet.annotate import AnnotationConfig, Found, annotate
+from object_detection.errors import InputError
+
+TOP, LEFT, BOTTOM, RIGHT = 24, 100, 48, 172  # of the white patch in the 96 x 192 stored pixels
+STORED = np.full((96, 192, 3), 60, np.uint8)
+STORED[TOP:BOTTOM, LEFT:RIGHT] = 255
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder, and a detector that answers with the bounds of the white pixels."""
+    def detect(images):
+        found = []
+        for image in images:
+            rows, columns = np.nonzero(image.min(axis=-1) > 240)
+            box = [[rows.min(), columns.min(), rows.max() + 1, columns.max() + 1]]
+            found.append(Found(np.float32(box), np.float32([0.9]), np.array([8])))
+        return found
+
+    monkeypatch.setattr(annotate_module, "_detector", lambda config: (detect, ClassNames((3, 8), ("cat", "dog"))))
+    return tmp_path
+
+
+def save(path, *, orientation=1, stored=STORED):
+    """A JPEG without chroma subsampling, so that the patch keeps its edges."""
+    path.parent.mkdir(exist_ok=True)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(stored).save(path, "JPEG", quality=100, subsampling=0, exif=exif)
+    return path
+
+
+def run(place, *images, **settings):
+    (place / "out").mkdir(exist_ok=True)
+    annotate(AnnotationConfig(
+        images=tuple(map(str, images)), output_dir=str(place / "out"), ckpt_path="none", saved_model_dir=None, model_name="",
+        model_name_given=False, overrides={}, **settings))
+
+
+def results(place):
+    return json.loads((place / "out" / "detections.json").read_text())
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_boxes_are_in_the_stored_pixels(place, orientation):
+    run(place, save(place / "a.jpg", orientation=orientation))
+    [result] = results(place)
+    assert result["bbox"] == [LEFT, TOP, RIGHT - LEFT, BOTTOM - TOP]
+    assert result.get("exif_orientation_applied") == (None if orientation == 1 else False)
+    with Image.open(place / "out" / "a.jpg") as drawing:
+        assert drawing.size == (192, 96)
+        assert drawing.getexif().get(0x0112, 1) == orientation
+        # wherever it is turned to, the white patch is framed: a viewer turns pixels and boxes together
+        framed = np.abs(np.asarray(drawing).astype(int) - STORED).max(axis=-1) > 80
+    assert framed[TOP:BOTTOM, LEFT].all()
+    assert framed[TOP:BOTTOM, RIGHT - 1].all()
+    assert framed[TOP, LEFT:RIGHT].all()
+    assert framed[BOTTOM - 1, LEFT:RIGHT].all()
+
+
+def test_labels_are_upright_for_the_viewer(place):
+    """What a viewer makes of the drawing equals a drawing of the upright picture, but for the JPEG's loss."""
+    turned = save(place / "a.jpg", orientation=6)
+    with Image.open(turned) as image:
+        upright = np.asarray(ImageOps.exif_transpose(image))
+    save(place / "b.jpg", stored=upright)
+    run(place, turned, place / "b.jpg")
+    with Image.open(place / "out" / "a.jpg") as seen, Image.open(place / "out" / "b.jpg") as wanted:
+        difference = np.abs(np.asarray(ImageOps.exif_transpose(seen)).astype(int) - np.asarray(wanted)).max(axis=-1)
+    assert (difference > 120).sum() < 10  # a label in the other direction changes hundreds
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_boxes_of_the_upright_picture_when_asked(place, orientation):
+    source = save(place / "a.jpg", orientation=orientation)
+    run(place, source, apply_exif_orientation=True)
+    with Image.open(source) as image:
+        upright = np.asarray(ImageOps.exif_transpose(image))
+    rows, columns = np.nonzero(upright.min(axis=-1) > 240)
+    x, y = columns.min(), rows.min()
+    [result] = results(place)
+    assert result["bbox"] == [x, y, columns.max() + 1 - x, rows.max() + 1 - y]
+    assert result.get("exif_orientation_applied") == (None if orientation == 1 else True)
+    with Image.open(place / "out" / "a.jpg") as drawing:
+        assert drawing.size == upright.shape[1::-1]
+        assert drawing.getexif().get(0x0112, 1) == 1
+
+
+def test_what_cannot_be_decoded_is_told_and_the_rest_is_done(place, capsys):
+    whole = save(place / "whole.jpg")
+    for name in ("cut1.jpg", "cut2.jpg"):
+        (place / name).write_bytes(whole.read_bytes()[:400])
+    with pytest.raises(InputError, match=r"^2 of 4 images could not be decoded; the first: .*cut1\.jpg: cannot be"):
+        run(place, place / "cut1.jpg", whole, place / "cut2.jpg", save(place / "b.jpg"), batch_size=2)
+    assert sorted(path.name for path in (place / "out").iterdir()) == ["b.jpg", "detections.json", "whole.jpg"]
+    assert {result["file_name"] for result in results(place)} == {"whole.jpg", "b.jpg"}
+    assert capsys.readouterr().out.count("left out: ") == 2
+
+
+def test_images_of_one_name_are_kept_apart(place):
+    images = [save(place / name) for name in ("a/x.jpg", "b/x.jpg", "b/x.png", "b/X.jpg")]
+    run(place, *images)
+    assert sorted(path.name for path in (place / "out").glob("*.jpg")) == ["X-4.jpg", "x-2.jpg", "x-3.jpg", "x.jpg"]
+    assert [(result["image_id"], result["file_name"]) for result in results(place)] == [
+        (1, str(images[0])), (2, str(images[1])), (3, "x.png"), (4, "X.jpg")]
+
+
+def test_a_drawing_never_replaces_an_image(place):
+    image = save(place / "out" / "a.jpg")
+    before = image.read_bytes()
+    with pytest.raises(InputError, match=r"out: the drawing a\.jpg would replace the image .*wanted another folder"):
+        run(place, image)
+    assert image.read_bytes() == before
+
+
+def test_a_drawing_that_cannot_be_written_is_one_line(place):
+    (place / "out" / "a.jpg").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"out/a\.jpg: cannot be written \(Is a directory\)"):
+        run(place, save(place / "in" / "a.jpg"))
