@@ -16,6 +16,8 @@ if __name__ == "__main__":  # run as a script: see the project, and do not take 
 from dataset import command_line
 from dataset.coco import read_coco
 from dataset.conversion_flags import conversion_config, convert_and_report, define_shared_flags
+from dataset.file_kinds import FileKind
+from dataset.other_annotations import recognised
 
 
 def define_flags() -> None:
@@ -32,10 +34,12 @@ def main() -> None:
     """Convert what the flags name."""
     values = flags.FLAGS
     config = conversion_config(image_folder=values.image_dir, include_masks=values.include_masks)
-    data = read_coco(
-        object_annotations_file=values.object_annotations_file, image_info_file=values.image_info_file,
-        caption_annotations_file=values.caption_annotations_file,
-        with_segmentation=values.include_masks and bool(values.object_annotations_file))
+    given = values.object_annotations_file or values.image_info_file or values.caption_annotations_file
+    with recognised(given or values.image_dir, wanted=FileKind.COCO):
+        data = read_coco(
+            object_annotations_file=values.object_annotations_file, image_info_file=values.image_info_file,
+            caption_annotations_file=values.caption_annotations_file,
+            with_segmentation=values.include_masks and bool(values.object_annotations_file))
     convert_and_report(data, config)
 
 

@@ -19,6 +19,8 @@ if __name__ == "__main__":  # run as a script: see the project, and do not take 
 
 from dataset import command_line
 from dataset.conversion_flags import conversion_config, convert_and_report, define_shared_flags
+from dataset.file_kinds import FileKind
+from dataset.other_annotations import recognised
 from dataset.voc import read_voc
 from object_detection.errors import InputError
 
@@ -45,9 +47,10 @@ def main() -> None:
     values = flags.FLAGS
     image_folder, annotations_folder, image_set_file = _places(values)
     config = conversion_config(image_folder=image_folder, keep_annotations=True)
-    data = read_voc(
-        annotations_folder=annotations_folder, image_folder=image_folder, image_set_file=image_set_file,
-        label_map_file=values.label_map_json_path, ignore_difficult=values.ignore_difficult_instances)
+    with recognised(annotations_folder, image_folder, wanted=FileKind.VOC):
+        data = read_voc(
+            annotations_folder=annotations_folder, image_folder=image_folder, image_set_file=image_set_file,
+            label_map_file=values.label_map_json_path, ignore_difficult=values.ignore_difficult_instances)
     convert_and_report(data, config)
 
 
