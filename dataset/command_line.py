@@ -1,23 +1,31 @@
 """How every entry point starts and fails: flags parsed once, a user's mistake is one line and exit code 2."""
 
+import signal
 import sys
 from collections.abc import Callable
 
 from absl import flags
 
+from dataset.signals import Listener, exit_code
 from object_detection.errors import InputError, nearest_name
 
 USER_ERROR_EXIT_CODE = 2  # absl's own is 1, which a launcher cannot tell from a crash
+_SHOWN = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _HELP = {"-h", "--help", "-help", "--helpshort", "--helpfull"}
 
 
-def run(main: Callable[[], None], argv: list[str] | None = None) -> None:
+def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once: bool = False) -> None:
     """Parse the flags, call `main` and exit: 0, or 2 with one line for a wrong flag or an `InputError`.
 
-    With --help among the flags says what they are and exits with 0. Any other exception is a bug of ours and keeps its
-    traceback.
+    With --help among the flags says what they are and exits with 0. Ctrl-C ends with one line and 130. `ends_at_once`:
+    so does SIGTERM, with 143, and both wherever the program is, with nothing unwound; else Ctrl-C is a KeyboardInterrupt,
+    upon which `main` may tidy up. Any other exception is a bug of ours and keeps its traceback.
     """
     arguments = sys.argv if argv is None else argv
+    program = arguments[0].rsplit("/", 1)[-1]
+    if ends_at_once:
+        listener = Listener(lambda number: listener.end(number, f"{program}: ended by {_SHOWN[number]}"))
+        listener.start()  # and never stopped: the end of a process takes a moment, too
     if _HELP & {*arguments[1:]}:
         print(f"{sys.modules['__main__'].__doc__}\n\n{flags.FLAGS.get_help()}")
         sys.exit(0)
@@ -27,8 +35,11 @@ def run(main: Callable[[], None], argv: list[str] | None = None) -> None:
             raise InputError(f"unexpected argument {rest[1]!r}: every option is a flag such as --name=value")
         main()
     except (flags.Error, InputError) as error:
-        print(f"{arguments[0].rsplit('/', 1)[-1]}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(USER_ERROR_EXIT_CODE)
+    except KeyboardInterrupt:
+        print(f"{program}: ended by {_SHOWN[signal.SIGINT]}", file=sys.stderr)
+        sys.exit(exit_code(signal.SIGINT))
 
 
 def _parsed(arguments: list[str]) -> list[str]:
