@@ -16,6 +16,7 @@ from dataset.check import CheckedImage, SizeDisagreement, UnusableImage, check_i
 from dataset.records import Record, RecordObject, encode_record
 from dataset.report import Report
 from dataset.shard_task import ShardTask, settle, write_atomically
+from dataset.turned_pictures import labelled_as_turned
 from object_detection.errors import InputError
 
 
@@ -53,15 +54,18 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
     try:
         checked = check_image(path.read_bytes(), expected_size=image.size)
     except SizeDisagreement as error:
-        raise InputError(f"{path} (image {image.image_id} of {task.source}): {error}") from error
+        reason = labelled_as_turned(path, image.size)
+        if reason is None:
+            raise InputError(f"{path} (image {image.image_id} of {task.source}): {error}") from error
     except (OSError, UnusableImage) as error:
         reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
-        report.skipped.append(finding(reason))
-        report.boxes_of_skipped_images += len(image.objects)
-        return None
-    if checked.fix:
-        report.fixed.append(finding(checked.fix))
-    return checked
+    else:
+        if checked.fix:
+            report.fixed.append(finding(checked.fix))
+        return checked
+    report.skipped.append(finding(reason))
+    report.boxes_of_skipped_images += len(image.objects)
+    return None
 
 
 def _fitted_objects(image: AnnotatedImage, *, checked: CheckedImage, report: Report) -> list[AnnotatedObject]:

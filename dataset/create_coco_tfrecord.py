@@ -5,13 +5,16 @@
         --output_file_prefix=coco/records/train --num_shards=256
 """
 
+import signal
 import sys
 from pathlib import Path
 
-from absl import flags
-
 if __name__ == "__main__":  # run as a script: see the project, and do not take our coco.py for somebody's package
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
+
+from absl import flags
 
 from dataset import command_line
 from dataset.coco import read_coco
@@ -45,4 +48,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    command_line.run(main)
+    command_line.run(main, ends_at_once=True)

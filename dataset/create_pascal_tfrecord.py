@@ -9,13 +9,16 @@ The VOC layout (DATA_DIR/VOC2012/Annotations, JPEGImages, ImageSets/Main/train.t
     python dataset/create_pascal_tfrecord.py --data_dir=VOCdevkit --year=VOC2012 --set=train --output_path=out/train
 """
 
+import signal
 import sys
 from pathlib import Path
 
-from absl import flags
-
 if __name__ == "__main__":  # run as a script: see the project, and do not take our coco.py for somebody's package
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
+
+from absl import flags
 
 from dataset import command_line
 from dataset.conversion_flags import conversion_config, convert_and_report, define_shared_flags
@@ -67,4 +70,4 @@ def _places(values: flags.FlagValues) -> tuple[str, str, str]:
 
 if __name__ == "__main__":
     define_flags()
-    command_line.run(main)
+    command_line.run(main, ends_at_once=True)

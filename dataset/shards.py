@@ -14,34 +14,21 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import multiprocessing
 import os
 import re
-import signal
-import sys
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 from dataset.annotations import AnnotatedDataSet, AnnotatedImage, Finding
+from dataset.put_off_signals import PutOffSignals
 from dataset.report import Report, check_fractions, readable_report
+from dataset.shard_processes import CONTINUE, convert_shards
 from dataset.shard_task import ShardTask, write_atomically
-from dataset.stderr_capture import captured_stderr
 from object_detection.errors import InputError
 
 CONVERTER_VERSION = 1  # raised whenever the same input gives other records
-_CONTINUE = "finished shards are kept, the same command continues"
-_POLL_SECONDS = 0.2
-_SECONDS_BETWEEN_LINES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +74,8 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[
     """Write records, class names and report of a data set.
 
     Raises InputError where something is refused, more than the allowed share of images or boxes would be skipped, or
-    nothing can be written; no shard bears a final name then that did not before.
+    nothing can be written, and Interrupted for SIGINT or SIGTERM; no shard bears a final name then that did not before,
+    unless the signal came when all were to get theirs.
     """
     stats = _file_stats(data.images, config.image_folder)
     _check_what_is_known(data, stats, config)
@@ -97,17 +85,20 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[
             _refuse_other_shards(config)
             _remove_leftovers(config)
             tasks = _shard_tasks(data, stats, config)
-            _announce(data, tasks, config, say=say)
-            _run([task for index, task in enumerate(tasks) if not _is_finished(task, config.shard_path(index))], config)
+            with PutOffSignals():
+                _announce(data, tasks, config, say=say)
+            convert_shards([task for index, task in enumerate(tasks) if not _is_finished(task, config.shard_path(index))],
+                           processes=config.processes)
             states = [json.loads(task.state_path.read_text(encoding="utf-8")) for task in tasks]
             report = Report(skipped=list(data.skipped), noted=list(data.noted))
             for state in states:
                 report.add(Report.from_json(state["report"]))
             check_fractions(report, listed_images=len(data.images), listed_boxes=data.listed_boxes,
                             max_bad_fraction=config.max_bad_fraction)
-            _publish(data, report, tasks, config=config, kept=[entry for state in states for entry in state["kept"]])
+            with PutOffSignals():  # or some shards would have their names and some not
+                _publish(data, report, tasks, config=config, kept=[entry for state in states for entry in state["kept"]])
     except OSError as error:
-        raise InputError(f"cannot write {config.output_prefix}-*: {error}; {_CONTINUE}") from error
+        raise InputError(f"cannot write {config.output_prefix}-*: {error}; {CONTINUE}") from error
     return report
 
 
@@ -150,28 +141,34 @@ def _sole_writer(config: ConversionConfig) -> Iterator[None]:
         yield
 
 
-def _refuse_other_shards(config: ConversionConfig) -> None:
-    prefix = Path(config.output_prefix)
+def standing_shards(output_prefix: str) -> dict[int, Path]:
+    """Number of shards -> one of them, for every conversion whose shards lie under a prefix."""
+    prefix = Path(output_prefix)
     pattern = re.compile(re.escape(prefix.name) + r"-\d{5}-of-(?P<total>\d{5})(\.tfrecord)?")
-    for name in sorted(os.listdir(prefix.parent)):
-        match = pattern.fullmatch(name)
-        if match and int(match["total"]) != config.num_shards:
+    names = sorted(os.listdir(prefix.parent)) if prefix.parent.is_dir() else []
+    return {int(match["total"]): prefix.with_name(name) for name in reversed(names) if (match := pattern.fullmatch(name))}
+
+
+def _refuse_other_shards(config: ConversionConfig) -> None:
+    for total, path in sorted(standing_shards(config.output_prefix).items()):
+        if total != config.num_shards:
             raise InputError(
-                f"{prefix.with_name(name)} is left from a conversion into {int(match['total'])} shards; readers of "
-                f"{prefix.name}-* would mix it with the {config.num_shards} wanted: delete those shards or choose "
-                "another --output_file_prefix")
+                f"{path} is left from a conversion into {total} shards; readers of {Path(config.output_prefix).name}-* "
+                f"would mix it with the {config.num_shards} wanted: delete those shards or choose another "
+                "--output_file_prefix")
 
 
 def _remove_leftovers(config: ConversionConfig) -> None:
-    """What an interrupted run has half written, or had finished for another number of shards."""
+    """What a killed run has half written, or had finished for another number of shards."""
     prefix, total = Path(config.output_prefix), f"{config.num_shards:05d}"
-    pattern = re.compile(re.escape(f".{prefix.name}-") + r"\d{5}-of-(\d{5})\.tfrecord\.(partial|finished)")
+    shard = re.compile(re.escape(f".{prefix.name}-") + r"\d{5}-of-(\d{5})\.tfrecord\.(partial|finished)")
+    beside = re.compile(re.escape(f".{prefix.name}.") + r"(report|classes|instances)\.json\.partial")
     for path in list(prefix.parent.iterdir()):
-        match = pattern.fullmatch(path.name)
-        if match and (match[2] == "partial" or match[1] != total):
+        match = shard.fullmatch(path.name)
+        if (match and (match[2] == "partial" or match[1] != total)) or beside.fullmatch(path.name):
             path.unlink()
-    for path in list(config.state_folder.glob("*-of-*.json")):
-        if not path.stem.endswith(f"-of-{total}"):
+    for path in [*config.state_folder.glob("*-of-*.json"), *config.state_folder.glob(".*.partial")]:
+        if path.suffix == ".partial" or not path.stem.endswith(f"-of-{total}"):
             path.unlink()
 
 
@@ -223,8 +220,7 @@ def _announce(
     """Say what is reused and why not more; remember the settings for the next run."""
     settings, job_path = _job_settings(data, config), config.state_folder / "job.json"
     finished = sum(_is_finished(task, config.shard_path(index)) for index, task in enumerate(tasks))
-    if job_path.exists():
-        before = json.loads(job_path.read_text(encoding="utf-8"))
+    if before := _read_settings(job_path):
         changed = [name for name in settings if before.get(name) != settings[name]]
         if changed:
             say(f"changed since the last conversion to {config.output_prefix}: {', '.join(changed)}; converting anew")
@@ -234,148 +230,17 @@ def _announce(
         say(f"replacing the shards {config.output_prefix}-*, of which nothing is known here")
     if config.num_shards > len(data.images):
         say(f"{config.num_shards - len(data.images)} of {config.num_shards} shards will be empty, for there are "
-            f"{len(data.images)} images: choose a smaller --num_shards")
-    job_path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+            f"{len(data.images)} images; readers pass over them")
+    write_atomically(job_path, json.dumps(settings, indent=1) + "\n")
 
 
-def _run(tasks: list[ShardTask], config: ConversionConfig) -> None:
-    total = sum(len(task.images) for task in tasks)
-    if not tasks:
-        return
-    with _progress(total) as show:
-        if config.processes == 1:
-            _run_here(tasks, show)
-        else:
-            _run_in_processes(tasks, min(config.processes, len(tasks)), show)
-
-
-def _start_tensorflow() -> None:
-    """Import it without its greetings, which would cross the progress bar."""
-    with captured_stderr():
-        from dataset.check import prove_damage_is_seen
-
-        prove_damage_is_seen()
-
-
-def _run_here(tasks: list[ShardTask], show: Callable[[int], None]) -> None:
-    _start_tensorflow()
-    from dataset.convert import convert_shard
-
-    done = 0
-
-    def image_done() -> None:
-        nonlocal done
-        done += 1
-        show(done)
-
-    for task in tasks:
-        convert_shard(task, image_done=image_done)
-
-
-def _run_in_processes(tasks: list[ShardTask], processes: int, show: Callable[[int], None]) -> None:
-    context = multiprocessing.get_context("spawn")
-    done = context.Value("q", 0)
-    waiting, running = deque(tasks), set()
-    strangers = set(multiprocessing.active_children())
-    executor = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker, initargs=(done,))
+def _read_settings(path: Path) -> dict[str, Any]:
+    """Those of the run before; none where nothing, or nothing whole, is known of it."""
     try:
-        while waiting or running:
-            # a little ahead and not all at once, for every task travels with its annotations
-            while waiting and len(running) < processes + 2:
-                with _interrupts_ignored_by_children():
-                    running.add(executor.submit(_work, waiting.popleft()))
-            ready, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-            show(done.value)
-            for future in ready:
-                future.result()
-    except BaseException as error:
-        for child in set(multiprocessing.active_children()) - strangers:
-            child.terminate()  # or they would end their shards first
-        if isinstance(error, BrokenProcessPool):
-            raise InputError(f"a converting process died, killed or out of memory; {_CONTINUE}, perhaps with a smaller "
-                             "--num_threads") from error
-        raise
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
-        for task in tasks:
-            task.partial_path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _interrupts_ignored_by_children() -> Iterator[None]:
-    """Ctrl-C reaches the whole process group: children started here leave it to the parent to stop them.
-
-    They inherit that it is blocked. One that comes here meanwhile, perhaps to another thread, is put off.
-    """
-    noted: list[int] = []
-    in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, lambda number, _: noted.append(number)) if in_main else None
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if in_main:
-            signal.signal(signal.SIGINT, handler)
-    if noted:
-        raise KeyboardInterrupt
-
-
-_worker: dict[str, Any] = {}
-
-
-def _begin_worker(done: Any) -> None:
-    """Set up a process that converts: quiet, on the CPU, gone when its parent is."""
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    _start_tensorflow()
-    _worker["done"] = done
-
-
-def _die_with_parent() -> None:
-    multiprocessing.parent_process().join()
-    os._exit(1)
-
-
-def _work(task: ShardTask) -> None:
-    from dataset.convert import convert_shard
-
-    def image_done() -> None:
-        with _worker["done"].get_lock():
-            _worker["done"].value += 1
-
-    convert_shard(task, image_done=image_done)
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left on a terminal, else now and then a line."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _PlainProgress(total).show
-        return
-    columns = (TextColumn("converting"), BarColumn(), MofNCompleteColumn(), TextColumn("images"), TimeElapsedColumn(),
-               TextColumn("left"), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done: bar.update(task, completed=done)
-
-
-class _PlainProgress:
-    """Progress for logs."""
-
-    def __init__(self, total: int):
-        self._total, self._start = total, time.monotonic()
-        self._next = self._start + _SECONDS_BETWEEN_LINES
-
-    def show(self, done: int) -> None:
-        """Print a line where the last is some time ago."""
-        now = time.monotonic()
-        if done and now >= self._next:
-            self._next = now + _SECONDS_BETWEEN_LINES
-            left = (now - self._start) / done * (self._total - done)
-            print(f"converted {done} of {self._total} images in {now - self._start:.0f} s, about {left:.0f} s left",
-                  file=sys.stderr, flush=True)
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def _publish(

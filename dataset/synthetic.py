@@ -20,6 +20,7 @@ from absl import flags
 from PIL import Image, ImageDraw
 
 from dataset import command_line
+from dataset.shard_task import write_atomically
 from object_detection.errors import InputError
 
 _UNITS = 128
@@ -309,7 +310,7 @@ def draw_data_set(
         coco = _draw_split(folder / split, range(first_id, first_id + count), image_size=image_size,
                            seeds=[seed, zlib.crc32(split.encode())])
         path = folder / "annotations" / f"instances_{split}.json"
-        path.write_text(json.dumps(coco) + "\n", encoding="utf-8")
+        write_atomically(path, json.dumps(coco) + "\n")
         first_id += count
 
 
@@ -358,4 +359,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     _define_flags()
-    command_line.run(main)
+    command_line.run(main, ends_at_once=True)

@@ -1,4 +1,7 @@
-"""A video in, the same video with detections drawn into it out; OpenCV reads and writes the files."""
+"""A video in, the same video with detections drawn into it out; OpenCV reads and writes the files.
+
+A video that says how players should turn it comes out turned: OpenCV does so, and no boxes are told in numbers.
+"""
 
 import os
 from collections.abc import Iterator

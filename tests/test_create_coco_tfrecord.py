@@ -23,19 +23,19 @@ def data(tmp_path):
         "images": [{"id": 1, "file_name": "a.jpg", "width": 64, "height": 48}],
         "categories": [{"id": 4, "name": "thing"}],
         "annotations": [{"id": 1, "image_id": 1, "category_id": 4, "bbox": [1, 2, 3, 4]}]}))
+    (tmp_path / "data.yaml").write_text("train: images\nnames: [thing]\n")
     return tmp_path
 
 
 def test_converts_quietly(data):
-    done = call("--image_dir=.", "--object_annotations_file=a.json", "--output_file_prefix=out/train", "--num_shards=1",
-                cwd=data)
+    done = call("--image_dir=.", "--object_annotations_file=a.json", "--output_file_prefix=out/train", cwd=data)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "images   1, 0 of them without boxes",
         "boxes    1 (1 small, 0 medium, 0 large), 0 crowds",
         "         at most 1 in one image (a.jpg)",
         "classes  1: thing 1",
-        "wrote    1 shards out/train-*.tfrecord, out/train.report.json, out/train.classes.json"]
+        "wrote    1 shard out/train-*.tfrecord, out/train.report.json, out/train.classes.json"]
     assert [path.name for path in (data / "out").glob("train-*")] == ["train-00000-of-00001.tfrecord"]
 
 
@@ -47,6 +47,7 @@ def test_converts_quietly(data):
     (["--image_dir=."], "--object_annotations_file"),
     (["--image_dir=.", "--object_annotations_file=b.json"], "b.json: cannot be read"),
     (["--image_dir=.", "--caption_annotations_file=a.json"], "captions alone"),
+    (["--image_dir=.", "--object_annotations_file=data.yaml"], "data.yaml: is a YOLO data.yaml, wanted a COCO json"),
     (["--image_dir=.", "stray"], "unexpected argument 'stray'"),
 ])
 def test_mistakes_end_in_one_line_before_tensorflow(data, arguments, message, monkeypatch):

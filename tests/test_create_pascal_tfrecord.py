@@ -26,6 +26,8 @@ def devkit(tmp_path):
     for number, name in enumerate(("dog", "cat")):
         Image.new("RGB", (64, 48)).save(year / "JPEGImages" / f"2012_{number}.jpg")
         (year / "Annotations" / f"2012_{number}.xml").write_text(XML.format(f"2012_{number}", name, number))
+    (tmp_path / "cvat").mkdir()
+    (tmp_path / "cvat" / "annotations.xml").write_text("<annotations><version>1.1</version></annotations>")
     (year / "ImageSets" / "Main" / "val.txt").write_text("2012_1\n")
     return tmp_path
 
@@ -47,6 +49,7 @@ def test_voc_layout(devkit):
     (["--image_dir=.", "--data_dir=."], "either --data_dir"),
     (["--image_dir=.", "--annotations_dir=nowhere"], "nowhere: no such folder"),
     (["--image_dir=."], ".: holds no XML file"),
+    (["--image_dir=cvat"], "annotations.xml: is a CVAT xml, wanted a folder of Pascal VOC XML files"),
     (["--data_dir=.", "--set=all"], "set"),
     (["--data_dir=.", "--year=VOC2012", "--set=test"], "test.txt: cannot be read"),
 ])

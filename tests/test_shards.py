@@ -6,12 +6,6 @@ import fcntl
 import io
 import json
 import os
-import re
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,10 +15,12 @@ from PIL import Image, ImageDraw
 from dataset import convert as convert_module
 from dataset.class_names import read_class_names
 from dataset.coco import read_coco
+from dataset.conversion_flags import default_num_shards
+from dataset.record_files import expand_glob
+from dataset.record_index import index_records
 from dataset.shards import ConversionConfig, convert
 from object_detection.errors import InputError
 
-ROOT = Path(__file__).resolve().parent.parent
 COUNT = 10
 
 
@@ -262,11 +258,71 @@ def test_broken_segmentations_are_refused(place, segmentation):
         convert(read(place, with_segmentation=True), config(place, include_masks=True))
 
 
-def test_more_shards_than_images(place):
+def test_more_shards_than_images_are_written_when_asked_for_and_read(place):
     told = []
     convert(read(place), config(place, num_shards=12), say=told.append)
     assert sum(len(ids_in(path)) for path in shards(place)) == COUNT
-    assert "2 of 12 shards will be empty" in told[0]
+    assert told == ["2 of 12 shards will be empty, for there are 10 images; readers pass over them"]
+    assert len(index_records(expand_glob(place / "out" / "train-*"))) == COUNT
+
+
+@pytest.mark.parametrize(("images", "wanted"), [(1, 1), (30, 1), (199, 1), (200, 2), (3200, 32), (118287, 32)])
+def test_default_number_of_shards(place, images, wanted):
+    assert default_num_shards(str(place / "out" / "train"), images=images) == wanted
+
+
+def test_default_number_of_shards_is_that_of_the_records_it_replaces(place):
+    convert(read(place), config(place))
+    assert default_num_shards(str(place / "out" / "train"), images=5000) == 3
+    assert default_num_shards(str(place / "out" / "other"), images=5000) == 32
+
+
+def turned(place, name, orientation, size=(64, 48)):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.new("RGB", size).save(place / "images" / name, exif=exif)
+
+
+def annotate_turned(place, *numbers):
+    content = content_of(place)
+    for number in numbers:
+        content["images"][number] |= {"width": 48, "height": 64}
+    write(place, content)
+
+
+@pytest.mark.parametrize("orientation", [5, 6, 7, 8])
+def test_an_image_labelled_as_its_exif_turns_it_is_skipped_with_that_reason(place, orientation):
+    turned(place, "2.jpg", orientation)
+    annotate_turned(place, 2)
+    with pytest.raises(InputError, match=r"1 of 10 images would be skipped.*2\.jpg \(image 102\): labelled as turned by its "
+                                         rf"EXIF orientation {orientation}: the annotations say 48x64, 64x48 pixels"):
+        convert(read(place), config(place))
+    report = convert(read(place), config(place, max_bad_fraction=0.3))
+    assert [(finding.file, "mogrify -auto-orient" in finding.reason) for finding in report.skipped] == [("2.jpg", True)]
+    assert 102 not in ids_in(shards(place)[2])
+
+
+@pytest.mark.parametrize("orientation", [1, 3])
+def test_another_disagreement_of_size_is_refused_as_before(place, orientation):
+    turned(place, "2.jpg", orientation)
+    annotate_turned(place, 2)
+    with pytest.raises(InputError, match="the file holds 64x48 pixels, the annotations say 48x64"):
+        convert(read(place), config(place, max_bad_fraction=1.0))
+
+
+def test_an_image_labelled_as_stored_is_kept_whatever_its_exif_says(place):
+    turned(place, "2.jpg", 6)
+    assert convert(read(place), config(place)).images == COUNT
+
+
+def test_what_killed_runs_left_is_cleared_up(place):
+    (place / "out" / ".train.conversion").mkdir(parents=True)
+    for name in (".train.report.json.partial", ".train-00001-of-00003.tfrecord.partial", ".train.conversion/.job.json.partial",
+                 ".train-00001-of-00007.tfrecord.finished", ".train.conversion/job.json"):
+        (place / "out" / name).write_text("{")
+    convert(read(place), config(place))
+    assert not [path for path in (place / "out").rglob("*") if path.suffix in (".partial", ".finished")]
+    assert len(shards(place)) == 3
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -278,63 +334,3 @@ def test_settings_are_checked(place, change, message):
         dataclasses.replace(config(place), **change)
 
 
-def children_of(pid):
-    """Processes that convert: multiprocessing's own resource tracker is none."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in found if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
-
-
-def heeding_ctrl_c():
-    """In a child: what a shell starts in the background inherits that it is ignored."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def started(place):
-    """A conversion in two processes, just begun."""
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "dataset" / "create_coco_tfrecord.py"), f"--image_dir={place / 'images'}",
-         f"--object_annotations_file={place / 'a.json'}", f"--output_file_prefix={place / 'out' / 'train'}",
-         "--num_shards=3", "--num_threads=2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, preexec_fn=heeding_ctrl_c)
-    deadline = time.monotonic() + 30
-    while len(children_of(process.pid)) < 2:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return process
-
-
-def test_ctrl_c_while_children_are_started_is_put_off_not_lost():
-    """In a process of its own: other tests leave threads behind, some of which cannot bear a signal."""
-    code = """
-import os, signal
-from dataset.shards import _interrupts_ignored_by_children
-try:
-    with _interrupts_ignored_by_children():
-        os.kill(os.getpid(), signal.SIGINT)
-        print("put off")
-except KeyboardInterrupt:
-    print("not lost")
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
-                          preexec_fn=heeding_ctrl_c)
-    assert done.stdout.split("\n") == ["put off", "not lost", ""], done.stderr
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds the children in /proc")
-@pytest.mark.parametrize(("end", "exit_code", "line"), [
-    ("kill a worker", 2, r"create_coco_tfrecord.py: error: a converting process died.*"),
-    ("ctrl-c", 130, r"interrupted; finished shards are kept.*")])
-def test_sudden_end_is_one_line_and_leaves_nothing(place, end, exit_code, line):
-    process = started(place)
-    children = children_of(process.pid)
-    if end == "ctrl-c":
-        os.killpg(process.pid, signal.SIGINT)
-    else:
-        os.kill(children[0], signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == exit_code
-    assert re.fullmatch(line, errors.strip()), errors
-    assert shards(place) == []
-    assert not list((place / "out").glob(".*.partial"))
-    assert not [child for child in children if Path(f"/proc/{child}").exists()]
