@@ -6,9 +6,8 @@ from pathlib import PurePath
 from typing import Any
 
 from dataset.class_names import ClassNames
+from dataset.foreign_values import shown, storable_text
 from object_detection.errors import InputError
-
-LARGEST_ID = 10**18 - 1  # what a reader of records takes as a number; anything longer it hashes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,13 +64,16 @@ class AnnotatedDataSet:
 
 def checked_file_name(name: Any, *, where: str) -> str:
     """`name` if it is a file below the image folder; InputError that starts with `where` otherwise."""
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise InputError(f"{where} has file name {name!r}; wanted a name relative to the image folder")
+    try:
+        if not storable_text(name, "file name"):
+            raise InputError("has file name ''")
+    except InputError as error:
+        raise InputError(f"{where} {error}: a name relative to the image folder is wanted") from error
     depth = 0
     for part in PurePath(name).parts:
         depth += -1 if part == ".." else 1
         if depth < 0 or part == "/":
-            raise InputError(f"{where} has file name {name!r}, which leaves the image folder")
+            raise InputError(f"{where} has file name {shown(name)}, which leaves the image folder")
     return name
 
 
@@ -95,7 +97,7 @@ def fitted_object(thing: AnnotatedObject, size: tuple[int, int]) -> tuple[Annota
         box = (left, top, right - left, bottom - top)
         reasons.append(f"box {_shown(thing.box_xywh)} clipped to {_shown(box)} of the {width}x{height} image")
     area = box[2] * box[3]
-    if thing.area is not None and thing.area > 0:
+    if thing.area is not None and thing.area > 0 and (reasons or thing.area <= width * height):
         area = min(thing.area, area) if reasons else thing.area  # what was cut off has no area in the image
     elif thing.area is not None:
         reasons.append(f"area {thing.area:g} replaced by that of the box, {area:g}")

@@ -23,6 +23,8 @@ from dataset.stderr_capture import captured_stderr
 
 JPEG_QUALITY = 95
 LARGEST_IMAGE_PIXELS = 178_956_970  # as Pillow's own guard: half a GiB of RGB
+LONGEST_SIDE = 65_500  # that libjpeg writes and reads
+MOST_SCANS = 500  # each passes over the whole image: a small file could keep the decoder busy for hours
 _PILLOW_ERRORS = (OSError, SyntaxError, ValueError, TypeError, IndexError, EOFError, struct.error, zlib.error,
                   OverflowError)
 
@@ -122,14 +124,24 @@ def _parse_jpeg(data: bytes) -> _Jpeg:
         if marker in _FRAME_HEADERS:
             frame = data[start:stop]
         if marker == _START_OF_SCAN:
-            scans.append(data[start:stop])
+            scans.append(_scan_header(data[start:stop]))
             after = _MARKER_AFTER_SCAN.search(data, stop)
             stop = after.start() if after else len(data.removesuffix(b"\xff"))
         segments.append(data[start:stop])
         position = stop
     if len(frame) < 10 or not scans:
         raise UnusableImage("cut off inside its header")
+    if len(scans) > MOST_SCANS:
+        raise UnusableImage(f"{len(scans)} scans, wanted at most {MOST_SCANS}")
     return _Jpeg(segments, stray_bytes, has_end, frame, scans)
+
+
+def _scan_header(segment: bytes) -> bytes:
+    """The segment, if it names 1 to 4 components and what of their coefficients follows (ITU T.81, B.2.3)."""
+    count = segment[4] if len(segment) > 4 else 0
+    if not 1 <= count <= 4 or len(segment) != 8 + 2 * count:
+        raise UnusableImage("the header of a scan is broken")
+    return segment
 
 
 def _completed(data: bytes, jpeg: _Jpeg) -> tuple[bytes, str | None]:
@@ -201,6 +213,8 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> Checked
         try:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
             _check_size((image.height, image.width), expected_size)
+            if max(image.size) > LONGEST_SIDE:
+                raise UnusableImage(f"{image.width}x{image.height} pixels; a JPEG holds {LONGEST_SIDE} a side")
             found = f"{image.format} {image.mode}"
             rgb = _as_rgb(image)
         except (UnusableImage, SizeDisagreement):

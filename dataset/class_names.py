@@ -5,9 +5,13 @@ Inside, classes are 0 .. K-1 in ascending order of the data set's own category i
 
 import json
 import re
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from dataset.bounded_files import read_json
+from dataset.foreign_values import LARGEST_ID, shown, storable_text, told_with, whole_number
 from object_detection.errors import InputError
 
 _SHARD_NAME = re.compile(r"(?P<prefix>.+)-\d{5}-of-\d{5}(\.tfrecord)?")
@@ -15,7 +19,11 @@ _SHARD_NAME = re.compile(r"(?P<prefix>.+)-\d{5}-of-\d{5}(\.tfrecord)?")
 
 @dataclass(frozen=True)
 class ClassNames:
-    """The classes a data set names, in ascending order of category id."""
+    """The classes a data set names, in ascending order of category id; no two share a name.
+
+    Names are all that a label map, a VOC file or a reader of results goes by: two classes of one name are one class
+    whose boxes would be learnt as each other's mistakes.
+    """
 
     category_ids: tuple[int, ...]
     names: tuple[str, ...]
@@ -25,15 +33,20 @@ class ClassNames:
             raise InputError(f"class names: {len(self.category_ids)} ids and {len(self.names)} names; "
                              "wanted the same number, at least one")
         if list(self.category_ids) != sorted(set(self.category_ids)):
-            raise InputError(f"class names: category ids {list(self.category_ids)} are not ascending and distinct")
+            raise InputError(f"class names: category ids {shown(list(self.category_ids))} are not ascending and distinct")
+        if len(set(self.names)) < len(self.names):
+            name = next(name for name in self.names if self.names.count(name) > 1)
+            ids = [number for number, other in zip(self.category_ids, self.names, strict=True) if other == name]
+            raise InputError(f"class names: {shown(name)} is the name of categories {shown(ids)}, wanted distinct names: "
+                             "give both the same id, or rename or delete one")
 
     def __len__(self) -> int:
         return len(self.names)
 
     @classmethod
     def from_categories(cls, categories: list[dict]) -> "ClassNames":
-        """From COCO's list of `{"id": ..., "name": ...}`, in any order."""
-        ordered = sorted((category["id"], str(category["name"])) for category in categories)
+        """From COCO's list of `{"id": ..., "name": ...}`, in any order; blanks around a name are no part of it."""
+        ordered = sorted(_id_and_name(entry, index) for index, entry in enumerate(categories))
         return cls(tuple(i for i, _ in ordered), tuple(name for _, name in ordered))
 
     def to_categories(self) -> list[dict]:
@@ -50,14 +63,27 @@ def read_class_names(path: str | Path) -> ClassNames:
 
     Raises InputError, naming the file, where that list is missing or broken.
     """
-    try:
-        return ClassNames.from_categories(json.loads(Path(path).read_text(encoding="utf-8-sig"))["categories"])
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: no list of categories with id and name in it ({error})") from error
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+    return class_names_in(read_json(str(path)), path)
+
+
+def class_names_in(content: Any, path: str | Path) -> ClassNames:
+    """The class names in the content of a json file; InputError as `read_class_names`."""
+    with told_with(f"{path}:"):
+        if not isinstance(content, dict) or not isinstance(content.get("categories"), list):
+            raise InputError("no list of categories with id and name in it")
+        return ClassNames.from_categories(content["categories"])
+
+
+def _id_and_name(entry: object, index: int) -> tuple[int, str]:
+    with told_with(f"categories[{index}]"):
+        if not isinstance(entry, dict):
+            raise InputError(f"is {shown(entry)}, wanted an object")
+        category_id = whole_number(entry.get("id"), "id", least=-LARGEST_ID)
+    with told_with(f"category {category_id}"):
+        name = storable_text(entry.get("name"), "name").strip()
+        if not name or any(unicodedata.category(character) == "Cc" for character in name):
+            raise InputError(f"has name {shown(name)}, wanted text of one line")
+    return category_id, name
 
 
 def class_file_of(record_path: str | Path) -> Path:

@@ -4,23 +4,21 @@ Format: https://cocodataset.org/#format-data. Boxes are (x, y, width, height) in
 """
 
 import hashlib
-import json
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 from dataset.annotations import (
-    LARGEST_ID,
     AnnotatedDataSet,
     AnnotatedImage,
     AnnotatedObject,
     Finding,
     checked_file_name,
 )
+from dataset.bounded_files import read_json
 from dataset.class_names import ClassNames
+from dataset.foreign_values import LARGEST_ID, finite_number, listed, shown, storable_text, told_with, whole_number
+from dataset.segmentation import UnusableSegmentation, check_segmentation
 from object_detection.errors import InputError
 
 
@@ -44,7 +42,7 @@ def read_coco(
         raise InputError("give --object_annotations_file, or --image_info_file alone for images without annotations")
     hasher = hashlib.sha256()
     image_source = image_info_file or object_annotations_file
-    contents = {path: _read_json(path, hasher)
+    contents = {path: _read_data_set(path, hasher)
                 for path in dict.fromkeys((image_source, object_annotations_file, caption_annotations_file)) if path}
     images = _read_images(contents[image_source], image_source)
     by_id = {image.image_id: image for image in images}
@@ -65,16 +63,8 @@ def read_coco(
         fingerprint=hasher.hexdigest(), listed_boxes=listed_boxes, skipped=skipped, noted=noted)
 
 
-def _read_json(path: str, hasher: Any) -> dict:
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    hasher.update(content)
-    try:
-        found = json.loads(content.decode("utf-8-sig"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: is not json ({len(content)} bytes; {error})") from error
+def _read_data_set(path: str, hasher: Any) -> dict:
+    found = read_json(path, hasher=hasher)
     if not isinstance(found, dict):
         raise InputError(f"{path}: is not a COCO data set: found a {type(found).__name__} at the top, wanted an object "
                          "with images, annotations and categories (a list is a file of results)")
@@ -95,49 +85,17 @@ def _kind(value: Any) -> str:
     return "missing" if value is None else f"a {type(value).__name__}"
 
 
-def _number(value: Any, name: str) -> float:
-    """A finite number; the message of the error lacks what it belongs to, which the caller knows."""
-    if type(value) is not float and type(value) is not int:
-        raise InputError(f"has {name} {value!r}, wanted a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise InputError(f"has {name} {str(value)[:40]}, wanted a finite number")
-    return number
-
-
-def _integer(value: Any, name: str, *, least: int = 0) -> int:
-    """An integer, also one written as 1.0."""
-    if type(value) is not int and _number(value, name) % 1:
-        raise InputError(f"has {name} {value!r}, wanted an integer")
-    integer = int(value)
-    if not least <= integer <= LARGEST_ID:
-        raise InputError(f"has {name} {integer}, wanted {least} to {LARGEST_ID}")
-    return integer
-
-
-@contextmanager
-def _told_with(where: str) -> Iterator[None]:
-    """Begins the message of an InputError with the place that it is about."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{where} {error}") from error
-
-
 def _read_images(content: dict, path: str) -> list[AnnotatedImage]:
     images, seen = [], {}
     for index, entry in enumerate(_list_of_objects(content, "images", path=path)):
-        with _told_with(f"{path}: images[{index}]"):
-            image_id = _integer(entry.get("id"), "id")
+        with told_with(f"{path}: images[{index}]"):
+            image_id = whole_number(entry.get("id"), "id")
         where = f"{path}: image {image_id}"
         name = checked_file_name(entry.get("file_name"), where=where)
         if image_id in seen:
-            raise InputError(f"{path}: image id {image_id} is given twice, to {seen[image_id]!r} and {name!r}")
+            raise InputError(f"{path}: image id {image_id} is given twice, to {shown(seen[image_id])} and {shown(name)}")
         seen[image_id] = name
-        with _told_with(where):
+        with told_with(where):
             images.append(AnnotatedImage(image_id=image_id, file_name=name, size=_image_size(entry)))
     if not images:
         raise InputError(f"{path}: lists no images")
@@ -148,23 +106,16 @@ def _image_size(entry: dict) -> tuple[int, int] | None:
     """(height, width), or None where the file gives neither."""
     if entry.get("height") is None and entry.get("width") is None:
         return None
-    return _integer(entry.get("height"), "height", least=1), _integer(entry.get("width"), "width", least=1)
+    return whole_number(entry.get("height"), "height", least=1), whole_number(entry.get("width"), "width", least=1)
 
 
 def _read_categories(content: dict, path: str, *, required: bool) -> ClassNames | None:
     if not required and not content.get("categories"):
         return None
-    categories = []
-    for index, entry in enumerate(_list_of_objects(content, "categories", path=path)):
-        with _told_with(f"{path}: categories[{index}]"):
-            category_id = _integer(entry.get("id"), "id", least=-LARGEST_ID)
-        name = entry.get("name")
-        if not isinstance(name, str) or not name.strip():
-            raise InputError(f"{path}: category {category_id} has name {name!r}, wanted text")
-        categories.append({"id": category_id, "name": name})
+    categories = _list_of_objects(content, "categories", path=path)
     if not categories:
         raise InputError(f"{path}: lists no categories, so every category id of its annotations is unknown")
-    with _told_with(f"{path}:"):
+    with told_with(f"{path}:"):
         return ClassNames.from_categories(categories)
 
 
@@ -188,21 +139,31 @@ def _add_objects(
     class_names: ClassNames,
     with_segmentation: bool,
 ) -> list[Finding]:
-    """Hang every annotation on its image; returns those of images that are not listed."""
-    orphans = []
+    """Hang every annotation on its image; returns those of images that are not listed or whose mask cannot be one."""
+    skipped = []
     known = frozenset(class_names.category_ids)
     for index, entry in enumerate(annotations):
         try:
             image_id, thing = _read_object(entry, known=known, with_segmentation=with_segmentation)
         except InputError as error:
-            place = f"annotation {entry['id']}" if "id" in entry else f"annotations[{index}]"
-            raise InputError(f"{path}: {place} of image {entry.get('image_id')!r} {error}") from error
-        if image_id in by_id:
+            place = f"annotation {shown(entry['id'])}" if "id" in entry else f"annotations[{index}]"
+            raise InputError(f"{path}: {place} of image {shown(entry.get('image_id'))} {error}") from error
+        reason = _reason_to_skip(thing) if image_id in by_id else "annotation of an image that is not listed"
+        if reason is None:
             by_id[image_id].objects.append(thing)
         else:
-            orphans.append(Finding(kind="box", file=path, image_id=image_id, annotation_id=thing.annotation_id,
-                                   reason="annotation of an image that is not listed"))
-    return orphans
+            skipped.append(Finding(kind="box", file=path, image_id=image_id, annotation_id=thing.annotation_id,
+                                   reason=reason))
+    return skipped
+
+
+def _reason_to_skip(thing: AnnotatedObject) -> str | None:
+    try:
+        if thing.segmentation is not None:
+            check_segmentation(thing.segmentation)
+    except UnusableSegmentation as error:
+        return str(error)
+    return None
 
 
 def _read_object(
@@ -211,19 +172,19 @@ def _read_object(
     """The image id of an annotation, and its object."""
     box = entry.get("bbox")
     if not isinstance(box, list) or len(box) != 4:
-        raise InputError(f"has bbox {box!r}, wanted 4 numbers (x, y, width, height)")
-    category_id = _integer(entry.get("category_id"), "category_id", least=-LARGEST_ID)
+        raise InputError(f"has bbox {shown(box)}, wanted 4 numbers (x, y, width, height)")
+    category_id = whole_number(entry.get("category_id"), "category_id", least=-LARGEST_ID)
     if category_id not in known:
-        raise InputError(f"has category {category_id}; the categories are {_abridged(sorted(known))}")
+        raise InputError(f"has category {category_id}; the categories are {listed(sorted(known))}")
     annotation_id, area = entry.get("id"), entry.get("area")
     segmentation = entry.get("segmentation") if with_segmentation else None
     if with_segmentation and not segmentation:
         raise InputError("has no segmentation, which --include_masks needs")
-    return _integer(entry.get("image_id"), "image_id"), AnnotatedObject(
-        annotation_id=None if annotation_id is None else _integer(annotation_id, "id"),
+    return whole_number(entry.get("image_id"), "image_id"), AnnotatedObject(
+        annotation_id=None if annotation_id is None else whole_number(annotation_id, "id"),
         category_id=category_id,
-        box_xywh=tuple([_number(value, "in its bbox") for value in box]),
-        area=None if area is None else _number(area, "area"),
+        box_xywh=tuple([finite_number(value, "in its bbox") for value in box]),
+        area=None if area is None else finite_number(area, "area"),
         is_crowd=_is_set(entry.get("iscrowd"), "iscrowd"),
         segmentation=segmentation,
     )
@@ -232,25 +193,19 @@ def _read_object(
 def _is_set(value: Any, name: str) -> bool:
     if value is None or isinstance(value, bool):
         return bool(value)
-    number = _integer(value, name)
+    number = whole_number(value, name)
     if number > 1:
         raise InputError(f"has {name} {number}, wanted 0 or 1")
     return bool(number)
 
 
-def _abridged(values: list[int]) -> str:
-    shown = ", ".join(map(str, values[:100]))
-    return shown if len(values) <= 100 else f"{shown}, ... ({len(values)} in all)"
-
-
 def _add_captions(content: dict, by_id: dict[int, AnnotatedImage], *, path: str) -> list[Finding]:
     orphans = []
     for index, entry in enumerate(_list_of_objects(content, "annotations", path=path)):
-        with _told_with(f"{path}: annotations[{index}]"):
-            image_id = _integer(entry.get("image_id"), "image_id")
-        caption = entry.get("caption")
-        if not isinstance(caption, str):
-            raise InputError(f"{path}: annotations[{index}] of image {image_id} has caption {caption!r}, wanted text")
+        with told_with(f"{path}: annotations[{index}]"):
+            image_id = whole_number(entry.get("image_id"), "image_id")
+        with told_with(f"{path}: annotations[{index}] of image {image_id}"):
+            caption = storable_text(entry.get("caption"), "caption")
         if image_id in by_id:
             by_id[image_id].captions.append(caption)
         else:

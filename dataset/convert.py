@@ -1,20 +1,17 @@
 """One shard: images checked, objects fitted, records written, findings reported. Runs in a process of its own."""
 
-import io
 import json
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
-from PIL import Image
-from pycocotools import mask as coco_mask
 
 from dataset.annotations import AnnotatedImage, AnnotatedObject, Finding, fitted_object
+from dataset.bounded_files import read_regular_file
 from dataset.check import CheckedImage, SizeDisagreement, UnusableImage, check_image
 from dataset.records import Record, RecordObject, encode_record
 from dataset.report import Report
+from dataset.segmentation import UnusableSegmentation, mask_png
 from dataset.shard_task import ShardTask, settle, write_atomically
 from dataset.turned_pictures import labelled_as_turned
 from object_detection.errors import InputError
@@ -31,8 +28,8 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
             for image in task.images:
                 checked = _checked_file(image, task=task, report=report)
                 if checked is not None:
-                    objects = _fitted_objects(image, checked=checked, report=report)
-                    writer.write(encode_record(_record(image, checked=checked, objects=objects, task=task)))
+                    objects, masks = _fitted_objects(image, checked=checked, report=report, with_masks=task.include_masks)
+                    writer.write(encode_record(_record(image, checked=checked, objects=objects, masks=masks, task=task)))
                     report.add_image(image.file_name, objects)
                     if task.keep_annotations:
                         kept.append(_coco_entry(image, checked=checked, objects=objects))
@@ -52,7 +49,7 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
 
     path = Path(task.image_folder, image.file_name)
     try:
-        checked = check_image(path.read_bytes(), expected_size=image.size)
+        checked = check_image(read_regular_file(path), expected_size=image.size)
     except SizeDisagreement as error:
         reason = labelled_as_turned(path, image.size)
         if reason is None:
@@ -68,21 +65,34 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
     return None
 
 
-def _fitted_objects(image: AnnotatedImage, *, checked: CheckedImage, report: Report) -> list[AnnotatedObject]:
-    kept = []
+def _fitted_objects(
+    image: AnnotatedImage, *, checked: CheckedImage, report: Report, with_masks: bool
+) -> tuple[list[AnnotatedObject], list[bytes | None]]:
+    """The objects that stay, and the mask of each where masks are wanted."""
+    size = (checked.height, checked.width)
+    kept, masks = [], []
     for thing in image.objects:
-        fitted, reason = fitted_object(thing, (checked.height, checked.width))
+        fitted, reason = fitted_object(thing, size)
+        mask = None
+        if with_masks and fitted is not None:
+            try:
+                mask, fix = mask_png(fitted.segmentation, size)
+                reason = "; ".join(filter(None, (reason, fix)))
+            except UnusableSegmentation as error:
+                fitted, reason = None, str(error)
         if reason:
             (report.skipped if fitted is None else report.fixed).append(Finding(
                 kind="box", file=image.file_name, image_id=image.image_id, annotation_id=thing.annotation_id,
                 reason=reason))
         if fitted is not None:
             kept.append(fitted)
-    return kept
+            masks.append(mask)
+    return kept, masks
 
 
 def _record(
-    image: AnnotatedImage, *, checked: CheckedImage, objects: list[AnnotatedObject], task: ShardTask
+    image: AnnotatedImage, *, checked: CheckedImage, objects: list[AnnotatedObject], masks: list[bytes | None],
+    task: ShardTask
 ) -> Record:
     return Record(
         encoded=checked.encoded, height=checked.height, width=checked.width, file_name=image.file_name,
@@ -91,39 +101,10 @@ def _record(
             RecordObject(
                 box_xywh=thing.box_xywh, category_id=thing.category_id,
                 category_name=task.category_names[thing.category_id], area=thing.area, is_crowd=thing.is_crowd,
-                mask_png=_mask_png(thing, image=image, checked=checked, source=task.source)
-                if task.include_masks else None)
-            for thing in objects
+                mask_png=mask)
+            for thing, mask in zip(objects, masks, strict=True)
         ],
     )
-
-
-def _mask_png(thing: AnnotatedObject, *, image: AnnotatedImage, checked: CheckedImage, source: str) -> bytes:
-    """A PNG of the size of the image, 1 where the object is."""
-    size = [checked.height, checked.width]
-    where = f"{source}: annotation {thing.annotation_id} of image {image.image_id}"
-    segmentation = thing.segmentation
-    if isinstance(segmentation, list):
-        for polygon in segmentation:
-            if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2:
-                raise InputError(f"{where} has a polygon {str(polygon)[:60]}, wanted at least 3 pairs of x and y")
-    elif not isinstance(segmentation, dict) or segmentation.get("size") != size:
-        raise InputError(f"{where} has segmentation {str(segmentation)[:60]}, wanted polygons or a run-length code of "
-                         f"size {size}")
-    try:
-        encoded = segmentation
-        if isinstance(segmentation, list) or isinstance(segmentation.get("counts"), list):
-            encoded = coco_mask.frPyObjects(segmentation, *size)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # pycocotools 2.0.11 under NumPy 2
-            pixels = coco_mask.decode(encoded)
-    except (TypeError, ValueError, KeyError) as error:
-        raise InputError(f"{where} has a segmentation that pycocotools cannot read ({error})") from error
-    if pixels.ndim == 3:
-        pixels = pixels.max(axis=2)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels.astype(np.uint8)).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[AnnotatedObject]) -> dict:

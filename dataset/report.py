@@ -124,11 +124,10 @@ def readable_report(report: Report, class_names: ClassNames | None) -> dict:
 
 
 def boxes_per_class_name(report: Report, class_names: ClassNames | None) -> dict[str, int]:
-    """Boxes of every class, also of those without any; names that are used twice carry their id."""
+    """Boxes of every class, also of those without any."""
     if class_names is None:
         return {}
-    times = Counter(class_names.names)
-    return {name if times[name] == 1 else f"{name} (id {category_id})": report.boxes_per_class[category_id]
+    return {name: report.boxes_per_class[category_id]
             for category_id, name in zip(class_names.category_ids, class_names.names, strict=True)}
 
 

@@ -36,10 +36,10 @@ def settle(partial: Path, finished: Path) -> int:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file that is whole or absent, whatever happens."""
+    """Write a text file that is whole or absent, whatever happens; undecodable bytes of a path become \\udcXX, as in json."""
     partial = path.with_name(f".{path.name.lstrip('.')}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         settle(partial, path)
     finally:
         partial.unlink(missing_ok=True)

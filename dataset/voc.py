@@ -8,19 +8,22 @@ a box that spans the image within it.
 import hashlib
 import json
 import math
+import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable
 from pathlib import Path
 
 from dataset.annotations import (
-    LARGEST_ID,
     AnnotatedDataSet,
     AnnotatedImage,
     AnnotatedObject,
     Finding,
     checked_file_name,
 )
-from dataset.class_names import ClassNames, read_class_names
+from dataset.bounded_files import read_json, read_regular_file
+from dataset.class_names import ClassNames, class_names_in
+from dataset.foreign_values import LARGEST_ID, listed, shown, told_with, whole_number
+from dataset.xml_files import parse_xml
 from object_detection.errors import InputError
 
 VOC_NAMES = (
@@ -76,9 +79,11 @@ def _annotation_paths(folder: str, image_set_file: str) -> list[Path]:
         paths = sorted(Path(folder).glob("*.xml"))
         if not paths:
             raise InputError(f"{folder}: holds no XML file")
+        for path in paths:
+            checked_file_name(path.name, where=f"{folder}: an XML file")
         return paths
     try:
-        lines = Path(image_set_file).read_text(encoding="utf-8").splitlines()
+        lines = read_regular_file(image_set_file).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{image_set_file}: cannot be read ({error})") from error
     names = [line.split() for line in lines if line.strip()]
@@ -87,7 +92,7 @@ def _annotation_paths(folder: str, image_set_file: str) -> list[Path]:
     if not stems:
         raise InputError(f"{image_set_file}: lists no images")
     paths = [Path(folder, f"{stem}.xml") for stem in stems]
-    absent = [path for path in paths if not path.is_file()]
+    absent = [path for path in paths if not os.path.isfile(path)]  # Path's own raises for a name that is too long
     if absent:
         raise InputError(f"{image_set_file}: {len(absent)} of {len(paths)} images have no annotation file, "
                          f"such as {absent[0]}")
@@ -105,14 +110,14 @@ def _image_ids(paths: list[Path]) -> list[int]:
 
 def _read_xml(path: Path, hasher=None) -> ElementTree.Element:
     try:
-        content = path.read_bytes()
-        root = ElementTree.fromstring(content)
+        content = read_regular_file(path)
+        root = parse_xml(content)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except ElementTree.ParseError as error:
-        raise InputError(f"{path}: is not XML ({error})") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
     if root.tag != "annotation":
-        raise InputError(f"{path}: is not a VOC annotation: found <{root.tag}> at the top, wanted <annotation>")
+        raise InputError(f"{path}: is not a VOC annotation: found <{shown(root.tag)[1:-1]}> at the top, wanted <annotation>")
     if hasher is not None:
         hasher.update(hashlib.sha256(path.name.encode() + b"\0" + content).digest())
     return root
@@ -129,7 +134,7 @@ def _image_name(root: ElementTree.Element, path: Path, folder: Path) -> str:
         checked_file_name(named, where=str(path))
     candidates = [named] if named else []
     candidates += [path.stem + suffix for suffix in _IMAGE_SUFFIXES]
-    return next((name for name in candidates if (folder / name).is_file()), candidates[0])
+    return next((name for name in candidates if os.path.isfile(folder / name)), candidates[0])
 
 
 def _number(text: str, *, where: str) -> float:
@@ -138,7 +143,7 @@ def _number(text: str, *, where: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise InputError(f"{where} is {text!r}, wanted a finite number")
+        raise InputError(f"{where} is {shown(text)}, wanted a finite number")
     return number
 
 
@@ -152,16 +157,16 @@ def _image_size(root: ElementTree.Element, path: Path) -> tuple[int, int] | None
     if height == 0 and width == 0:
         return None
     if height != int(height) or width != int(width) or height < 1 or width < 1:
-        raise InputError(f"{path}: the size is {texts[1]}x{texts[0]}, wanted whole numbers of pixels")
+        raise InputError(f"{path}: the size is {shown(texts[1])} x {shown(texts[0])}, wanted whole numbers of pixels")
     return int(height), int(width)
 
 
 def _read_object(node: ElementTree.Element, *, where: str, by_name: dict[str, int]) -> AnnotatedObject:
     name = _text(node, "name")
     if name not in by_name:
-        raise InputError(f"{where} is of class {name!r}; the classes are {', '.join(list(by_name)[:100])}")
+        raise InputError(f"{where} is of class {shown(name)}; the classes are {listed(by_name)}")
     if node.find("bndbox") is None:
-        raise InputError(f"{where} ({name}) has no bndbox")
+        raise InputError(f"{where} ({shown(name)}) has no bndbox")
     left, top, right, bottom = (_number(_text(node, f"bndbox/{side}"), where=f"{where} ({name}): {side}")
                                 for side in ("xmin", "ymin", "xmax", "ymax"))
     return AnnotatedObject(annotation_id=None, category_id=by_name[name],
@@ -171,32 +176,24 @@ def _read_object(node: ElementTree.Element, *, where: str, by_name: dict[str, in
 
 def _read_label_map(path: str) -> ClassNames:
     """From {"name": id, ...} or any json with COCO's categories, such as the .classes.json of another conversion."""
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: is not json ({error})") from error
+    content = read_json(path)
     if isinstance(content, dict) and isinstance(content.get("categories"), list):
-        names = read_class_names(path)
-    else:
-        names = _from_name_to_id(content, path)
-    if len(set(names.names)) < len(names):
-        raise InputError(f"{path}: a class name stands for two ids")
-    return names
+        return class_names_in(content, path)
+    return _from_name_to_id(content, path)
 
 
 def _from_name_to_id(content: object, path: str) -> ClassNames:
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path}: wanted an object of class names and ids, such as {{\"cat\": 1, \"dog\": 2}}")
-    for name, category_id in content.items():
-        if isinstance(category_id, bool) or not isinstance(category_id, int) or abs(category_id) > LARGEST_ID:
-            raise InputError(f"{path}: class {name!r} has id {category_id!r}, wanted an integer")
-    try:
+    with told_with(f"{path}:"):
         return ClassNames.from_categories(
-            [{"id": category_id, "name": name} for name, category_id in content.items() if name != "background"])
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+            [{"id": _class_id(category_id, name), "name": name} for name, category_id in content.items()
+             if name != "background"])
+
+
+def _class_id(category_id: object, name: str) -> int:
+    with told_with(f"class {shown(name)}"):
+        return whole_number(category_id, "id", least=-LARGEST_ID)
 
 
 def _names_in_use(folder: str, paths: Iterable[Path]) -> ClassNames:
@@ -209,4 +206,5 @@ def _names_in_use(folder: str, paths: Iterable[Path]) -> ClassNames:
     names = VOC_NAMES if used <= set(VOC_NAMES) else sorted(used)
     if "" in names:
         raise InputError(f"{folder}: objects without a name")
-    return ClassNames(tuple(range(1, len(names) + 1)), tuple(names))
+    with told_with(f"{folder}:"):
+        return ClassNames.from_categories([{"id": number, "name": name} for number, name in enumerate(names, start=1)])

@@ -250,12 +250,14 @@ def test_masks_are_the_polygons(place):
 
 
 @pytest.mark.parametrize("segmentation", [[[1, 2, 3, 4]], {"size": [64, 48], "counts": [3072]}, "text", [7]])
-def test_broken_segmentations_are_refused(place, segmentation):
+def test_boxes_with_broken_segmentations_are_skipped(place, segmentation):
     content = content_of(place)
     content["annotations"][0]["segmentation"] = segmentation
     write(place, content)
-    with pytest.raises(InputError, match="annotation 1 of image 101 has"):
+    with pytest.raises(InputError, match=r"1 of 9 boxes would be skipped.*image 101, annotation 1\): .*segmentation"):
         convert(read(place, with_segmentation=True), config(place, include_masks=True))
+    report = convert(read(place, with_segmentation=True), config(place, include_masks=True, max_bad_fraction=0.2))
+    assert (report.boxes, report.skipped_count("box")) == (8, 1)
 
 
 def test_more_shards_than_images_are_written_when_asked_for_and_read(place):
