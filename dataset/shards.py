@@ -28,7 +28,7 @@ from dataset.shard_processes import CONTINUE, convert_shards
 from dataset.shard_task import ShardTask, write_atomically
 from object_detection.errors import InputError
 
-CONVERTER_VERSION = 1  # raised whenever the same input gives other records
+CONVERTER_VERSION = 2  # raised whenever the same input gives other records
 
 
 @dataclass(frozen=True, kw_only=True)

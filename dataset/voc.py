@@ -165,9 +165,10 @@ def _read_object(node: ElementTree.Element, *, where: str, by_name: dict[str, in
     name = _text(node, "name")
     if name not in by_name:
         raise InputError(f"{where} is of class {shown(name)}; the classes are {listed(by_name)}")
+    where = f"{where} ({shown(name)[1:-1]})"
     if node.find("bndbox") is None:
-        raise InputError(f"{where} ({shown(name)}) has no bndbox")
-    left, top, right, bottom = (_number(_text(node, f"bndbox/{side}"), where=f"{where} ({name}): {side}")
+        raise InputError(f"{where} has no bndbox")
+    left, top, right, bottom = (_number(_text(node, f"bndbox/{side}"), where=f"{where}: {side}")
                                 for side in ("xmin", "ymin", "xmax", "ymax"))
     return AnnotatedObject(annotation_id=None, category_id=by_name[name],
                            box_xywh=(left, top, right - left, bottom - top),

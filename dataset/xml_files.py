@@ -12,7 +12,7 @@ _READ_BY_EXPAT = {"utf-8", "utf-16", "us-ascii", "iso-8859-1"}
 _WIDE_ENCODINGS = (
     (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"), (b"<\0\0\0", "utf-32-le"), (b"\0\0\0<", "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"), (b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))
-_NOT_FOR_FILES = {"idna", "unicode_escape", "raw_unicode_escape"}
+_NOT_FOR_FILES = {"idna", "unicode-escape", "raw-unicode-escape"}
 # Windows writes the first and means the second, which reads all of the first alike
 _SUPERSETS = {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "big5": "cp950"}
 

@@ -27,6 +27,12 @@ def test_area_of_zero_is_replaced_and_told():
     assert "area 0" in reason
 
 
+def test_area_beyond_the_image_is_replaced_and_told():
+    fitted, reason = fitted_object(thing(10.0, 20.0, 3.0, 4.0, area=1e300), SIZE)
+    assert fitted.area == 12.0
+    assert reason == "area 1e+300 replaced by that of the box, 12"
+
+
 def test_box_over_the_border_is_clipped_with_its_area():
     fitted, reason = fitted_object(thing(600.0, -10.0, 100.0, 30.0, area=3000.0), SIZE)
     assert fitted.box_xywh == (600.0, 0.0, 40.0, 20.0)
@@ -58,7 +64,8 @@ def test_names_below_the_folder(name):
     assert checked_file_name(name, where="x") == name
 
 
-@pytest.mark.parametrize("name", ["../a.jpg", "/etc/passwd", "b/../../b/a.jpg", "", None, 3, "a\0.jpg"])
+@pytest.mark.parametrize("name", ["../a.jpg", "/etc/passwd", "b/../../b/a.jpg", "", None, 3, "a\0.jpg", "\ud800.jpg",
+                                  "a\udcff.jpg"])
 def test_names_that_leave_the_folder(name):
     with pytest.raises(InputError, match=r"^here has file name"):
         checked_file_name(name, where="here")

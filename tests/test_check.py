@@ -44,6 +44,30 @@ def test_progressive_without_its_last_scans_is_truncated():
         check_image(whole[:last_scan])
 
 
+def test_a_broken_scan_header_is_damage():
+    whole = encoded(photo())
+    at = whole.index(b"\xff\xda")
+    cut = whole[: at + 2] + b"\x00\x04\x01\x02"  # names a component and not what follows
+    no_components, five = whole[: at + 2] + b"\x00\x02", whole[: at + 4] + b"\x05" + whole[at + 5 : -2]
+    for damaged in (cut, cut + b"\xff\xd9", no_components, five):
+        with pytest.raises(UnusableImage, match="the header of a scan is broken"):
+            check_image(damaged)
+
+
+def test_scans_without_end():
+    whole = encoded(photo(), progressive=True)
+    last = whole.rindex(b"\xff\xda")
+    assert check_image(whole[:-2] + whole[last:-2] * 4 + b"\xff\xd9").height == 48
+    with pytest.raises(UnusableImage, match="scans, wanted at most 500"):
+        check_image(whole[:-2] + whole[last:-2] * 500 + b"\xff\xd9")
+
+
+def test_a_side_beyond_what_a_jpeg_holds():
+    with pytest.raises(UnusableImage, match="66000x2 pixels; a JPEG holds 65500 a side"):
+        check_image(encoded(Image.new("RGB", (66000, 2)), "PNG"))
+    assert check_image(encoded(Image.new("RGB", (65500, 2)), "PNG")).width == 65500
+
+
 def test_stray_bytes_cannot_hide_damage():
     whole = encoded(photo())
     stray = whole[:2] + b"\x01\x02\x03" + whole[2:]

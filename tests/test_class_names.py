@@ -26,8 +26,33 @@ def test_broken_sets(ids, names):
         ClassNames(ids, names)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"categories": 3}', '{"categories": [{"id": 1}]}',
-                                  '{"categories": []}', '{"categories": ["cat"]}'])
+def test_two_classes_of_one_name():
+    with pytest.raises(InputError, match=r"'cat' is the name of categories \[1, 3\], wanted distinct names"):
+        ClassNames((1, 2, 3), ("cat", "dog", "cat"))
+
+
+def test_blanks_around_a_name_are_no_part_of_it():
+    assert ClassNames.from_categories([{"id": 1.0, "name": " cat\n"}, {"id": 2, "name": "Cat"}]) == ClassNames(
+        (1, 2), ("cat", "Cat"))
+    with pytest.raises(InputError, match="'cat' is the name of categories"):
+        ClassNames.from_categories([{"id": 1, "name": "cat"}, {"id": 2, "name": "cat "}])
+
+
+@pytest.mark.parametrize(("entry", "message"), [
+    ({"id": "1", "name": "a"}, r"categories\[0\] has id '1', wanted a number"),
+    ({"id": True, "name": "a"}, "has id True"), ({"id": 10**18, "name": "a"}, "has id 10{18}, wanted"),
+    ({"id": -(10**18), "name": "a"}, "wanted -9"), ({"id": 1, "name": 3}, "category 1 has name 3, wanted text"),
+    ({"id": 1, "name": " "}, "category 1 has name ''"), ({"id": 1, "name": "a\0b"}, "category 1 has name"),
+    ({"id": 1, "name": "a\tb"}, "wanted text of one line"), ({"id": 1, "name": "\ud800"}, "UTF-8"),
+    (7, "is 7, wanted an object")])
+def test_broken_entries(entry, message):
+    with pytest.raises(InputError, match=message):
+        ClassNames.from_categories([entry])
+
+
+@pytest.mark.parametrize("text", [
+    "[" * 10**5, '{"categories": [{"id": ' + "1" * 5000 + "}]}", "", "[]", "{}", '{"categories": 3}',
+    '{"categories": [{"id": 1}]}', '{"categories": []}', '{"categories": ["cat"]}'])
 def test_broken_files_are_named(tmp_path, text):
     (tmp_path / "c.json").write_text(text)
     with pytest.raises(InputError, match=r"c\.json"):

@@ -80,6 +80,13 @@ def test_agrees_with_pycocotools(data_folder, capsys):
     (changed("categories", 0, "id", "9"), r"categories\[0\] has id '9'"),
     (changed("categories", 0, "name", None), "category 9 has name None"),
     (changed("categories", 0, "id", 0), "not ascending and distinct"),
+    (changed("images", 0, "file_name", "\ud800.jpg"), r"image 20180000001 has file name '\\ud800.jpg', wanted text .* UTF-8"),
+    (changed("images", 0, "file_name", "a\0.jpg"), "without NUL"),
+    (changed("images", 0, "id", 10**4000), r"images\[0\] has id 1000+\.\.\.0+, wanted 0 to"),
+    (changed("categories", 0, "name", "\udcff"), r"category 9 has name '\\udcff', wanted text"),
+    (changed("categories", 0, "name", "a\nb"), r"category 9 has name 'a\\nb', wanted text of one line"),
+    (changed("categories", 0, "name", " cat "), r"'cat' is the name of categories \[0, 9\], wanted distinct names"),
+    (changed("annotations", 0, "image_id", {"a": [7] * 99}), r"has image_id \{'a': \[7, 7, 7, 7, 7, 7, \.\.\.\]\}"),
     (changed("annotations", [{"id": 1, "image_id": 0, "caption": "a dog"}]), "holds 1 captions and not a single box"),
 ])
 def test_refuses(write, content, message):
@@ -115,6 +122,28 @@ def test_nothing_to_read():
 def test_masks_need_segmentations(write):
     with pytest.raises(InputError, match="annotation 1 of image 20180000001 has no segmentation"):
         read_coco(object_annotations_file=write(GOOD), with_segmentation=True)
+
+
+def test_text_that_json_holds_and_utf8_does_not(write):
+    captions = write({"annotations": [{"id": 4, "image_id": 0, "caption": "a \ud800 cat"}]}, "captions.json")
+    with pytest.raises(InputError, match=r"captions.json: annotations\[0\] of image 0 has caption 'a \\ud800 cat'"):
+        read_coco(object_annotations_file=write(GOOD), caption_annotations_file=captions)
+
+
+@pytest.mark.parametrize("place", ['"id": 20180000001', '"width": 30', '"area": 5', '"id": 9'])
+def test_numbers_of_thousands_of_digits(place, tmp_path):
+    text = json.dumps(GOOD).replace(place, place[:place.rindex(" ") + 1] + "1" * 5000)
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(InputError, match=r"a\.json: holds a whole number of thousands of digits"):
+        read_coco(object_annotations_file=str(tmp_path / "a.json"))
+
+
+def test_deep_segmentations_are_skipped_before_they_are_sent_to_a_process(write):
+    content = changed("annotations", 1, "segmentation", {"size": [1, 1], "counts": [1]})
+    content["annotations"][0]["segmentation"] = json.loads("[" * 500 + "]" * 500)
+    data = read_coco(object_annotations_file=write(content), with_segmentation=True)
+    assert [(finding.annotation_id, finding.image_id) for finding in data.skipped] == [(1, 20180000001)]
+    assert [len(image.objects) for image in data.images] == [0, 1]
 
 
 def test_fingerprint_follows_the_content(write):

@@ -1,12 +1,14 @@
 """Every odd file of the oracle folder meets the fate that dataset/README.md promises."""
 
 import json
+import os
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from dataset.coco import read_coco
 from dataset.records import parse_record
@@ -151,3 +153,42 @@ def test_size_disagreement_comes_before_damage(data_folder, tmp_path):
     with pytest.raises(InputError, match=r"height_doubled.jpg \(image 5 of .*640x960.*640x480"):
         convert(read_coco(object_annotations_file=str(tmp_path / "a.json")),
                 settings(data_folder / "malformed", tmp_path / "train"))
+
+
+def test_what_is_no_file_is_skipped(tmp_path):
+    (tmp_path / "images" / "folder.jpg").mkdir(parents=True)
+    os.mkfifo(tmp_path / "images" / "pipe.jpg")
+    for name, target in (("endless.jpg", "/dev/zero"), ("loop.jpg", "loop.jpg"), ("dangling.jpg", "nowhere.jpg")):
+        (tmp_path / "images" / name).symlink_to(target)
+    Image.new("RGB", (16, 16)).save(tmp_path / "images" / "good.jpg")
+    names = ["good.jpg", "folder.jpg", "pipe.jpg", "endless.jpg", "loop.jpg", "dangling.jpg"]
+    (tmp_path / "a.json").write_text(json.dumps({
+        "categories": [{"id": 1, "name": "x"}], "images": [{"id": i, "file_name": name} for i, name in enumerate(names)],
+        "annotations": [{"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 9, 9]}]}))
+    report = convert(read_coco(object_annotations_file=str(tmp_path / "a.json")),
+                     settings(tmp_path / "images", tmp_path / "train"))
+    assert report.images == 1
+    reasons = {finding.file: finding.reason for finding in report.skipped}
+    assert list(reasons) == ["pipe.jpg", "loop.jpg", "folder.jpg", "endless.jpg", "dangling.jpg"]  # two shards
+    for name, reason in (("pipe", "it is a named pipe"), ("folder", "it is a folder"), ("endless", "it is a device")):
+        assert reason in reasons[f"{name}.jpg"]
+
+
+@pytest.mark.parametrize("segmentation", [
+    [[0, 0, 1e10, 0, 9, 9]], [[0, 0, float("nan"), 0, 9, 9]], {"size": [16, 16], "counts": [-1, 257]},
+    {"size": [16, 16], "counts": [2**32 + 256]}, {"size": [16, 16], "counts": "O"}, {"size": [16, 16], "counts": [7]}])
+def test_masks_that_would_end_the_process_cost_their_box(segmentation, tmp_path):
+    Image.new("RGB", (16, 16)).save(tmp_path / "a.jpg")
+    annotation = {"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9]}
+    (tmp_path / "a.json").write_text(json.dumps({
+        "categories": [{"id": 1, "name": "x"}], "images": [{"id": 1, "file_name": "a.jpg", "width": 16, "height": 16}],
+        "annotations": [{"id": 1, **annotation, "segmentation": segmentation},
+                        {"id": 2, **annotation, "segmentation": [[0, 0, 1e8, 0, 1e8, 1e8, 0, 1e8]]}]}))
+    data = read_coco(object_annotations_file=str(tmp_path / "a.json"), with_segmentation=True)
+    report = convert(data, ConversionConfig(image_folder=str(tmp_path), output_prefix=str(tmp_path / "train"), num_shards=1,
+                                            processes=1, max_bad_fraction=1.0, include_masks=True))
+    assert [finding.annotation_id for finding in report.skipped] == [1]
+    assert "segmentation" in report.skipped[0].reason
+    assert [(finding.annotation_id, finding.reason) for finding in report.fixed] == [
+        (2, "1 polygons of its segmentation clipped near the image")]
+    assert report.boxes == 1

@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -77,6 +78,9 @@ def test_label_maps(tmp_path):
         assert read(tmp_path, label_map_file=str(path)).class_names.category_ids == (3, 7)
     for content, message in (({"screw": 1}, "object 0 is of class 'nut'; the classes are screw"),
                              ({"nut": "1"}, "class 'nut' has id '1'"), ([], "wanted an object"),
+                             ({"nut": True}, "class 'nut' has id True"), ({"nut": 10**400}, "class 'nut' has id 100"),
+                             ({"nut": 1, " nut": 2}, "'nut' is the name of categories"),
+                             ({"nut": 1, "\ud800": 2}, "has name '.ud800', wanted text"),
                              ({"nut": 1, "bolt": 1}, "not ascending and distinct")):
         path.write_text(json.dumps(content))
         with pytest.raises(InputError, match=message):
@@ -92,10 +96,43 @@ def test_label_maps(tmp_path):
     (xml(("cat", 1, 2, 3, 4, 0), size=(20.5, 30)), "wanted whole numbers"),
     ("<annotation><object><name>cat</name></object></annotation>", "has no bndbox"),
     (xml(), "not a single box"),
+    (xml(("cat", 1, "1" * 5000, 3, 4, 0)), r"ymin is '1{10,}\.\.\.1{10,}', wanted a finite number"),
+    (xml(("cat", 1, 2, 3, 4, 0), size=("1" * 5000, 30)), r"its height is '1{10,}\.\.\.1{10,}', wanted a finite"),
+    (xml(("c&#10;at", 1, 2, 3, 4, 0)), r"has name 'c\\nat', wanted text of one line"),
+    ("<?xml version='1.0' encoding='klingon'?>" + xml(), "a.xml: declares the encoding 'klingon', which is unknown"),
+    ("<!DOCTYPE a [<!ENTITY b 'c'>]>" + xml(), "a.xml: declares entities"),
 ])
 def test_refuses(tmp_path, text, message):
     (tmp_path / "a.xml").write_text(text)
     with pytest.raises(InputError, match=message):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["gb2312", "gbk", "shift_jis", "utf-32"])
+def test_encodings_of_elsewhere(tmp_path, encoding):
+    text = f"<?xml version='1.0' encoding='{encoding}'?>" + xml(("猫", 1, 2, 3, 4, 0), name="猫.jpg")
+    (tmp_path / "a.xml").write_bytes(text.encode(encoding))
+    (tmp_path / "猫.jpg").touch()
+    data = read(tmp_path)
+    assert data.class_names.names == ("猫",)
+    assert data.images[0].file_name == "猫.jpg"
+
+
+def test_names_that_no_file_can_have(tmp_path):
+    (tmp_path / "a.xml").write_text(xml(("cat", 1, 2, 3, 4, 0), name="x" * 5000))
+    assert read(tmp_path).images[0].file_name == "x" * 5000  # absent, as the conversion will say
+    (tmp_path / "set.txt").write_text("y" * 5000)
+    with pytest.raises(InputError, match="1 of 1 images have no annotation file"):
+        read(tmp_path, image_set_file=str(tmp_path / "set.txt"))
+    with open(os.fsencode(tmp_path) + b"/\xff.xml", "w") as file:
+        file.write(xml(("cat", 1, 2, 3, 4, 0)))
+    with pytest.raises(InputError, match=r"an XML file has file name '\\udcff\.xml', wanted text .* UTF-8"):
+        read(tmp_path)
+
+
+def test_an_annotation_file_that_is_none(tmp_path):
+    os.mkfifo(tmp_path / "a.xml")
+    with pytest.raises(InputError, match=r"a\.xml: cannot be read \(it is a named pipe\)"):
         read(tmp_path)
 
 
