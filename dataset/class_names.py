@@ -6,6 +6,7 @@ Inside, classes are 0 .. K-1 in ascending order of the data set's own category i
 import json
 import re
 import unicodedata
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ class ClassNames:
         if list(self.category_ids) != sorted(set(self.category_ids)):
             raise InputError(f"class names: category ids {shown(list(self.category_ids))} are not ascending and distinct")
         if len(set(self.names)) < len(self.names):
-            name = next(name for name in self.names if self.names.count(name) > 1)
+            name = Counter(self.names).most_common(1)[0][0]
             ids = [number for number, other in zip(self.category_ids, self.names, strict=True) if other == name]
             raise InputError(f"class names: {shown(name)} is the name of categories {shown(ids)}, wanted distinct names: "
                              "give both the same id, or rename or delete one")
