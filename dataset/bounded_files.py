@@ -5,7 +5,7 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dataset.foreign_values import shown, told_with
 from object_detection.errors import InputError
@@ -19,16 +19,31 @@ _DEVICES = (stat.S_IFCHR, stat.S_IFBLK)
 def read_regular_file(path: str | os.PathLike) -> bytes:
     """The content of a regular file of at most `LARGEST_FILE_BYTES`.
 
-    What the path leads to is judged before it is opened: opening a pipe waits for a writer, reading a device need not
-    end. Raises OSError, with `strerror` as the reason.
+    Raises OSError, with `strerror` as the reason, also for a pipe, for whose writer one would wait, and a device, which need
+    not end.
     """
-    found = os.stat(path)
+    with open_regular_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"it is of {size} bytes; the limit is {LARGEST_FILE_BYTES}", str(path))
+        return file.read(LARGEST_FILE_BYTES)
+
+
+def open_regular_file(path: str | os.PathLike) -> BinaryIO:
+    """Open a file for reading; judged before, as some devices act upon being opened, and after. Raises OSError."""
+    _check_kind(os.stat(path), path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # nor is a pipe waited for that has taken its place
+    try:
+        _check_kind(os.fstat(descriptor), path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return open(descriptor, "rb")
+
+
+def _check_kind(found: os.stat_result, path: str | os.PathLike) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no regular file')}", str(path))
-    if found.st_size > LARGEST_FILE_BYTES:
-        raise OSError(errno.EFBIG, f"it is of {found.st_size} bytes; the limit is {LARGEST_FILE_BYTES}", str(path))
-    with open(path, "rb") as file:
-        return file.read(LARGEST_FILE_BYTES)
 
 
 def read_json(path: str, *, hasher: Any = None) -> Any:

@@ -10,7 +10,6 @@ import io
 import re
 import struct
 import warnings
-import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,15 +17,13 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from dataset.image_formats import FORMATS
+from dataset.image_formats import DECODING_ERRORS, FORMATS
 from dataset.stderr_capture import captured_stderr
 
 JPEG_QUALITY = 95
 LARGEST_IMAGE_PIXELS = 178_956_970  # as Pillow's own guard: half a GiB of RGB
 LONGEST_SIDE = 65_500  # that libjpeg writes and reads
 MOST_SCANS = 500  # each passes over the whole image: a small file could keep the decoder busy for hours
-_PILLOW_ERRORS = (OSError, SyntaxError, ValueError, TypeError, IndexError, EOFError, struct.error, zlib.error,
-                  OverflowError)
 
 _START_OF_IMAGE, _END_OF_IMAGE, _START_OF_SCAN = 0xD8, 0xD9, 0xDA
 _FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -221,7 +218,7 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> Checked
             raise
         except Image.UnidentifiedImageError as error:
             raise UnusableImage("is no image of a known format") from error
-        except (Image.DecompressionBombError, *_PILLOW_ERRORS) as error:
+        except DECODING_ERRORS as error:
             raise UnusableImage(f"cannot be decoded in full ({_first_line(str(error))})") from error
     buffer = io.BytesIO()
     rgb.save(buffer, "JPEG", quality=JPEG_QUALITY, subsampling=0)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dataset.annotations import AnnotatedDataSet, AnnotatedImage, Finding
+from dataset.foreign_values import storable_text
 from dataset.put_off_signals import PutOffSignals
 from dataset.report import Report, check_fractions, readable_report
 from dataset.shard_processes import CONTINUE, convert_shards
@@ -52,6 +53,7 @@ class ConversionConfig:
             raise InputError(f"--max_bad_fraction={self.max_bad_fraction}: wanted 0 to 1")
         if not Path(self.output_prefix).name or self.output_prefix.endswith("/"):
             raise InputError(f"--output_file_prefix={self.output_prefix}: wanted FOLDER/name")
+        storable_text(self.output_prefix, "--output_file_prefix")  # TensorFlow opens no other
         if not Path(self.image_folder).is_dir():
             raise InputError(f"{self.image_folder or 'image folder'}: no such folder; wanted the one with the images")
 

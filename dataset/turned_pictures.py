@@ -5,7 +5,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from dataset.image_formats import DECODING_ERRORS, FORMATS, exif_orientation, open_regular_file
+from dataset.bounded_files import open_regular_file
+from dataset.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
 
 
 def labelled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None:

@@ -163,7 +163,7 @@ def test_pipes_and_devices_are_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
     (tmp_path / "endless.jpg").symlink_to("/dev/zero")
     for name in ("pipe.jpg", "endless.jpg"):
-        with pytest.raises(InputError, match=f"{name}: cannot be decoded .no regular file"):
+        with pytest.raises(InputError, match=f"{name}: cannot be decoded .it is a (named pipe|device)"):
             read_image(str(tmp_path / name))
         with pytest.raises(InputError, match=f"{name}: no regular file but a pipe or a device; wanted an image"):
             find_images([str(tmp_path / name)])

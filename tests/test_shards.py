@@ -260,6 +260,16 @@ def test_boxes_with_broken_segmentations_are_skipped(place, segmentation):
     assert (report.boxes, report.skipped_count("box")) == (8, 1)
 
 
+def test_paths_with_bytes_that_are_no_utf8(place):
+    folder = place / "Bilder f\udcfcr"
+    folder.mkdir()
+    (place / "images").rename(folder / "images")
+    convert(read(place), config(place, image_folder=str(folder / "images")))
+    assert "Bilder f\\udcfcr" in (place / "out" / "train.report.json").read_text(encoding="utf-8")
+    with pytest.raises(InputError, match=r"has --output_file_prefix '.*f.udcfcr/train', wanted text"):
+        config(place, image_folder=str(folder / "images"), output_prefix=str(folder / "train"))
+
+
 def test_more_shards_than_images_are_written_when_asked_for_and_read(place):
     told = []
     convert(read(place), config(place, num_shards=12), say=told.append)
