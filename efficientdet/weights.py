@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.checkpoint import Description, checkpoint_prefix, read_arrays, read_description
+from efficientdet.checkpoint import Description, checkpoint_prefix, read_whole
 from efficientdet.presets import NVIDIA_CONVENTIONS
 from model.detector import named_variables
 from model.import_weights import check_against, from_nvidia, is_object_based, model_arrays
@@ -56,7 +56,7 @@ def stored_conventions(description: Description) -> dict[str, Any]:
 def read_source(path: str) -> Source:
     """Read a checkpoint; a prefix, one of its files, or a folder."""
     prefix = checkpoint_prefix(path)
-    return Source(prefix, read_arrays(prefix), read_description(prefix))
+    return Source(prefix, *read_whole(prefix))
 
 
 def load_weights(network: keras.Model, source: Source, *, class_names: ClassNames, averaged: bool = True) -> None:

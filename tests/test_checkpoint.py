@@ -1,11 +1,25 @@
+import dataclasses
+import json
 import os
 import shutil
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from sudden_death import each_moment
 
-from efficientdet.checkpoint import Description, checkpoint_prefix, read_arrays, read_description, write_arrays
+from efficientdet import checkpoint
+from efficientdet.bundle_files import remove_unused_data_files
+from efficientdet.checkpoint import (
+    Description,
+    checkpoint_prefix,
+    read_arrays,
+    read_description,
+    read_whole,
+    write_arrays,
+)
 from object_detection.errors import InputError
 
 DESCRIPTION = Description(model_name="efficientdet-d0", hparams={"image_size": 64, "aspect_ratios": [[1.0, 1.0]]},
@@ -39,6 +53,147 @@ def test_one_that_is_there_is_replaced(tmp_path):
     write(tmp_path / "ckpt")
     write(tmp_path / "ckpt", {"b": np.float32(1)})
     assert read_arrays(str(tmp_path / "ckpt")) == {"b": 1}
+
+WHOLE = {"value": np.float32([1, 1]), "global_step": np.int64(3)}
+OTHER = {"value": np.float32([2, 2, 2]), "global_step": np.int64(4)}
+THERE_BEFORE = {}  # kind -> what is done to a checkpoint of today to make it one of that kind
+
+
+def before(kind):
+    def register(change):
+        THERE_BEFORE[kind] = change
+        return change
+    return register
+
+
+@before("of today")
+def _(prefix):
+    pass
+
+
+@before("of an earlier version")
+def without_what_is_new(prefix):
+    content = json.loads(Path(f"{prefix}.json").read_text())
+    for key in ("bundles", "checksum", "replaces", "save_number", "continues"):
+        content.pop(key, None)
+    Path(f"{prefix}.json").write_text(json.dumps(content))
+
+
+@before("of another tool")
+def _(prefix):
+    Path(f"{prefix}.json").unlink()
+
+
+@before("left by a kill")
+def _(prefix):
+    description = dataclasses.replace(DESCRIPTION, weights="whole")
+    for _ in each_moment(lambda number: write_arrays(str(prefix), WHOLE, description)):
+        if Path(f"{prefix}.index").read_bytes()[4] == 2:
+            return
+    raise AssertionError("was never of two data files")
+
+
+@pytest.fixture
+def quick_disk(monkeypatch):
+    """What is killed here is no computer."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.mark.parametrize("kind", THERE_BEFORE)
+def test_killed_at_any_moment_over_another_one_leaves_either_whole(tmp_path, kind, quick_disk):
+    old, new = (dataclasses.replace(DESCRIPTION, weights=weights) for weights in ("whole", "other"))
+    (tmp_path / "there").mkdir()
+    write_arrays(str(tmp_path / "there" / "emackpt-best"), WHOLE, old)
+    THERE_BEFORE[kind](tmp_path / "there" / "emackpt-best")
+    seen = []
+
+    def write_over(number):
+        write_arrays(str(tmp_path / str(number) / "emackpt-best"), OTHER, new)
+
+    def prepared():
+        for number in range(1, 1000):
+            shutil.copytree(tmp_path / "there", tmp_path / str(number))
+            yield number
+
+    prepare = prepared()
+    next(prepare)
+    for number, _calls in each_moment(write_over):
+        prefix = tmp_path / str(number) / "emackpt-best"
+        assert checkpoint_prefix(prefix.parent) == tf.train.latest_checkpoint(str(prefix.parent)) == str(prefix)
+        arrays, description = read_whole(prefix)
+        reader = tf.train.load_checkpoint(str(prefix))  # what TensorFlow's own tools see
+        theirs = {name: reader.get_tensor(name) for name in WHOLE}
+        seen.append(theirs["value"][0])
+        for found in (arrays, theirs):
+            wanted = WHOLE if seen[-1] == 1 else OTHER
+            assert {name: found[name].tolist() for name in found} == {name: wanted[name].tolist() for name in wanted}
+        expected = new if seen[-1] == 2 else None if kind == "of another tool" else old
+        assert description == expected
+        write_arrays(str(prefix), OTHER, new)  # and nothing is left of the death
+        assert sorted(os.listdir(prefix.parent)) == [
+            "checkpoint", "emackpt-best.data-00000-of-00001", "emackpt-best.index", "emackpt-best.json"]
+        assert read_description(prefix) == new
+        assert "replaces" not in json.loads(Path(f"{prefix}.json").read_text())
+        next(prepare)
+    assert seen == sorted(seen)  # old, and from some moment on new
+    assert set(seen) == {1, 2}
+    assert len(seen) > 10
+
+
+def test_killed_at_any_moment_of_a_first_writing_leaves_none_or_it(tmp_path, quick_disk):
+    for number, _ in each_moment(lambda number: write_arrays(str(tmp_path / str(number) / "ckpt"), WHOLE, DESCRIPTION)):
+        folder = tmp_path / str(number)
+        if (folder / "ckpt.index").exists():
+            assert read_whole(folder / "ckpt") == (WHOLE | {"value": pytest.approx(WHOLE["value"])}, DESCRIPTION)
+        elif folder.exists():
+            with pytest.raises(InputError, match="no checkpoint in this folder"):
+                checkpoint_prefix(folder)
+
+
+def test_read_while_another_process_replaces_it(tmp_path, monkeypatch):
+    """Arrays of the one and the description of the other are read again."""
+    old, new = (dataclasses.replace(DESCRIPTION, weights=weights) for weights in ("whole", "other"))
+    write_arrays(str(tmp_path / "ckpt"), WHOLE, old)
+    read, calls = checkpoint.read_arrays, []
+
+    def replaced_after_reading(prefix):
+        arrays = read(prefix)
+        if not calls:
+            calls.append(prefix)
+            write_arrays(str(prefix), OTHER, new)
+        return arrays
+
+    monkeypatch.setattr(checkpoint, "read_arrays", replaced_after_reading)
+    arrays, description = read_whole(tmp_path / "ckpt")
+    assert (arrays["global_step"], description) == (4, new)
+
+
+def full(folder):
+    (folder / "filler").write_bytes(bytes(200_000 - 4096 * 8))
+
+
+def read_only(folder):
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+
+
+@pytest.mark.parametrize(("hinder", "message"), [(full, "no space left on device"), (read_only, "Read-only file system")])
+def test_full_or_read_only_disk(tmp_path, hinder, message):
+    if os.geteuid() != 0:
+        pytest.skip("needs a file system of its own: root")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200000", "tmpfs", str(tmp_path)], capture_output=True).returncode:
+        pytest.skip("cannot mount a file system here")
+    try:
+        write(tmp_path / "ckpt-final")
+        hinder(tmp_path)
+        there = sorted(os.listdir(tmp_path))
+        with pytest.raises(InputError, match=f"ckpt-final: cannot be written .*{message}.*before it are whole") as caught:
+            write(tmp_path / "ckpt-final", {"b": np.zeros(20_000, np.float32)})
+        assert "\n" not in str(caught.value)
+        assert read_whole(tmp_path / "ckpt-final")[1] == DESCRIPTION
+        assert read_arrays(tmp_path / "ckpt-final").keys() == ARRAYS.keys()
+        assert sorted(os.listdir(tmp_path)) == there
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 def test_a_write_that_fails_leaves_the_old_one_whole(tmp_path, monkeypatch):
@@ -137,3 +292,28 @@ def test_nothing_there(tmp_path):
     (tmp_path / "README").touch()
     with pytest.raises(InputError, match="it holds README"):
         checkpoint_prefix(tmp_path)
+
+
+@pytest.mark.parametrize("count", [1, 2, 127, 300])
+def test_data_files_that_are_read_stay(tmp_path, count):
+    """Of another tool's bundle with any number of them."""
+    head = b"\0\0\x07\x08" + (bytes([count]) if count < 128 else bytes([count & 127 | 128, count >> 7])) + b"\x1a\2\x08\1"
+    (tmp_path / "a.index").write_bytes(head)
+    for total in (1, count, 3):
+        (tmp_path / f"a.data-00000-of-{total:05d}").touch()
+    remove_unused_data_files(tmp_path / "a")
+    left = [file.name for file in tmp_path.glob("a.data-*")]
+    assert f"a.data-00000-of-{count:05d}" in left
+    assert len(left) == 1 or count > 127
+
+
+def test_three_data_files_of_another_tool_are_replaced(tmp_path):
+    for number in range(3):
+        tf.raw_ops.SaveV2(prefix=str(tmp_path / str(number)), tensor_names=[str(number)], shape_and_slices=[""],
+                          tensors=[tf.constant(number)])
+    tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=[str(tmp_path / str(number)) for number in range(3)],
+                                  destination_prefix=str(tmp_path / "a"))
+    assert len(list(tmp_path.glob("a.data-*-of-00003"))) == 3
+    write(tmp_path / "a")
+    assert read_arrays(tmp_path / "a").keys() == ARRAYS.keys()
+    assert sorted(os.listdir(tmp_path)) == ["a.data-00000-of-00001", "a.index", "a.json", "checkpoint"]
