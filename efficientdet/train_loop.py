@@ -129,7 +129,7 @@ class _Training:
         config = self.config
         self.state = initial_state(config, precision=self.runtime.precision, world=self.world, say=self.journal.say)
         self.state.align()
-        resume(self.state, config, images_a_step=self.images_a_step, say=self.journal.say)
+        resume(self.state, config, store=self.store, images_a_step=self.images_a_step, say=self.journal.say)
         self.first_step = self.state.step
         self._announce()
         self.step = build_train_step(self.state.detector, self.state.optimizer, self.state.average,
@@ -390,9 +390,10 @@ class _Training:
         if self.config.on_nan != "rollback" or rollbacks > _MOST_ROLLBACKS:
             raise error
         self.journal.say(f"warning: {error}")
-        for source in self.store.readable():
+        for source in self.store.readable_lineage():
             if not isinstance(source, InputError):
-                go_on_from(self.state, source, self.config, images_a_step=self.images_a_step, say=self.journal.say)
+                go_on_from(self.state, source, self.config, store=self.store, images_a_step=self.images_a_step,
+                           say=self.journal.say)
                 break
         else:
             raise error

@@ -43,15 +43,14 @@ def is_checkpoint(backbone_init: str | None) -> bool:
     return bool(backbone_init) and backbone_init != PRETRAINED_BACKBONE and not backbone_init.endswith(".h5")
 
 
-def resume(state: TrainingState, config: TrainingConfig, *, images_a_step: int, say: Say) -> None:
-    """Go on as `--resume` says: from the newest checkpoint in model_dir that is whole, from one by name, or not at all.
+def resume(state: TrainingState, config: TrainingConfig, *, store: CheckpointStore, images_a_step: int, say: Say) -> None:
+    """Go on as `--resume` says: from the newest checkpoint in the store that is whole, from one by name, or not at all.
 
     With another batch or number of ranks the count of images seen is kept; the step follows from it.
     """
     state.standing.images_a_step, state.standing.ranks = images_a_step, state.world.size
     if config.benchmark:
         return
-    store = CheckpointStore(config.model_dir)
     source = None
     if config.resume == "auto":
         source = _newest(store, say=say)
@@ -60,18 +59,23 @@ def resume(state: TrainingState, config: TrainingConfig, *, images_a_step: int, 
     elif state.world.is_first and (aside := store.put_aside()):
         say(f"starts anew; the checkpoints of the training before are in {aside}")
     if source is not None:
-        go_on_from(state, source, config, images_a_step=images_a_step, say=say)
+        go_on_from(state, source, config, store=store, images_a_step=images_a_step, say=say)
     steps = state.world.gather(state.step)  # all have read, or looked: from here on the first may write
     if len(set(steps)) > 1:
         raise InputError(f"{config.model_dir}: the ranks find checkpoints of different steps there ({_some(steps)}); wanted "
                          "a folder that all machines share")
 
 
-def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, images_a_step: int, say: Say) -> None:
-    """Put a checkpoint's numbers into the state. Raises InputError where it is another training's."""
+def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, store: CheckpointStore, images_a_step: int,
+               say: Say) -> None:
+    """Put a checkpoint's numbers into the state; what the store saves from here on continues it.
+
+    Raises InputError where it is another training's.
+    """
     if source.class_names != config.class_names:
         raise InputError(f"{source.prefix}: was written for other classes; use another --model_dir or remove it")
     state.restore(source.arrays, source.description.run, prefix=source.prefix)
+    store.goes_on_from(source.prefix)
     standing = state.standing
     say(f"resumes from {source.prefix} after step {state.step}, {standing.images_seen} images")
     if standing.images_a_step != images_a_step:
@@ -89,8 +93,8 @@ def _newest(store: CheckpointStore, *, say: Say) -> Source | None:
             say(f"warning: {found}; takes the one before")
         else:
             return found
-    if store.steps():
-        raise InputError(f"{store.folder}: none of its {len(store.steps())} checkpoints can be read; remove them, or say "
+    if names := store.names():
+        raise InputError(f"{store.folder}: none of its {len(names)} checkpoints can be read; remove them, or say "
                          "--resume=never")
     return None
 

@@ -2,12 +2,12 @@
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
 import keras
 import numpy as np
 
-from efficientdet.checkpoint import Description
+from efficientdet.description import Description
 from efficientdet.distributed import World, average_over_ranks, is_batch_statistic
 from efficientdet.optimizer import ClippedSGD, inner_optimizer
 from efficientdet.weight_average import WeightAverage
@@ -31,6 +31,22 @@ class Standing:
     evaluations_since_best: int = 0
     rate_factor: float = 1.0  # halved by each rollback
     rollbacks: int = 0
+
+    @classmethod
+    def from_json(cls, content: Mapping, *, where: str) -> "Standing":
+        """As a checkpoint's description holds it. Raises InputError, with `where`, for anything else."""
+        kinds = {item.name: item.type for item in fields(cls)}
+        for name, value in content.items():
+            kind = kinds.get(name)
+            fits = kind is not None and isinstance(value, (int, float) if kind is float else kind)
+            if not fits or (isinstance(value, bool) and kind is not bool):
+                raise InputError(f"{where}: {name} of run is {value!r}; wanted "
+                                 + (kind.__name__ if kind else f"only {', '.join(kinds)}"))
+        standing = cls(**content)
+        if standing.images_seen < 0 or standing.ranks < 1:
+            raise InputError(f"{where}: run has {standing.images_seen} images_seen and {standing.ranks} ranks; wanted at "
+                             "least 0 and 1")
+        return standing
 
 
 @dataclass
@@ -90,7 +106,7 @@ class TrainingState:
 
     def restore(self, arrays: Mapping[str, np.ndarray], standing: Mapping, *, prefix: str) -> None:
         """Put a checkpoint's arrays back; raises InputError naming one that is missing or of another shape."""
-        self.standing = Standing(**standing)
+        self.standing = Standing.from_json(standing, where=prefix)
         self._assign(_for_rank(arrays, self.world, saved_by=self.standing.ranks), prefix=prefix)
         self.step = int(arrays["global_step"])
 

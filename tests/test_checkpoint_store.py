@@ -1,0 +1,473 @@
+"""Which of a training's checkpoints is the newest, which stay, and which can be read."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sudden_death import each_moment
+
+from efficientdet import checkpoint
+from efficientdet.bundle_files import remove_bundle
+from efficientdet.checkpoint import (
+    Description,
+    checkpoint_prefix,
+    read_description,
+    read_whole,
+    write_arrays,
+)
+from efficientdet.checkpoint_store import CheckpointStore, read_checkpoint
+from object_detection.errors import InputError
+
+IMAGES_A_STEP = 8
+
+
+def arrays_of(step):
+    return {"value": np.float32([step]), "global_step": np.int64(step)}
+
+
+def describe(step, *, images=None):
+    return Description(model_name="efficientdet-d0", hparams={}, categories=[{"id": 7, "name": "cow"}],
+                       weights="raw and averaged", global_step=step,
+                       run={"images_seen": step * IMAGES_A_STEP if images is None else images, "images_a_step": IMAGES_A_STEP})
+
+
+def save(store, *steps, images=None):
+    for step in steps:
+        store.save(arrays_of(step), describe(step, images=images))
+
+
+def resumed(folder, name):
+    """A store of a training that goes on from a checkpoint."""
+    store = CheckpointStore(folder)
+    store.goes_on_from(read_checkpoint(str(folder / name)).prefix)
+    return store
+
+
+def found(sources):
+    """Names of those that can be read, and messages."""
+    return [str(source) if isinstance(source, InputError) else Path(source.prefix).name for source in sources]
+
+
+def steps_in(folder):
+    return sorted(int(file.stem.split("-")[1]) for file in folder.glob("ckpt-*.index") if file.stem != "ckpt-final")
+
+
+def without_order(folder):
+    """As earlier versions left them."""
+    for path in folder.glob("*.json"):
+        content = json.loads(path.read_text())
+        for key in ("save_number", "continues", "bundles", "checksum"):
+            content.pop(key, None)
+        path.write_text(json.dumps(content))
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """Saved after steps 200, 300, 400."""
+    folder = tmp_path_factory.mktemp("template")
+    save(CheckpointStore(folder), 200, 300, 400)
+    return folder
+
+
+@pytest.fixture
+def folder(template, tmp_path):
+    return Path(shutil.copytree(template, tmp_path / "model_dir"))
+
+
+def newest_everywhere(folder, name):
+    """The program, a new process, TensorFlow and `ckpt` agree."""
+    assert next(iter(found(CheckpointStore(folder).readable()))) == name
+    assert CheckpointStore(folder).names()[0] == name
+    assert Path(checkpoint_prefix(folder)).name == name
+    assert Path(tf.train.latest_checkpoint(str(folder))).name == name
+    arrays, description = read_whole(folder / "ckpt")
+    assert arrays["global_step"] == description.global_step == int(name.split("-")[1])
+    assert description.save_number == read_description(folder / name).save_number
+
+
+# which is the newest, and which stay
+
+
+def test_the_last_three_stay(tmp_path):
+    store = CheckpointStore(tmp_path)
+    save(store, 1, 2, 3, 4)
+    assert steps_in(tmp_path) == [2, 3, 4]
+    newest_everywhere(tmp_path, "ckpt-4")
+    assert found(store.readable()) == found(store.readable_lineage()) == ["ckpt-4", "ckpt-3", "ckpt-2"]
+
+
+@pytest.mark.parametrize("age", ["of today", "of an earlier version"])
+def test_steps_that_became_fewer_are_still_later(folder, age):
+    """A batch four times as large: 400 steps are 100, and 110, 120, 130 are later."""
+    if age != "of today":
+        without_order(folder)
+    store = resumed(folder, "ckpt-400")
+    for step in (110, 120, 130):
+        save(store, step, images=4 * step * IMAGES_A_STEP)
+        newest_everywhere(folder, f"ckpt-{step}")
+    assert steps_in(folder) == [110, 120, 130]
+    assert found(store.readable_lineage()) == ["ckpt-130", "ckpt-120", "ckpt-110"]
+
+
+@pytest.mark.parametrize("age", ["of today", "of an earlier version"])
+def test_resumed_from_an_older_one_goes_on_from_there(folder, age):
+    if age != "of today":
+        without_order(folder)
+    store = resumed(folder, "ckpt-200")
+    assert found(store.readable_lineage()) == ["ckpt-200"]  # not 400: a rollback before the first save
+    save(store, 210)
+    newest_everywhere(folder, "ckpt-210")
+    assert found(store.readable_lineage()) == ["ckpt-210", "ckpt-200"]
+    assert steps_in(folder) == [200, 210, 300, 400]
+    again = resumed(folder, "ckpt-210")  # a new process
+    assert found(again.readable_lineage()) == ["ckpt-210", "ckpt-200"]
+    save(again, 220)
+    assert steps_in(folder) == [200, 210, 220, 400]
+    save(again, 230)
+    assert steps_in(folder) == [210, 220, 230]
+    newest_everywhere(folder, "ckpt-230")
+
+
+def test_where_the_newest_is_damaged_its_own_past_comes_before_another_s(folder):
+    save(resumed(folder, "ckpt-200"), 210)
+    damage(folder / "ckpt-210.data-00000-of-00001")
+    messages = found(CheckpointStore(folder).readable())
+    assert "ckpt-210: cannot be read as a checkpoint" in messages[0]
+    assert messages[1:] == ["ckpt-200", "ckpt-400", "ckpt-300"]
+
+
+def test_the_same_step_again_takes_the_place_of_the_other(folder):
+    store = resumed(folder, "ckpt-200")
+    store.save({**arrays_of(300), "value": np.float32([-1])}, describe(300))
+    newest_everywhere(folder, "ckpt-300")
+    assert read_whole(folder / "ckpt-300")[0]["value"] == [-1]
+    assert found(store.readable_lineage()) == ["ckpt-300", "ckpt-200"]
+    assert found(resumed(folder, "ckpt-400").readable_lineage()) == ["ckpt-400"]  # the 300 that it continued is gone
+    save(store, 300)  # a third time, and over itself
+    assert found(resumed(folder, "ckpt-300").readable_lineage()) == ["ckpt-300", "ckpt-200"]
+    assert not list(folder.glob("*-of-00002"))
+
+
+def test_a_rollback_goes_back_from_what_was_rolled_back_to(folder):
+    store = resumed(folder, "ckpt-400")
+    save(store, 410, 420)
+    damage(folder / "ckpt-420.data-00000-of-00001")
+    assert found(store.readable_lineage())[1:] == ["ckpt-410", "ckpt-400"]
+    store.goes_on_from(folder / "ckpt-410")
+    assert found(store.readable_lineage()) == ["ckpt-410", "ckpt-400"]
+    save(store, 411)
+    assert found(store.readable_lineage()) == ["ckpt-411", "ckpt-410", "ckpt-400"]
+    assert read_description(folder / "ckpt-411").continues == "ckpt-410"
+
+
+def test_other_ranks_see_the_lineage_that_the_first_writes(folder):
+    first, second = (resumed(folder, "ckpt-200") for _ in range(2))
+    save(first, 210)
+    assert found(second.readable_lineage()) == found(first.readable_lineage()) == ["ckpt-210", "ckpt-200"]
+
+
+def test_resumed_from_another_folder(folder, tmp_path):
+    store = CheckpointStore(tmp_path / "new")
+    store.goes_on_from(f"{folder}/ckpt-300")
+    assert found(store.readable_lineage()) == ["ckpt-300", "ckpt-200"]
+    save(store, 310)
+    assert found(store.readable_lineage()) == ["ckpt-310", "ckpt-300", "ckpt-200"]
+    assert read_description(tmp_path / "new" / "ckpt-310").continues == ""
+    assert steps_in(folder) == [200, 300, 400]
+
+
+def test_the_same_folder_by_another_path(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    store = CheckpointStore(folder)
+    store.goes_on_from(f"{folder.name}/ckpt-200")
+    save(store, 210)
+    assert read_description(folder / "ckpt-210").continues == "ckpt-200"
+
+
+def test_copies_have_the_same_order(folder, tmp_path):
+    save(resumed(folder, "ckpt-400"), 110)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for number, file in enumerate(sorted(folder.iterdir())):
+        shutil.copyfile(file, copy / file.name)
+        os.utime(copy / file.name, (1000 - number, 1000 - number))
+    assert CheckpointStore(copy).names() == CheckpointStore(folder).names()
+    newest_everywhere(copy, "ckpt-110")
+
+
+def test_of_earlier_versions_the_state_file_then_images_then_time_decide(folder):
+    without_order(folder)
+    assert CheckpointStore(folder).names() == ["ckpt-400", "ckpt-300", "ckpt-200"]
+    (folder / "checkpoint").write_text('model_checkpoint_path: "ckpt-200"\n')
+    assert CheckpointStore(folder).names() == ["ckpt-200", "ckpt-400", "ckpt-300"]
+    assert checkpoint_prefix(folder) == str(folder / "ckpt-200")
+    (folder / "checkpoint").write_bytes(b"\xff\x00 no text")
+    assert CheckpointStore(folder).names()[0] == "ckpt-400"
+    for name, seconds in (("ckpt-200", 3), ("ckpt-300", 2), ("ckpt-400", 1)):
+        content = json.loads((folder / f"{name}.json").read_text())
+        (folder / f"{name}.json").write_text(json.dumps({**content, "run": {}}))
+        os.utime(folder / f"{name}.index", (seconds, seconds))
+    assert CheckpointStore(folder).names() == ["ckpt-200", "ckpt-300", "ckpt-400"]
+
+
+def test_the_end_is_the_newest_and_the_best_never(folder):
+    write_arrays(str(folder / "ckpt-final"), arrays_of(400), describe(400))
+    write_arrays(str(folder / "emackpt-best"), arrays_of(400), describe(400), newest=False)
+    assert checkpoint_prefix(folder) == str(folder / "ckpt-final")
+    (folder / "checkpoint").unlink()
+    assert checkpoint_prefix(folder) == str(folder / "ckpt-final")
+    assert CheckpointStore(folder).names() == ["ckpt-400", "ckpt-300", "ckpt-200"]
+    save(resumed(folder, "ckpt-400"), 500)
+    newest_everywhere(folder, "ckpt-500")
+
+
+def test_one_that_is_removed_while_the_folder_is_looked_through(folder, monkeypatch):
+    """By a training, under the eyes of eval.py."""
+    read = checkpoint.read_description
+
+    def removed_meanwhile(prefix):
+        if Path(prefix).name == "ckpt-200":
+            remove_bundle(Path(prefix))
+        return read(prefix)
+
+    monkeypatch.setattr(checkpoint, "read_description", removed_meanwhile)
+    assert checkpoint_prefix(folder) == str(folder / "ckpt-400")
+
+
+def test_names_of_others_are_left_alone(folder):
+    for name in ("ckpt-200-mine.index", "ckpt-7.json.bak", "ckpt-mine.json", "ckpt-8"):
+        (folder / name).write_text("mine")
+    for name in ("ckpt-9.json", "ckpt-9.data-00000-of-00001", "ckpt-9.data-00001-of-00002"):
+        (folder / name).write_text("of a save that was killed")
+    save(CheckpointStore(folder), 500)
+    assert {file.name for file in folder.iterdir() if file.read_bytes() == b"mine"} == {
+        "ckpt-200-mine.index", "ckpt-7.json.bak", "ckpt-mine.json", "ckpt-8"}
+    assert not list(folder.glob("ckpt-9*"))
+
+
+def test_put_aside(folder):
+    aside = CheckpointStore(folder).put_aside()
+    assert os.listdir(folder) == [aside.name]
+    newest_everywhere(aside, "ckpt-400")
+    assert CheckpointStore(folder).put_aside() is None
+
+
+# damage
+
+
+def damage(path, *, old=None, new=None):
+    """Flip a bit in the middle, or exchange some bytes; in a file of its own, as `ckpt` may be a second name of it."""
+    content = bytearray(path.read_bytes())
+    if old is None:
+        content[len(content) // 2] ^= 1
+    else:
+        assert old in content
+        content = content.replace(old, new)
+    path.unlink()
+    path.write_bytes(content)
+
+
+def cut(folder):
+    (folder / "ckpt-400.json").write_text((folder / "ckpt-400.json").read_text()[:-20])
+
+
+def another_number(folder):
+    damage(folder / "ckpt-400.json", old=b'"images_seen": 3200', new=b'"images_seen": 3201')
+
+
+def another_s_description(folder):
+    shutil.copyfile(folder / "ckpt-300.json", folder / "ckpt-400.json")
+
+
+def another_s_bundle(folder):
+    for suffix in (".index", ".data-00000-of-00001"):
+        (folder / f"ckpt-400{suffix}").unlink()
+        shutil.copyfile(folder / f"ckpt-300{suffix}", folder / f"ckpt-400{suffix}")
+
+
+def another_s_bundle_of_an_earlier_version(folder):
+    without_order(folder)
+    another_s_bundle(folder)
+
+
+def no_description(folder):
+    (folder / "ckpt-400.json").unlink()
+
+
+def by_hand(key, value):
+    def change(folder):
+        path = folder / "ckpt-400.json"
+        content = json.loads(path.read_text())
+        del content["checksum"]
+        path.write_text(json.dumps({**content, key: value}))
+    return change
+
+
+DAMAGES = {
+    "cut": (cut, "is no description of a checkpoint"),
+    "another number": (another_number, "its checksum says that it has changed since it was written"),
+    "description of another": (another_s_description, r"does not belong to .*ckpt-400.index"),
+    "bundle of another": (another_s_bundle, r"does not belong to .*ckpt-400.index"),
+    "bundle of another, earlier version": (another_s_bundle_of_an_earlier_version,
+                                           r"ckpt-400: its arrays are those after step 300, .*json is of step 400"),
+    "no description": (no_description, "is no checkpoint of a training that could go on"),
+    "run is no mapping": (by_hand("run", []), r"run is \[\]; wanted dict"),
+    "unknown in run": (by_hand("run", {"speed": 1}), "speed of run is 1; wanted only images_seen, images_a_step"),
+    "word in run": (by_hand("run", {"images_seen": "many"}), "images_seen of run is 'many'; wanted int"),
+    "yes in run": (by_hand("run", {"rollbacks": True}), "rollbacks of run is True; wanted int"),
+    "no ranks": (by_hand("run", {"ranks": 0}), "and 0 ranks; wanted at least 0 and 1"),
+    "step is a word": (by_hand("global_step", "400"), "global_step is '400'; wanted int"),
+    "category without name": (by_hand("categories", [{"id": 1}]), r"a category is \{'id': 1\}; wanted an id and a name"),
+    "bit of the data": (lambda folder: damage(folder / "ckpt-400.data-00000-of-00001"), "cannot be read as a checkpoint"),
+    "bit of the index": (lambda folder: damage(folder / "ckpt-400.index"), "does not belong to"),
+    "empty index": (lambda folder: (damage(folder / "ckpt-400.index"), (folder / "ckpt-400.index").write_bytes(b"")),
+                    "does not belong to"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_told_in_a_line_and_the_one_before_is_taken(folder, name):
+    change, message = DAMAGES[name]
+    change(folder)
+    results = list(CheckpointStore(folder).readable())
+    [error] = [result for result in results if isinstance(result, InputError)]
+    assert results[0] is error or name == "no description"
+    assert "\n" not in str(error)
+    with pytest.raises(InputError, match=message):
+        raise error
+    assert [Path(result.prefix).name for result in results if result is not error] == ["ckpt-300", "ckpt-200"]
+    with pytest.raises(InputError, match=f"{message}|cannot be read as a checkpoint"):
+        read_checkpoint(str(folder / "ckpt-400"))
+
+
+def test_damaged_ones_do_not_hold_the_places_of_whole_ones(folder):
+    cut(folder)
+    save(resumed(folder, "ckpt-300"), 310, 320)
+    assert steps_in(folder) == [300, 310, 320]
+
+
+def test_changed_by_hand_without_the_checksum_is_fine(folder):
+    by_hand("categories", [{"id": 7, "name": "ox"}])(folder)
+    assert read_checkpoint(str(folder / "ckpt-400")).class_names.names == ("ox",)
+
+
+# kills and disks
+
+
+def test_killed_at_any_moment_of_a_save(template, tmp_path):
+    """Over a checkpoint of the same step, with an older one to remove."""
+    def prepared():
+        for number in range(1, 1000):
+            shutil.copytree(template, tmp_path / str(number))
+            stores.append(resumed(tmp_path / str(number), "ckpt-200"))
+            yield
+
+    def save_again(number):
+        stores[-1].save({**arrays_of(300), "value": np.float32([-1])}, describe(300, images=1))
+
+    stores, seen = [], []
+    prepare = prepared()
+    next(prepare)
+    for number, _ in each_moment(save_again):
+        folder = tmp_path / str(number)
+        results = list(CheckpointStore(folder).readable())
+        assert not [result for result in results if isinstance(result, InputError)]
+        newest = results[0].arrays["global_step"], results[0].arrays["value"][0], results[0].description.run["images_seen"]
+        assert newest in ((400, 400, 3200), (300, -1, 1))
+        seen.append(newest[0])
+        arrays, description = read_whole(folder / "ckpt")
+        assert (arrays["value"][0], description.run["images_seen"]) in ((400, 3200), (-1, 1))
+        read_whole(tf.train.latest_checkpoint(str(folder)))
+        assert Path(checkpoint_prefix(folder)).name == Path(results[0].prefix).name
+        save(resumed(folder, Path(results[0].prefix).name), 500)
+        newest_everywhere(folder, "ckpt-500")
+        assert not [name for name in os.listdir(folder) if name.startswith(".")]
+        for index in folder.glob("*.index"):  # no data file that is not read
+            assert len(list(folder.glob(f"{index.stem}.data-*"))) == index.read_bytes()[4]
+        next(prepare)
+    assert set(seen) == {300, 400}
+    assert seen == sorted(seen, reverse=True)
+
+
+def test_killed_while_one_is_removed(template, tmp_path):
+    def prepared():
+        for number in range(1, 1000):
+            shutil.copytree(template, tmp_path / str(number))
+            yield
+
+    prepare = prepared()
+    next(prepare)
+    for number, _ in each_moment(lambda number: save(CheckpointStore(tmp_path / str(number)), 500)):
+        folder = tmp_path / str(number)
+        assert not [result for result in CheckpointStore(folder).readable() if isinstance(result, InputError)]
+        save(CheckpointStore(folder), 600)
+        assert not [file.name for file in folder.glob("ckpt-[0-9]*") if not file.with_suffix(".index").exists()]
+        assert len(steps_in(folder)) == 3
+        next(prepare)
+
+
+def test_where_the_file_system_has_no_hard_links(tmp_path, monkeypatch):
+    def refused(source, target):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    store = CheckpointStore(tmp_path)
+    for step in (1, 2, 3, 3, 4):
+        save(store, step)
+        newest_everywhere(tmp_path, f"ckpt-{step}")
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+def test_with_hard_links_the_second_name_takes_no_room(folder):
+    save(CheckpointStore(folder), 400)
+    assert (folder / "ckpt.data-00000-of-00001").samefile(folder / "ckpt-400.data-00000-of-00001")
+
+
+@pytest.mark.parametrize("call", ["link and copy", "remove"])
+def test_a_folder_that_becomes_read_only_meanwhile_is_one_line(folder, monkeypatch, call):
+    def refused(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    if call == "remove":
+        monkeypatch.setattr("efficientdet.checkpoint_store.remove_bundle", refused)
+    else:
+        monkeypatch.setattr(os, "link", refused)
+        monkeypatch.setattr(shutil, "copyfile", refused)
+    with pytest.raises(InputError, match=r"model_dir.*\(Read-only file system\)") as caught:
+        save(CheckpointStore(folder), 500)
+    assert "\n" not in str(caught.value)
+    assert not [result for result in CheckpointStore(folder).readable() if isinstance(result, InputError)]
+    read_whole(folder / "ckpt")
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_last_ones_whole(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("needs a file system of its own: root")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(tmp_path)], capture_output=True).returncode:
+        pytest.skip("cannot mount a file system here")
+    try:
+        store, size = CheckpointStore(tmp_path), 1000
+        step, error = 0, None
+        while error is None:
+            step, size = step + 1, size * 2
+            try:
+                store.save({**arrays_of(step), "more": np.zeros(size, np.uint8)}, describe(step))
+            except InputError as caught:
+                error = str(caught)
+        assert f"ckpt-{step}: cannot be written (no space left on device); the checkpoints before it are whole" in error
+        assert step > 3
+        newest_everywhere(tmp_path, f"ckpt-{step - 1}")
+        assert len([result for result in CheckpointStore(tmp_path).readable() if not isinstance(result, InputError)]) == 3
+        assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)

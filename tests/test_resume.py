@@ -1,0 +1,102 @@
+"""Trainings of the miniature network that go on: with another batch, from an older checkpoint, after a rollback."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from drawn_records import draw_records
+from miniature import miniature_detector
+
+from efficientdet import export, guards, restore, training_start
+from efficientdet.checkpoint import checkpoint_prefix, read_arrays
+from efficientdet.checkpoint_store import CheckpointStore
+from efficientdet.config import TrainingConfig
+from efficientdet.hyperparameters import height_and_width, hyperparameters_of
+from efficientdet.train_loop import train
+
+HPARAMS = {"image_size": 64, "num_epochs": 3, "learning_rate": 0.02, "lr_warmup_epoch": 1.0, "lr_warmup_init": 0.001,
+           "jitter_min": 0.8, "jitter_max": 1.2, "moving_average_decay": 0.9}
+
+
+def build_miniature(hparams, *, num_classes, precision="float32", backbone_weights=None):
+    return miniature_detector(num_classes, height_and_width(hparams.image_size), precision=precision)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def miniature_network():
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (training_start, restore):
+            patch.setattr(module, "build_detector", build_miniature)
+        patch.setattr(export, "export_saved_model", lambda *_, **__: None)  # half of the time
+        yield
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 16, "val": 1})
+
+
+def run(drawn, model_dir, **changes):
+    """Three epochs of four steps of four images, with a checkpoint after every second step."""
+    defaults = {"hparams": hyperparameters_of("efficientdet-d0", HPARAMS), "records": drawn.records("train"),
+                "val_records": (), "val_json_file": None, "class_names": drawn.class_names, "model_dir": str(model_dir),
+                "batch_size": 4, "eval_batch_size": 4, "checkpoint_period": 3, "checkpoint_steps": 2, "precision": "float32",
+                "use_xla": False, "training_mode": "train300", "calibration_images": 0, "loggers": ()}
+    train(TrainingConfig(**{**defaults, **changes}))
+
+
+@pytest.fixture(scope="module")
+def two_epochs(drawn, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two_epochs")
+    run(drawn, folder, stop_epoch=2)
+    return folder
+
+
+@pytest.fixture
+def folder(two_epochs, tmp_path):
+    """Checkpoints after steps 4, 6 and 8."""
+    return Path(shutil.copytree(two_epochs, tmp_path / "model_dir"))
+
+
+def steps_in(folder):
+    return sorted(int(file.stem.split("-")[1]) for file in folder.glob("ckpt-*.index") if file.stem != "ckpt-final")
+
+
+def without_order(folder):
+    """As earlier versions left them."""
+    for path in folder.glob("*.json"):
+        content = json.loads(path.read_text())
+        for key in ("save_number", "continues", "bundles", "checksum"):
+            content.pop(key, None)
+        path.write_text(json.dumps(content))
+
+
+def test_a_larger_batch_makes_fewer_steps_and_none_is_lost(drawn, folder, capsys):
+    without_order(folder)
+    run(drawn, folder, batch_size=8, checkpoint_steps=1)
+    out = capsys.readouterr().out
+    assert f"resumes from {folder}/ckpt-8 after step 8, 32 images" in out
+    assert "32 images make step 4" in out
+    assert steps_in(folder) == [5, 6, 8]  # 6 took the place of another
+    assert read_arrays(folder / "ckpt-6")["global_step"] == read_arrays(folder / "ckpt")["global_step"] == 6
+    newest = next(CheckpointStore(folder).readable())
+    assert (newest.prefix, newest.description.run["images_seen"]) == (str(folder / "ckpt-6"), 48)
+    assert checkpoint_prefix(folder) == str(folder / "ckpt-final")
+
+
+def test_a_rollback_after_resuming_from_an_older_one_stays_with_it(drawn, folder, capsys, monkeypatch):
+    check, failures = guards.StepGuard.check, [5, 7]
+
+    def failing(guard, report, facts):
+        if failures and facts.step == failures[0]:
+            failures.pop(0)
+            raise guards.NotFinite("not finite, for the test")
+        check(guard, report, facts)
+
+    monkeypatch.setattr(guards.StepGuard, "check", failing)
+    run(drawn, folder, resume=str(folder / "ckpt-4"), on_nan="rollback", stop_epoch=2)
+    out = capsys.readouterr().out
+    assert "rollback 1 of 3: back to step 4" in out  # not to 8
+    assert "rollback 2 of 3: back to step 6" in out  # its own, which took the place of the other
+    assert "resumes from" in out
