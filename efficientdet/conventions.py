@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from efficientdet.checkpoint import DESCRIPTION_SUFFIX, checkpoint_prefix, read_description
+from efficientdet.checkpoint import checkpoint_prefix, prefixes, writing_order
 from efficientdet.config import TrainingConfig
+from efficientdet.description import read_description
 from efficientdet.hyperparameter_limits import stated_classes
 from efficientdet.hyperparameters import Hyperparameters, normalised_aspect_ratios, with_overrides
 from efficientdet.presets import NVIDIA_CONVENTIONS
@@ -55,11 +56,10 @@ def _resumed(config: TrainingConfig) -> tuple[str, dict[str, Any]] | None:
     if config.benchmark or config.resume == "never":
         return None
     if config.resume != "auto":
-        prefixes = [checkpoint_prefix(config.resume)]
+        found = [checkpoint_prefix(config.resume)]
     else:
-        files = sorted(Path(config.model_dir).glob(f"ckpt-*{DESCRIPTION_SUFFIX}"), key=lambda file: file.stat().st_mtime)
-        prefixes = [str(file)[: -len(DESCRIPTION_SUFFIX)] for file in reversed(files)]
-    for prefix in prefixes:
+        found = sorted(prefixes(Path(config.model_dir), "ckpt-*"), key=writing_order, reverse=True)
+    for prefix in map(str, found):
         try:
             description = read_description(prefix)
         except InputError:
