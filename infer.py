@@ -1,5 +1,10 @@
 """Detect in images and draw what was found: `python infer.py --image_path='DIR/*.jpg' --model_dir=DIR --output_dir=OUT`"""
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
+
 from absl import flags
 
 from dataset.command_line import run
@@ -75,4 +80,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    run(main)
+    run(main, ends_at_once=True)

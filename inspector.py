@@ -1,5 +1,10 @@
 """Look at a model: `python inspector.py --mode=dry|export|benchmark|video [--ckpt_path=DIR]`."""
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
+
 import importlib.util
 from pathlib import Path
 
@@ -181,4 +186,4 @@ def _prepare(*, needs_tensorflow: bool) -> None:
 
 if __name__ == "__main__":
     define_flags()
-    run(main)
+    run(main, ends_at_once=True)

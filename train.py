@@ -1,5 +1,10 @@
 """Train on TFRecords: `python train.py --training_file_pattern='DIR/train-*' --val_file_pattern=... --model_dir=...`"""
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
+
 from absl import flags
 
 from dataset.command_line import run
@@ -144,4 +149,4 @@ def _check_files(config: TrainingConfig) -> None:
 
 if __name__ == "__main__":
     define_flags()
-    run(main)
+    run(main, ends_at_once=True)

@@ -81,12 +81,10 @@ class TrainingConfig:
             raise InputError(f"--on_nan={self.on_nan}: wanted one of {', '.join(ON_NAN)}")
         if self.lr_per_64 is not None and self.hparams.learning_rate is not None:
             raise InputError("--lr and --lr_per_64 are both given; --lr is the rate itself, --lr_per_64 that of 64 images")
-        if self.evaluates and not self.val_records:
-            raise InputError(f"--val_file_pattern is missing: --training_mode={self.training_mode} evaluates; give one, "
-                             "or use --training_mode=train300 with --num_epochs")
+        for name in ("validate", "target_ap", "patience"):
+            if getattr(self, name) and not self.val_records:
+                raise InputError(f"--{name} needs --val_file_pattern")
         stated_classes(self.hparams.num_classes, self.class_names)
-        if self.validate and not self.val_records:
-            raise InputError("--validate needs --val_file_pattern")
         if expression := self.hparams.var_freeze_expr:
             try:
                 re.compile(expression)
@@ -95,8 +93,8 @@ class TrainingConfig:
 
     @property
     def evaluates(self) -> bool:
-        """Whether an AP is measured at all."""
-        return self.training_mode != "train300" and not self.benchmark
+        """Whether an AP is measured at all; without records for it the training goes on without."""
+        return self.training_mode != "train300" and not self.benchmark and bool(self.val_records)
 
     def evaluates_after(self, epoch: int) -> bool:
         """Whether an evaluation in training comes after this epoch; the one at the end is another."""

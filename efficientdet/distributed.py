@@ -15,6 +15,7 @@ import numpy as np
 from object_detection.errors import InputError
 
 _STALL_SECONDS = 50.0
+_WRITING_FACTOR = 20.0  # how much longer than a step the first rank may write
 _BATCH_STATISTICS = ("moving_mean", "moving_variance")
 
 
@@ -44,6 +45,10 @@ class World:
         """The picklable value of every rank, in their order, to every rank."""
         return [value]
 
+    def meet(self) -> None:
+        """Wait until every rank has come here, outside of any deadline short of a hung disk's: the first one writes
+        checkpoints, numbers and reports while the others wait, and a step must not begin before."""
+
     def deadline(self, factor: float = 1.0) -> contextlib.AbstractContextManager:
         """A block that no rank can leave while one of them hangs.
 
@@ -72,6 +77,10 @@ class _HorovodWorld(World):
         import horovod.tensorflow as hvd
 
         return hvd.allgather_object(value)
+
+    def meet(self) -> None:
+        with self.deadline(_WRITING_FACTOR):
+            self.gather(None)
 
     @contextlib.contextmanager
     def deadline(self, factor: float = 1.0) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """The COCO numbers of a detector over records."""
 
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,15 +98,19 @@ def check_categories(truth: GroundTruth, class_names: ClassNames) -> None:
 
 def detect_all(
     predict: Predict, index: RecordIndex, config: InputConfig, *, class_names: ClassNames, samples: int = 0,
-    world: World | None = None,
+    world: World | None = None, watched: Callable[[Iterable], Iterable] = iter,
 ) -> DetectionRows:
-    """Detections of the first `samples` records (0: all), each image decoded once, by one rank; all ranks get all rows."""
+    """Detections of the first `samples` records (0: all), each image decoded once, by one rank; all ranks get all rows.
+
+    The batches pass through `watched`, which may raise at the end or between them.
+    """
     world = world or World()
     results = CocoResults()
     count = len(range(world.rank, min(samples or len(index), len(index)), world.size))
     category_ids = np.asarray(class_names.category_ids)
     with Progress("eval", total=count, noun="image", silent=not world.is_first) as progress:
-        for batch, row_valid in evaluation_dataset(index, config, samples=samples, rank=world.rank, world_size=world.size):
+        batches = evaluation_dataset(index, config, samples=samples, rank=world.rank, world_size=world.size)
+        for batch, row_valid in watched(batches):
             detections = predict(batch.images, batch.sizes, batch.scales)
             rows = np.asarray(row_valid)
             boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections)

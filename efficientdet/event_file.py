@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
@@ -48,14 +47,3 @@ class EventFile:
     def _write(self, event: Event) -> None:
         self._writer.write(event.SerializeToString())
         self._writer.flush()
-
-
-def read_scalars(folder: str | Path) -> dict[str, list[tuple[int, float]]]:
-    """(step, value) by tag of all event files in a folder; of a step that was done twice the later value."""
-    curves: dict[str, dict[int, float]] = {}
-    for path in sorted(Path(folder).glob("events.out.tfevents.*")):
-        for event in EventFileLoader(str(path)).Load():
-            for value in event.summary.value:
-                if value.metadata.plugin_data.plugin_name == "scalars":
-                    curves.setdefault(value.tag, {})[event.step] = float(value.tensor.float_val[0])
-    return {tag: sorted(points.items()) for tag, points in curves.items()}

@@ -5,6 +5,7 @@ since the logger was made) and datetime, then type: LOG with step and data, or M
 (https://github.com/NVIDIA/dllogger). Parsers of that format read our files.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -29,6 +30,7 @@ TRAINING_UNITS = {
     "e2e_training_time": "s",
     "validation_accuracy_mAP": "%",
 }
+SPEED = "examples/sec"
 _INTERVAL_STEP = "PARAMETER"  # the reference's step name for its lines of speed
 _WARMUP_FRACTION = 0.1  # of the intervals: compilation and cold caches
 
@@ -112,9 +114,9 @@ class Journal:
         self.say(" ".join(filter(None, [place, *values])))
 
     def curves(self, step: int, values: Mapping[str, float]) -> None:
-        """Scalars by tag, after `step` steps."""
-        for logger in self._loggers:
-            logger.scalars(step, values)
+        """Scalars by tag such as "train/loss", after `step` steps; to the log as well, for `read_curves`."""
+        self._write("LOG", {"step": step, "data": values})
+        self._to_loggers(step, values)
 
     def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
         """uint8 [h, w, 3] by tag, after `step` steps."""
@@ -133,8 +135,7 @@ class Journal:
             "fps": images_per_second,
             "steps": (interval.first_step, interval.last_step),
         }})
-        self.curves(interval.last_step, {"global_step/sec": steps / interval.seconds,
-                                         "examples/sec": images_per_second})
+        self._to_loggers(interval.last_step, {"global_step/sec": steps / interval.seconds, SPEED: images_per_second})
 
     def validation(self, epoch: int, *, step: int, average_precision: float) -> None:
         """Log the COCO AP (0 .. 1, or -1) of an epoch, as the reference does in per cent."""
@@ -156,6 +157,10 @@ class Journal:
         self.log((), averages)
         return averages
 
+    def _to_loggers(self, step: int, values: Mapping[str, float]) -> None:
+        for logger in self._loggers:
+            logger.scalars(step, values)
+
     def _write(self, kind: str, content: dict) -> None:
         if not self._log:
             return
@@ -163,6 +168,28 @@ class Journal:
         line = {"timestamp": str(now.timestamp()), "elapsedtime": str((now - self._started).total_seconds()),
                 "datetime": now.isoformat(sep=" ", timespec="microseconds"), "type": kind, **content}
         self._log.write(f"DLLL {json.dumps(_plain(line))}\n")
+
+
+def read_curves(path: str | Path) -> dict[str, list[tuple[int, float]]]:
+    """(step, value) by tag of a log, whatever the loggers; of a step that was done twice the later value."""
+    curves: dict[str, dict[int, float]] = {}
+    with contextlib.suppress(FileNotFoundError), Path(path).open(encoding="utf-8", errors="replace") as log:
+        for line in log:
+            for step, tag, value in _points(line):
+                curves.setdefault(tag, {})[step] = value
+    return {tag: sorted(points.items()) for tag, points in curves.items()}
+
+
+def _points(line: str) -> list[tuple[int, str, float]]:
+    """(step, tag, value) of a line of the log; none of one that a crash cut short."""
+    try:
+        entry = json.loads(line.removeprefix("DLLL "))
+        step, data = entry.get("step"), entry.get("data", {})
+    except (ValueError, AttributeError):
+        return []
+    if step == _INTERVAL_STEP:
+        return [(data["steps"][1], SPEED, float(data["fps"]))]
+    return [(step, tag, float(value)) for tag, value in data.items() if "/" in tag] if isinstance(step, int) else []
 
 
 def _open_to_append(path: Path):

@@ -80,6 +80,12 @@ class Progress:
         self._rate.add(self._clock(), steps=self._done - self._first, images=self._images)
         self._draw()
 
+    def go_back(self, done: int) -> None:
+        """Only so many steps are done after all; the rate starts anew."""
+        self._first, self._done, self._images = done, done, 0
+        self._rate = Rate(self._clock())
+        self._draw()
+
     def show(self, **values: float | str) -> None:
         """Values to name from now on, such as loss=1.23; plain numbers, as nothing here waits for a device."""
         self._values |= {name: value if isinstance(value, str) else f"{value:.4g}" for name, value in values.items()}

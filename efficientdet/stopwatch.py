@@ -5,7 +5,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-_RECENT = 100  # spans; steps have two each
+_RECENT = 100  # spans; steps have two or three each
+_IN_STEPS = ("input", "compute")
 _STALLED = 0.2  # of the time
 
 
@@ -38,13 +39,14 @@ class Stopwatch:
         finally:
             seconds = self._clock() - start
             self._totals[name] = self._totals.get(name, 0.0) + seconds
-            self._spans.append((name, seconds))
+            if name in _IN_STEPS:
+                self._spans.append((name, seconds))
 
     def totals(self) -> dict[str, float]:
         """Seconds by name since the start."""
         return dict(self._totals)
 
     def recent_share(self, name: str) -> float:
-        """The share of a name in the last hundred spans, 0 .. 1."""
+        """The share of a name, 0 .. 1, in the last hundred spans of steps; what comes between steps does not count."""
         everything = sum(seconds for _, seconds in self._spans)
         return sum(seconds for span, seconds in self._spans if span == name) / everything if everything else 0.0

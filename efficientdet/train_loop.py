@@ -5,8 +5,9 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -25,11 +26,10 @@ from efficientdet.config import TrainingConfig
 from efficientdet.conventions import with_conventions_of_start
 from efficientdet.device import device_name
 from efficientdet.distributed import World, join_world
-from efficientdet.event_file import read_scalars
 from efficientdet.guards import NotFinite, StepFacts, StepGuard
 from efficientdet.hyperparameters import height_and_width
-from efficientdet.interruption import Interrupted, StopWish
-from efficientdet.journal import Interval, Journal
+from efficientdet.interruption import Interrupted, StopWish, farewell
+from efficientdet.journal import Interval, Journal, read_curves
 from efficientdet.memory import is_out_of_memory, out_of_memory, with_batch_sizes
 from efficientdet.mlperf_log import MlperfLog, NoMlperfLog
 from efficientdet.predict import build_predict
@@ -38,14 +38,16 @@ from efficientdet.runtime import Runtime, accelerator_count, skip_graph_rewritin
 from efficientdet.schedule import CosineSchedule
 from efficientdet.stopwatch import Stopwatch, input_stall
 from efficientdet.train_step import build_train_step
+from efficientdet.training_report import FILE_NAME as REPORT
 from efficientdet.training_report import RunSummary, write_report
 from efficientdet.training_start import go_on_from, initial_state, resume, trainable_parameters
 from efficientdet.validation import Validation
-from object_detection.coco_evaluation import CocoMeasures
 from object_detection.errors import InputError
 from object_detection.structures import Batch, Tensor
 
 _RATE_PER_IMAGES = 0.08 / 64  # the published rate: 0.08 at a global batch of 64
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 _MOST_ROLLBACKS = 3
 _COMPILATION_FACTOR = 20.0  # how much longer than others a first step may take
 _SECONDS_BETWEEN_EPOCH_SAVES = 10.0  # epochs of a few images would else spend their time on writing
@@ -54,7 +56,7 @@ _SECONDS_BETWEEN_EPOCH_SAVES = 10.0  # epochs of a few images would else spend t
 def train(config: TrainingConfig) -> dict[str, float]:
     """Train, evaluate, write everything into model_dir; returns the final COCO numbers (empty without evaluation).
 
-    Raises `Interrupted`, with everything saved, after SIGTERM.
+    Raises `Interrupted`, with everything saved, after SIGTERM and Ctrl-C.
     """
     world = join_world()
     runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, seed=config.seed,
@@ -74,9 +76,12 @@ def train(config: TrainingConfig) -> dict[str, float]:
                 journal.say(batch_sizes_said)
             return _Training(config, runtime, journal, world).run()
     except (OSError, MemoryError, RuntimeError, tf.errors.OpError) as error:
-        if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error):
+        if getattr(error, "errno", None) in _FULL or "No space left" in str(error):
             raise InputError(f"{config.model_dir}: no space left on device; the checkpoints in it are whole: make room and "
                              "start again") from error
+        if getattr(error, "errno", None) in _NOT_WRITABLE:
+            raise InputError(f"{error.filename or config.model_dir}: {error.strerror}; the checkpoints in "
+                             f"{config.model_dir} are whole") from error
         if is_out_of_memory(error):
             raise out_of_memory(config, runtime, local_ranks=world.local_size) from error
         raise
@@ -118,7 +123,8 @@ class _Training:
         self.stopwatch = Stopwatch()
         self.mlperf = MlperfLog(config.mlperf_log) if config.mlperf_log and world.is_first else NoMlperfLog()
         self.mlperf.starts(platform=f"{world.size} x {device_name()}")
-        self.saved_at, self.saved_step, self.calibrated_step = time.monotonic(), -1, -1
+        self.saved_at, self.saved_step, self.calibrated_step = time.monotonic(), 0, -1
+        self.stopping = False  # agreed by all ranks
         self.told_of_stall = False
         self.reports_behind = reports_behind()
         self.cache = DecodedCache(say=journal.say) if config.cache == "decoded" else None
@@ -130,25 +136,37 @@ class _Training:
         self.state = initial_state(config, precision=self.runtime.precision, world=self.world, say=self.journal.say)
         self.state.align()
         resume(self.state, config, store=self.store, images_a_step=self.images_a_step, say=self.journal.say)
-        self.first_step = self.state.step
+        self.first_step = self.saved_step = self.state.step
         self._announce()
+        with StopWish(self.world, saved_step=lambda: self.saved_step,
+                      unsaved_steps=lambda: self.state.step - self.saved_step) as self.stop_wish:
+            self._build()
+            try:
+                last_loss = self._epochs()
+                self.mlperf.run_stops(success=not config.target_ap or self.validation.target_reached)
+                numbers = {} if config.benchmark else self._finish()
+            except Interrupted:
+                if not config.benchmark:
+                    self._save_what_is_not()
+                    self.journal.say(f"asked to stop: {farewell(self.saved_step)}")
+                raise
+        self.journal.finish(training_loss=last_loss, seconds=time.monotonic() - started, devices=self.world.size,
+                            input_wait=self.stopwatch.recent_share("input"))
+        return numbers
+
+    def _build(self) -> None:
+        """What a step, an evaluation and a calibration are done with."""
+        config = self.config
         self.step = build_train_step(self.state.detector, self.state.optimizer, self.state.average,
                                      compiled=self.runtime.use_xla, world=self.world,
                                      accumulate_steps=config.accumulate_steps)
         self.validation = Validation(
             config, self.state, self.journal, inputs=self._input_config(config.eval_batch_size),
-            predict=build_predict(self.state.detector, compiled=self.runtime.use_xla), description=self.description)
+            predict=build_predict(self.state.detector, compiled=self.runtime.use_xla), description=self.description,
+            stop_wish=self.stop_wish)
         self.calibration = Calibration(self.state.detector, use_xla=self.runtime.use_xla)
         self.mlperf.hyperparameters(self._mlperf_hyperparameters())
         self.mlperf.run_starts()
-        with StopWish() as self.stop_wish:
-            last_loss = self._epochs()
-        self.mlperf.run_stops(success=not config.target_ap or self.validation.target_reached)
-        input_wait = self.stopwatch.recent_share("input")
-        numbers = {} if config.benchmark else self._finish()
-        self.journal.finish(training_loss=last_loss, seconds=time.monotonic() - started, devices=self.world.size,
-                            input_wait=input_wait)
-        return numbers
 
     def _peak_learning_rate(self) -> float:
         """As asked for; without being asked the published rate for this many images a step."""
@@ -189,6 +207,8 @@ class _Training:
         if self.world.is_first:
             self.description.write(Path(config.model_dir) / "config.json")
             config.class_names.write(Path(config.model_dir) / "classes.json")
+        if not config.val_records and config.training_mode != "train300" and not config.benchmark:
+            self.journal.say("no --val_file_pattern: trains without evaluating")
 
     def _input_config(self, batch_size: int) -> InputConfig:
         hparams = self.config.hparams
@@ -219,19 +239,35 @@ class _Training:
         batches, guard, loss = self._batches(), StepGuard(images_a_step=self.images_a_step), math.nan
         with Progress("train", total=total, steps_per_epoch=self.steps_per_epoch, done=state.step,
                       silent=not self.world.is_first) as progress:
-            while state.step < total:
+            self._finish_epoch()
+            while not self._goal_is_reached() and state.step < total:
                 self.mlperf.epoch_starts(state.step // self.steps_per_epoch + 1)
                 try:
                     loss = self._one_epoch(batches, guard=guard, progress=progress)
                 except NotFinite as error:
                     self._roll_back(error)
+                    self._finish_epoch()
+                    progress.go_back(state.step)
                     batches, guard = self._batches(), StepGuard(images_a_step=self.images_a_step)
                     continue
                 self.mlperf.epoch_stops(state.step // self.steps_per_epoch)
                 self.mlperf.throughput(self._images_per_second(), epoch=state.step // self.steps_per_epoch)
-                if not config.benchmark and self._after_epoch(state.step // self.steps_per_epoch):
-                    break
+                if not config.benchmark:
+                    self._end_epoch(state.step // self.steps_per_epoch)
+                    self._finish_epoch()
         return loss
+
+    def _goal_is_reached(self) -> bool:
+        """Whether there is no point in going on; tells why."""
+        config, standing = self.config, self.state.standing
+        epoch = self.state.step // self.steps_per_epoch
+        if config.evaluates and self.validation.target_reached:
+            self.journal.say(f"AP {standing.best_ap:.4f} reaches --target_ap={config.target_ap:g} after epoch {epoch}")
+        elif config.evaluates and self.validation.out_of_patience:
+            self.journal.say(f"no better AP in {config.patience} evaluations: stops after epoch {epoch}")
+        else:
+            return False
+        return True
 
     def _images_per_second(self) -> float:
         """Since the start of this process, evaluation and checkpoints not counted."""
@@ -247,10 +283,9 @@ class _Training:
         first, watch = state.step, self.stopwatch
         logged, watch_at = first, watch.lap()
         waiting: deque[_StartedStep] = deque()
-        stopping = False
 
         def must_wait() -> bool:  # for all reports, as what comes next needs a state that is known to be sound
-            return stopping or state.step == end or bool(
+            return self.stopping or state.step == end or bool(
                 config.checkpoint_steps and state.step % config.checkpoint_steps == 0)
 
         while state.step < end or waiting:
@@ -271,9 +306,9 @@ class _Training:
                 watch_at, seconds = watch.lap(), watch.lap() - watch_at
                 self.journal.interval(Interval(logged, facts.step, (facts.step - logged) * self.images_a_step, seconds))
                 logged = facts.step
-            stopping = stopping or report["stop_wishes"] > 0
-            if not waiting:
-                self._between_steps(stopping=stopping, end=end)
+            self.stopping = self.stopping or report["stop_wishes"] > 0
+            if not waiting and state.step < end:
+                self._between_steps()
         means = {name: value / (end - first) for name, value in sums.items()}
         means["learning_rate"] = facts.learning_rate
         self.journal.curves(end, {f"train/{name}": value for name, value in means.items()})
@@ -302,29 +337,32 @@ class _Training:
         guard.check(report, started.facts)
         return started.facts, report
 
-    def _between_steps(self, *, stopping: bool, end: int) -> None:
-        """Save where it is due, and stop where any rank was asked to."""
-        config, step = self.config, self.state.step
-        if config.benchmark:
-            return
-        if stopping:
-            if step < end:
-                self._save()
-            else:
-                self._after_epoch(step // self.steps_per_epoch, stopping=True)
-            self.journal.say(f"asked to stop: saved after step {step}; the same command goes on from there")
-            raise Interrupted
-        if config.checkpoint_steps and step % config.checkpoint_steps == 0 and step < end:
+    def _between_steps(self) -> None:
+        """In the middle of an epoch: save where it is due, and stop where any rank was asked to."""
+        if self.stopping:
+            raise self.stop_wish.interrupted()
+        if self.config.checkpoint_steps and self.state.step % self.config.checkpoint_steps == 0 and not self.config.benchmark:
             self._save()
 
-    def _after_epoch(self, epoch: int, *, stopping: bool = False) -> bool:
-        """Save and evaluate; returns whether there is no point in going on."""
-        config, state = self.config, self.state
+    def _end_epoch(self, epoch: int) -> None:
+        """Save before what takes long, and stop where any rank was asked to."""
+        state = self.state
         state.average_batch_statistics()
-        due = not stopping and config.evaluates_after(epoch)
-        period_ends = epoch % config.checkpoint_period == 0
-        if stopping:  # first, as there may be little time
+        state.standing.unfinished_epoch = epoch
+        if self.config.evaluates_after(epoch) or self._ends_period(epoch):
             self._save()
+        if self.stopping:
+            raise self.stop_wish.interrupted()
+
+    def _finish_epoch(self) -> None:
+        """What an epoch whose steps are done still needs, perhaps left to this process by one that was killed: calibration,
+        evaluation, and a checkpoint that says they are done. Until then all of it can be done again with the same outcome.
+        """
+        config, state = self.config, self.state
+        epoch = state.standing.unfinished_epoch
+        if not epoch:
+            return
+        due, period_ends = config.evaluates_after(epoch), self._ends_period(epoch)
         if due or period_ends:
             self._calibrate()
         if due:
@@ -332,19 +370,19 @@ class _Training:
             with self.stopwatch.measuring("evaluation"):
                 average_precision = self.validation.evaluate(epoch)
             self.mlperf.evaluation_stops(epoch, accuracy=average_precision)
-        if not stopping and (period_ends or due or config.checkpoint_steps or self._long_since_saved()):
-            self._save()
+        if config.validate:
+            self.validation.losses(epoch)
         if period_ends and state.average is not None:
             self._save_average(epoch)
-        if config.validate and not stopping:
-            self.validation.losses(epoch)
-        if due and self.validation.target_reached:
-            self.journal.say(f"AP {state.standing.best_ap:.4f} reaches --target_ap={config.target_ap:g} after epoch {epoch}")
-        elif due and self.validation.out_of_patience:
-            self.journal.say(f"no better AP in {config.patience} evaluations: stops after epoch {epoch}")
-        else:
-            return False
-        return True
+        state.standing.unfinished_epoch = 0
+        if period_ends or due or config.checkpoint_steps or self._long_since_saved():
+            self._save()
+        if due or not config.evaluates:
+            self._write_report()
+        self.world.meet()
+
+    def _ends_period(self, epoch: int) -> bool:
+        return epoch % self.config.checkpoint_period == 0
 
     def _calibrate(self) -> None:
         """Once after a step, before anything measures or writes the averaged weights."""
@@ -359,24 +397,29 @@ class _Training:
         inputs = replace(self._input_config(batch_size), use_fake_data=False)
         batches = islice(training_dataset(self.index, inputs, cache=self.cache), images // batch_size)
         with self.stopwatch.measuring("calibration"):
-            self.state.change_averages(lambda: self.calibration(batches))
+            self.state.change_averages(lambda: self.calibration(self.stop_wish.watched(batches)))
         self.calibrated_step = self.state.step
 
     def _long_since_saved(self) -> bool:
         """By the first rank's clock."""
         return self.world.gather(time.monotonic() - self.saved_at > _SECONDS_BETWEEN_EPOCH_SAVES)[0]
 
-    def _save(self, name: str | None = None) -> None:
+    def _save(self) -> None:
         """Everything that a resumed training needs; all ranks take part."""
+        self._write(self.store.save)
+        self.saved_at, self.saved_step = time.monotonic(), self.state.step
+
+    def _save_what_is_not(self) -> None:
+        if self.saved_step != self.state.step:
+            self._save()
+
+    def _write(self, write: Callable[[dict, Description], object]) -> None:
+        """The state, by the first rank; none goes on before it has."""
         with self.stopwatch.measuring("checkpoints"):
             arrays = self.state.arrays()
             if self.world.is_first:
-                description = self.state.description(self.description, weights="raw and averaged")
-                if name is None:
-                    self.store.save(arrays, description)
-                else:
-                    write_arrays(str(Path(self.config.model_dir) / name), arrays, description)
-        self.saved_at, self.saved_step = time.monotonic(), self.state.step
+                write(arrays, self.state.description(self.description, weights="raw and averaged"))
+            self.world.meet()
 
     def _save_average(self, epoch: int) -> None:
         if self.world.is_first:
@@ -398,36 +441,40 @@ class _Training:
         else:
             raise error
         self.state.standing.rollbacks, self.state.standing.rate_factor = rollbacks, factor
-        self.calibrated_step = -1
+        self.calibrated_step, self.saved_step = -1, self.state.step
+        self.world.meet()  # the first step after a long read would else begin for some before others
         self.journal.say(f"rollback {rollbacks} of {_MOST_ROLLBACKS}: back to step {self.state.step}, learning rate times "
                          f"{factor:g}")
 
     def _finish(self) -> dict[str, float]:
         """The last checkpoint, the exported model and, where wanted, the final numbers."""
         config, state = self.config, self.state
+        self.stop_wish.heed()
+        self._save_what_is_not()  # before the calibration: with more epochs the training goes on as if it had not ended here
         self._calibrate()
-        if self.saved_step != state.step:
-            self._save()
-        self._save("ckpt-final")
+        self._write(partial(write_arrays, str(Path(config.model_dir) / "ckpt-final")))
         with state.averaged_weights():
             if self.world.is_first and keras.backend.backend() == "tensorflow":
                 from efficientdet.export import export_saved_model
 
                 export_saved_model(state.detector, str(Path(config.model_dir) / "emackpt-final"),
                                    description=state.description(self.description, weights="averaged"))
+        self.stop_wish.heed()
         measures = None
         if config.evaluates:
             with self.stopwatch.measuring("evaluation"):
                 measures = self.validation.finish(state.step // self.steps_per_epoch)
-        if self.world.is_first:
-            self._write_report(measures)
+        self._write_report()
+        self.journal.say(f"report: {Path(config.model_dir) / REPORT}")
         return measures.numbers if measures else {}
 
-    def _write_report(self, measures: CocoMeasures | None) -> None:
-        config = self.config
-        path = write_report(config.model_dir, RunSummary(
+    def _write_report(self) -> None:
+        """The page of this training as far as it is."""
+        if not self.world.is_first:
+            return
+        config, measures = self.config, self.validation.measures
+        write_report(config.model_dir, RunSummary(
             title=f"{config.hparams.name} on {Path(config.records[0]).name.split('-')[0]} records", facts=self._facts(),
-            curves=read_scalars(config.model_dir), numbers=measures.numbers if measures else {},
+            curves=read_curves(Path(config.model_dir) / config.log_filename), numbers=measures.numbers if measures else {},
             per_class=measures.class_ap if measures else {}, seconds=self.stopwatch.totals(),
             pictures=self.validation.pictures))
-        self.journal.say(f"report: {path}")

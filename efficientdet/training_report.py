@@ -16,6 +16,7 @@ Curve = Sequence[tuple[int, float]]  # (step, value)
 FILE_NAME = "report.html"
 _WIDTH, _HEIGHT = 420, 200  # pixels of a chart's coordinate system
 _LEFT, _BOTTOM, _TOP = 46, 22, 10  # room for the labels of the axes
+_MOST_POINTS = 2 * _WIDTH  # of a curve
 _COLOURS = ("#1f6fb4", "#d1682a", "#2c8a4b", "#8a4fa3")
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1c2733;background:#fff;max-width:980px;margin:2em auto;padding:0 1em}
@@ -91,7 +92,7 @@ def _figure(name: str, curves: Mapping[str, Curve]) -> str:
 
 def chart(curves: Sequence[Curve]) -> str:
     """Curves over steps as SVG, on common axes that begin at 0 where no value is below."""
-    finite = [[(step, value) for step, value in curve if math.isfinite(value)] for curve in curves]
+    finite = [_thinned([(step, value) for step, value in curve if math.isfinite(value)]) for curve in curves]
     points = [point for curve in finite for point in curve]
     if not points:
         return ""
@@ -111,6 +112,12 @@ def chart(curves: Sequence[Curve]) -> str:
                     f"{low + share * (high - low):.3g}</text>" for share in (0.0, 0.5, 1.0))
     return (f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{ticks}{lines}<text x="{_LEFT}" y="{_HEIGHT - 6}">{first}</text>'
             f'<text x="{_WIDTH - 8}" y="{_HEIGHT - 6}" text-anchor="end">{last} steps</text></svg>')
+
+
+def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """As many as a chart can show; a point for each of a million steps would make a page of 20 MB."""
+    kept = np.unique(np.linspace(0, len(points) - 1, min(len(points), _MOST_POINTS)).astype(int))
+    return [points[number] for number in kept]
 
 
 def _table(values: Mapping[str, object]) -> str:

@@ -31,6 +31,7 @@ class Standing:
     evaluations_since_best: int = 0
     rate_factor: float = 1.0  # halved by each rollback
     rollbacks: int = 0
+    unfinished_epoch: int = 0  # its steps are done, its calibration and evaluation are not; 0: none
 
     @classmethod
     def from_json(cls, content: Mapping, *, where: str) -> "Standing":

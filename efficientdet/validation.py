@@ -4,6 +4,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from keras import ops
 
 from dataset.pipeline import InputConfig, evaluation_dataset, original_images
 from dataset.record_index import RecordIndex, index_records
@@ -11,16 +12,19 @@ from efficientdet.checkpoint import Description, write_arrays
 from efficientdet.config import TrainingConfig
 from efficientdet.evaluate import detect_all, read_evaluator, write_measures
 from efficientdet.guards import check_collapse
+from efficientdet.interruption import StopWish
 from efficientdet.journal import Journal
 from efficientdet.predict import Predict
 from efficientdet.training_state import TrainingState
 from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco_results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from object_detection.drawing import draw_detections
+from object_detection.structures import Batch, Objects
 
 BEST = "emackpt-best"
 _PICTURES = 4
 _DRAWN_FROM = 0.3  # score
+WEIGHT_LOSS = "reg_l2_loss"
 _PERCENT = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 
 
@@ -28,11 +32,13 @@ class Validation:
     """Measures a training state on the validation records; every rank detects its share, the first one counts."""
 
     def __init__(self, config: TrainingConfig, state: TrainingState, journal: Journal, *, predict: Predict,
-                 inputs: InputConfig, description: Description):
+                 inputs: InputConfig, description: Description, stop_wish: StopWish):
+        """`stop_wish` ends any of the methods between two batches."""
         self._config, self._state, self._journal = config, state, journal
-        self._predict, self._inputs, self._description = predict, inputs, description
+        self._predict, self._inputs, self._description, self._stop_wish = predict, inputs, description, stop_wish
         self.pictures: list[tuple[str, np.ndarray]] = []  # the last ones drawn, with captions
         self._measured: tuple[int, CocoMeasures, DetectionRows] | None = None  # of the averaged weights after a step
+        self._reported_step = -1
 
     @property
     def samples(self) -> int:
@@ -55,17 +61,19 @@ class Validation:
         Raises InputError where the AP has collapsed.
         """
         state, standing = self._state, self._state.standing
-        averaged, _ = self._measure_average(epoch)
+        averaged = self._measured_average()[0]
         found = {"averaged": averaged.numbers["AP"]}
         if state.average is not None:
             found["raw"] = self._measure()[0].numbers["AP"]
-            self._journal.curves(state.step, {"validation/AP_raw": found["raw"]})
         weights = max(found, key=found.get)
         check_collapse(found[weights], best=standing.best_ap, epoch=epoch)
         standing.evaluations_since_best += 1
         if found[weights] > standing.best_ap:
             standing.best_ap, standing.best_epoch, standing.evaluations_since_best = found[weights], epoch, 0
             self._keep_best(weights)
+        self._report(epoch)  # last: where there are numbers, the best weights are not older
+        if "raw" in found:
+            self._journal.curves(state.step, {"validation/AP_raw": found["raw"]})
         self._journal.say(f"epoch {epoch} AP averaged {averaged.numbers['AP']:.4f}"
                           + (f" raw {found['raw']:.4f}" if "raw" in found else "")
                           + f" best {standing.best_ap:.4f} (epoch {standing.best_epoch})")
@@ -73,7 +81,8 @@ class Validation:
 
     def finish(self, epoch: int) -> CocoMeasures:
         """The averaged weights' numbers at the end, with the table and the submission file."""
-        measures, rows = self._measure_average(epoch)
+        measures, rows = self._measured_average()
+        self._report(epoch)
         if self._state.world.is_first:
             write_measures(Path(self._config.model_dir) / "metrics-final.json", measures)
             if self._config.testdev_dir:
@@ -83,33 +92,44 @@ class Validation:
 
     def losses(self, epoch: int) -> None:
         """The losses of the averaged weights on the validation records, without augmentation."""
-        detector, sums, count = self._state.detector, {}, 0
-        with self._state.averaged_weights():
-            for batch, row_valid in evaluation_dataset(self._index, self._inputs, samples=self._config.eval_samples):
-                if not np.asarray(row_valid).all():
-                    continue  # rows that only fill up the last batch would count as empty images
-                targets = detector.assign(batch.objects)
-                terms = detector.loss_terms(batch, targets, detector.count_positives(targets) + 1.0, training=False)
-                for name, value in terms.items():
-                    sums[name] = sums.get(name, 0.0) + float(value)
-                count += 1
-        if count:
-            means = {name: value / count for name, value in sums.items()}
-            self._journal.log((epoch,), {f"val_{name}": value for name, value in means.items()})
-            self._journal.curves(self._state.step, {f"validation/{name}": value for name, value in means.items()})
+        losses = self.mean_losses()
+        self._journal.log((epoch,), {f"val_{name}": value for name, value in losses.items()})
+        self._journal.curves(self._state.step, {f"validation/{name}": value for name, value in losses.items()})
 
-    def _measure_average(self, epoch: int) -> tuple[CocoMeasures, DetectionRows]:
-        """Of the averaged weights; measured, written and logged once after a step."""
+    def mean_losses(self) -> dict[str, float]:
+        """By name; as of one batch of all images, whatever the number that fits into memory at a time."""
+        detector, sums, positives, one = self._state.detector, {}, 0.0, ops.ones(())
+        batches = evaluation_dataset(self._index, self._inputs, samples=self._config.eval_samples)
+        with self._state.averaged_weights():
+            for batch, row_valid in self._stop_wish.watched(batches):
+                batch = _first_rows(batch, int(np.sum(row_valid)))  # the others only fill up
+                targets = detector.assign(batch.objects)
+                for name, value in detector.loss_terms(batch, targets, one, training=False).items():
+                    # That of the weights is the same for every batch and not divided.
+                    sums[name] = float(value) + (0.0 if name == WEIGHT_LOSS else sums.get(name, 0.0))
+                positives += float(detector.count_positives(targets))
+        return {name: value if name == WEIGHT_LOSS else value / (positives + 1.0) for name, value in sums.items()}
+
+    @property
+    def measures(self) -> CocoMeasures | None:
+        """The last ones of averaged weights."""
+        return self._measured[1] if self._measured else None
+
+    def _measured_average(self) -> tuple[CocoMeasures, DetectionRows]:
+        """Of the averaged weights; measured once after a step."""
         state = self._state
         if self._measured is None or self._measured[0] != state.step:
             with state.averaged_weights():
-                measures, rows = self._measure()
-            self._measured = (state.step, measures, rows)
-            self._report(epoch, measures)
-            self._draw(rows)
+                self._measured = (state.step, *self._measure())
         return self._measured[1:]
 
-    def _report(self, epoch: int, measures: CocoMeasures) -> None:
+    def _report(self, epoch: int) -> None:
+        """Write, draw and log what was measured of the averaged weights; once after a step."""
+        step, measures, rows = self._measured
+        if self._reported_step == step:
+            return
+        self._reported_step = step
+        self._draw(rows)
         if self._state.world.is_first:
             write_measures(Path(self._config.model_dir) / f"metrics-{epoch}.json", measures)
         percent = ",".join(f"{100 * measures.numbers[name]:.2f}" for name in _PERCENT)
@@ -133,7 +153,7 @@ class Validation:
     def _measure(self) -> tuple[CocoMeasures, DetectionRows]:
         config, world = self._config, self._state.world
         rows = detect_all(self._predict, self._index, self._inputs, class_names=config.class_names,
-                          samples=config.eval_samples, world=world)
+                          samples=config.eval_samples, world=world, watched=self._stop_wish.watched)
         return world.gather(self._evaluator.evaluate(rows) if world.is_first else None)[0], rows
 
     def _keep_best(self, weights: str) -> None:
@@ -156,3 +176,9 @@ class Validation:
     @cached_property
     def _evaluator(self) -> CocoEvaluator:
         return read_evaluator(self._index, self._config.class_names, json_file=self._config.val_json_file)
+
+
+def _first_rows(batch: Batch, count: int) -> Batch:
+    """The first images of a batch."""
+    objects = Objects(*(values[:count] for values in batch.objects))
+    return Batch(*(objects if name == "objects" else values[:count] for name, values in batch._asdict().items()))

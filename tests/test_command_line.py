@@ -137,7 +137,7 @@ MISTAKES = [
     ("train", (*TRAIN, "--val_json_file=other.json"), "other.json: its categories (1 cow) are not the classes"),
     ("train", ("--val_file_pattern=val-*", "--model_dir=out"), "--training_file_pattern is missing"),
     ("train", TRAIN[:2], "--model_dir is missing"),
-    ("train", (TRAIN[0], TRAIN[2]), "--val_file_pattern is missing"),
+    ("train", (TRAIN[0], TRAIN[2], "--target_ap=0.3"), "--target_ap needs --val_file_pattern"),
     ("train", ("--training_file_pattern=nosuch-*", *TRAIN[1:]), "nosuch-*: no file matches; the folder . holds"),
     ("train", ("--training_file_pattern=bare-*", *TRAIN[1:]), "no .classes.json beside the records"),
     ("train", (*TRAIN[:2], "--model_dir=a.jpg"), "--model_dir=a.jpg: cannot be made a folder"),

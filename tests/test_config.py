@@ -56,7 +56,8 @@ def test_what_is_evaluated(mode, benchmark, evaluates):
     ({"hparams": {"learning_rate": 0.0}}, "hparam learning_rate is 0.0; wanted a number above 0"),
     ({"hparams": {"lr_warmup_epoch": float("nan")}}, "hparam lr_warmup_epoch is nan; wanted at least 0"),
     ({"loggers": ("paper",)}, "--loggers names 'paper'"),
-    ({"val_records": ()}, "--val_file_pattern is missing"),
+    ({"val_records": (), "target_ap": 0.3}, "--target_ap needs --val_file_pattern"),
+    ({"val_records": (), "patience": 3}, "--patience needs --val_file_pattern"),
     ({"val_records": (), "training_mode": "train300", "validate": True}, "--validate needs"),
     ({"hparams": {"var_freeze_expr": "("}}, r"no regular expression"),
 ])
@@ -65,9 +66,11 @@ def test_refusals(changes, message):
         config(**changes)
 
 
-def test_no_evaluation_needs_no_validation_records():
-    assert config(val_records=(), training_mode="train300").val_records == ()
-    assert config(val_records=(), benchmark=True).val_records == ()
+def test_no_evaluation_without_validation_records():
+    for mode in ("traineval", "train", "train300"):
+        assert config(val_records=(), training_mode=mode).evaluates is False
+        assert not config(val_records=(), training_mode=mode, checkpoint_period=1).evaluates_after(1)
+    assert config().evaluates is True
 
 
 def test_required():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from efficientdet.event_file import EventFile
-from efficientdet.journal import TRAINING_UNITS, Interval, Journal, Speed, average_speed
+from efficientdet.journal import TRAINING_UNITS, Interval, Journal, Speed, average_speed, read_curves
 from object_detection.errors import InputError
 
 
@@ -65,7 +65,7 @@ def test_each_line_stands_before_the_next_is_written(tmp_path):
     journal = Journal(tmp_path, units={})
     journal.log(1, {"loss": 2.0})
     journal.curves(1, {"loss": 2.0})
-    assert [line["step"] for line in parsed(tmp_path / "time_log.txt")] == [1]
+    assert [line["data"] for line in parsed(tmp_path / "time_log.txt")] == [{"loss": 2.0}] * 2
     assert curves(tmp_path) == {"loss": [(1, 2.0)]}
     journal.close()
 
@@ -75,15 +75,15 @@ def test_a_resumed_run_appends_even_after_half_a_line(tmp_path):
         with Journal(tmp_path, units={}) as journal:
             journal.log(step, {})
             journal.curves(step, {"loss": 1.0})
-    assert [line["step"] for line in parsed(tmp_path / "time_log.txt")] == [1, 2]
+    assert [line["step"] for line in parsed(tmp_path / "time_log.txt")] == [1, 1, 2, 2]
     assert curves(tmp_path) == {"loss": [(1, 1.0), (2, 1.0)]}
     with (tmp_path / "time_log.txt").open("a") as stream:
         stream.write('DLLL {"timestamp": "1')
     with Journal(tmp_path, units={}) as journal:
         journal.log(3, {})
     lines = (tmp_path / "time_log.txt").read_text().splitlines()
-    assert len(lines) == 4
-    assert json.loads(lines[3][5:])["step"] == 3
+    assert len(lines) == 6
+    assert json.loads(lines[5][5:])["step"] == 3
 
 
 def test_numbers_of_every_kind(tmp_path):
@@ -130,7 +130,8 @@ def test_finish_and_validation(tmp_path, capsys):
               "latency_training_p50": 2.0, "latency_training_p95": 2.0, "input_wait": 25.0,
               "training_loss": 0.7, "e2e_training_time": 140.0}
     assert averages == wanted
-    validation, last = parsed(tmp_path / "time_log.txt")[-2:]
+    validation, curve, last = parsed(tmp_path / "time_log.txt")[-3:]
+    assert (curve["step"], curve["data"]) == (20, {"validation/AP": 0.51236})
     assert (validation["step"], validation["data"]) == ([], {"epoch": 10, "validation_accuracy_mAP": 51.24})
     assert (last["step"], last["data"]) == ([], wanted)
     assert "epoch 10 validation_accuracy_mAP 51.24 %\n" in capsys.readouterr().out
@@ -165,6 +166,24 @@ def test_the_log_without_curves_under_another_name(tmp_path):
     with Journal(tmp_path / "new", file_name="other.txt", loggers=()) as journal:
         journal.curves(1, {"loss": 1.0})
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["other.txt"]
+
+
+def test_curves_come_back_without_any_logger_and_a_repeated_step_counts_once(tmp_path):
+    path = tmp_path / "log.txt"
+    for values in ({1: 5.0, 2: 4.0}, {2: math.nan, 3: 2.0}):  # the second run went on from step 1
+        with Journal(tmp_path, file_name="log.txt", loggers=()) as journal:
+            for step, value in values.items():
+                journal.curves(step, {"train/loss": value})
+                journal.log((step,), {"val_loss": 1.0})
+                journal.interval(Interval(step - 1, step, 8, 2.0))
+        with path.open("a") as stream:
+            stream.write('DLLL {"step": 9, "data": {"train/lo')  # killed
+    found = read_curves(path)
+    assert found.keys() == {"train/loss", "examples/sec"}
+    assert found["examples/sec"] == [(1, 4.0), (2, 4.0), (3, 4.0)]
+    assert [step for step, _ in found["train/loss"]] == [1, 2, 3]
+    assert [value for _, value in found["train/loss"]] == [5.0, pytest.approx(math.nan, nan_ok=True), 2.0]
+    assert read_curves(tmp_path / "nothing") == {}
 
 
 def test_pictures_and_scalars_go_to_every_logger(tmp_path):

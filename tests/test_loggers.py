@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from efficientdet.event_file import EventFile, read_scalars
 from efficientdet.loggers import open_loggers
 from object_detection.errors import InputError
 
@@ -36,16 +35,6 @@ def test_tensorboard_has_curves_and_pictures(tmp_path):
     values = [value for event in EventFileLoader(str(file)).Load() for value in event.summary.value]
     assert [value.tag for value in values] == ["train/loss", "detections/0", "train/loss"]
     assert any(b"PNG" in item for item in values[1].tensor.string_val)
-
-
-def test_curves_come_back_and_a_repeated_step_counts_once(tmp_path):
-    for values in ({1: 5.0, 2: 4.0}, {2: 3.0, 3: 2.0}):  # the second run went on from step 1
-        file = EventFile(tmp_path)
-        for step, value in values.items():
-            file.scalars(step, {"a": value})
-        file.close()
-    assert read_scalars(tmp_path) == {"a": [(1, 5.0), (2, 3.0), (3, 2.0)]}
-    assert read_scalars(tmp_path / "nothing") == {}
 
 
 @pytest.fixture

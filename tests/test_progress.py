@@ -61,6 +61,17 @@ def test_a_resumed_run_counts_only_its_own_time(clock):
     assert stream.getvalue() == "train: epoch 6/10 step 1/10 2.0 images/s ETA 1:38\n"
 
 
+def test_steps_that_have_to_be_done_again(clock):
+    stream = io.StringIO()
+    with Progress("train", total=40, steps_per_epoch=10, stream=stream, clock=clock) as progress:
+        for step in range(28):
+            clock.now += 0.25
+            progress.advance(images=4)
+            if step == 18:
+                progress.go_back(10)  # a rollback
+    assert stream.getvalue().splitlines()[-1] == "train: epoch 2/4 step 9/10 16.0 images/s ETA 0:05"
+
+
 def test_the_first_minute_wears_off():
     rate = Rate(0.0)
     rate.add(100.0, steps=1, images=4)  # compiling

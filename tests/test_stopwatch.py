@@ -14,6 +14,16 @@ def test_seconds_by_name():
     assert watch.recent_share("evaluation") == 0.0
 
 
+def test_waiting_for_input_is_a_share_of_the_steps_alone():
+    times = iter([0.0, 1.0, 1.0, 4.0, 10.0, 990.0, 990.0, 999.0])
+    watch = Stopwatch(clock=lambda: next(times))
+    for name in ("input", "compute", "evaluation", "checkpoints"):
+        with watch.measuring(name):
+            pass
+    assert watch.recent_share("input") == 0.25
+    assert watch.totals()["evaluation"] == 980.0
+
+
 def test_a_failing_block_counts():
     times = iter([0.0, 2.0])
     watch = Stopwatch(clock=lambda: next(times))

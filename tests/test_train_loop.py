@@ -1,6 +1,11 @@
 """Whole trainings of the miniature network on drawn images."""
 
 import json
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -12,14 +17,19 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 from dataset.class_names import ClassNames, read_class_names
 from dataset.coco import read_coco
+from dataset.pipeline import InputConfig, evaluation_dataset
+from dataset.record_index import index_records
 from dataset.shards import ConversionConfig, convert
-from efficientdet import guards, restore, train_loop, training_start
+from dataset.transforms import letterbox
+from efficientdet import guards, restore, train_loop, training_start, validation
 from efficientdet.checkpoint import read_arrays, read_description
 from efficientdet.config import TrainingConfig
 from efficientdet.distributed import World
 from efficientdet.export import load_saved_model
 from efficientdet.hyperparameters import height_and_width, hyperparameters_of
+from efficientdet.interruption import Interrupted, StopWish
 from efficientdet.journal import Journal
+from efficientdet.predict import build_predict
 from efficientdet.train_loop import train
 from efficientdet.training_start import initial_state
 from model.detector import named_variables
@@ -148,10 +158,13 @@ def test_exported_model_has_the_averaged_weights(unbroken, drawn):
     found = {name: np.asarray(value) for name, value in signature(image[None]).items()}
     restored = restore.restore_detector(str(folder / "ckpt-final"), model_name="x", model_name_given=False, overrides={})
     assert description.weights == "averaged"
-    height, width = image.shape[:2]
-    if (height, width) == (64, 64):
-        wanted = restored.detector.detect(image[None], np.int32([[64, 64]]))
-        np.testing.assert_allclose(found["scores"], np.asarray(wanted.scores), atol=1e-4)
+    boxed, size, scale = letterbox(image, (64, 64))
+    wanted = restored.detector.detect(np.asarray(boxed)[None], np.asarray(size)[None])
+    np.testing.assert_allclose(found["scores"], np.asarray(wanted.scores), atol=1e-5)
+    count = int(found["count"][0])
+    assert count > 0
+    corners = np.minimum(np.asarray(wanted.boxes)[0, :count], np.tile(size, 2)) * np.tile(scale, 2)
+    np.testing.assert_allclose(found["boxes"][0, :count], np.maximum(corners, 0), atol=1e-3)
     assert set(found) == {"boxes", "scores", "classes", "count"}
     assert set(found["classes"][0][: int(found["count"][0])]) <= set(drawn.class_names.category_ids)
 
@@ -334,9 +347,10 @@ def test_rollback_halves_the_rate_and_goes_on(drawn, tmp_path, capsys, monkeypat
 
     monkeypatch.setattr(guards.StepGuard, "check", failing_twice)
     train(config(drawn, tmp_path, training_mode="train300", on_nan="rollback", checkpoint_steps=2))
-    out = capsys.readouterr().out
+    out, progress = capsys.readouterr()
     assert "rollback 1 of 3: back to step 4, learning rate times 0.5" in out
     assert "rollback 2 of 3: back to step 4, learning rate times 0.25" in out
+    assert "train: epoch 3/3 step 4/4 " in progress.splitlines()[-1]
     assert calls[6] == calls[4] / 2  # step 5 again
     assert calls[8] == calls[4] / 4
     assert read_description(str(tmp_path / "ckpt-final")).run["rollbacks"] == 2
@@ -359,7 +373,7 @@ def test_not_finite_again_and_again_stops(drawn, tmp_path, monkeypatch, on_nan):
 
 
 def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
-    found = iter([0.1, 0.2, 0.3, 0.25, 0.28, 0.3])  # averaged, raw; ..
+    found = iter([0.1, 0.2, 0.3, 0.25, 0.28, 0.3, 0.28])  # averaged, raw; ..; of the last epoch once more as it goes on
 
     class Numbers:
         class_ap: ClassVar = {}
@@ -375,15 +389,158 @@ def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr("object_detection.coco_evaluation.CocoEvaluator.evaluate",
                         lambda evaluator, rows: Numbers(dict.fromkeys(MEASURE_NAMES, next(found))))
-    train(config(drawn, tmp_path, patience=1))
-    out = capsys.readouterr().out
-    assert "no better AP in 1 evaluations: stops after epoch 3" in out
-    best = read_description(str(tmp_path / "emackpt-best"))
+    for _ in range(2):  # the same command again does not train on
+        train(config(drawn, tmp_path, {"num_epochs": 5}, patience=1))
+        assert "no better AP in 1 evaluations: stops after epoch 3" in capsys.readouterr().out
+        assert read_arrays(str(tmp_path / "ckpt-final"))["global_step"] == 3 * STEPS
+    best, arrays = read_description(str(tmp_path / "emackpt-best")), read_arrays(str(tmp_path / "emackpt-best"))
     assert (best.weights, best.global_step, best.run["best_ap"]) == ("averaged", 2 * STEPS, 0.3)
+    same_arrays(tmp_path / "emackpt-best", tmp_path / "ema_weights" / "emackpt-2")
+    assert any((array != arrays[name]).any() for name, array in
+               read_arrays(str(tmp_path / "ema_weights" / "emackpt-3")).items())
+    assert next(found, None) is None
     found = iter([0.1, 0.2])
     train(config(drawn, tmp_path / "target", target_ap=0.15))
     assert "AP 0.2000 reaches --target_ap=0.15 after epoch 1" in capsys.readouterr().out
     assert read_description(str(tmp_path / "target" / "emackpt-best")).weights == "raw"
+
+
+def exactly_the_same(folder, wanted):
+    """Every number that a training leaves: weights, momentum, averages, the best, the standing, the measures."""
+    for name in ("ckpt-final", f"ckpt-{3 * STEPS}", "emackpt-best", *(f"ema_weights/emackpt-{epoch}" for epoch in (1, 2, 3))):
+        found, expected = (read_arrays(str(place / name)) for place in (folder, wanted))
+        assert found.keys() == expected.keys()
+        assert [key for key in found if found[key].tobytes() != expected[key].tobytes()] == [], name
+        assert read_description(str(folder / name)).run == read_description(str(wanted / name)).run, name
+    for name in ("metrics-1.json", "metrics-2.json", "metrics-3.json", "metrics-final.json"):
+        assert (folder / name).read_text() == (wanted / name).read_text()
+
+
+class Killed(BaseException):
+    """What nothing catches."""
+
+
+def test_killed_between_the_writes_of_an_evaluation_is_mended(unbroken, drawn, tmp_path, monkeypatch):
+    """The best weights are never older than the numbers, and an evaluation that was cut short is done again."""
+    settings = config(drawn, tmp_path, val_json_file=drawn.annotations("val"))
+    writes, original = [], {name: getattr(validation, name) for name in ("write_arrays", "write_measures")}
+
+    def dying_before(write, number):
+        def dying(path, *arguments, **options):
+            writes.append(Path(path).name)
+            if len(writes) == number:
+                raise Killed
+            original[write](path, *arguments, **options)
+
+        return dying
+
+    for number in (1, 2):  # before the best weights of epoch 1 are written, and between them and the numbers
+        writes.clear()
+        for write in original:
+            monkeypatch.setattr(validation, write, dying_before(write, number))
+        with pytest.raises(Killed):
+            train(settings)
+        assert writes == ["emackpt-best", "metrics-1.json"][:number]
+        assert read_description(str(tmp_path / "ckpt")).run["unfinished_epoch"] == 1
+        assert not (tmp_path / "metrics-1.json").exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(train_loop._Training, "_save_average", lambda *_: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        train(settings)  # all of epoch 1 is measured, and no checkpoint says so
+    monkeypatch.undo()
+    train(settings)
+    exactly_the_same(tmp_path, unbroken[0])
+
+
+def signalled(monkeypatch, moment, number):
+    """Sends this process a signal once, at the start of the step that follows on `moment` steps."""
+    start = train_loop._Training._start_step
+
+    def starting(training, batches):
+        if training.state.step == moment:
+            os.kill(os.getpid(), number)
+            while not training.stop_wish.wished:
+                time.sleep(0.01)
+        return start(training, batches)
+
+    monkeypatch.setattr(train_loop._Training, "_start_step", starting)
+
+
+@pytest.mark.parametrize(("moment", "number", "code", "unfinished"), [
+    (STEPS - 1, signal.SIGTERM, 143, 1), (STEPS + 1, signal.SIGINT, 130, 0)])
+def test_asked_to_stop_in_the_last_step_of_an_epoch_and_in_another(unbroken, drawn, tmp_path, monkeypatch, capsys, moment,
+                                                                   number, code, unfinished):
+    settings = config(drawn, tmp_path, val_json_file=drawn.annotations("val"))
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)  # perhaps this runs in the background
+    with monkeypatch.context() as patch:
+        signalled(patch, moment, number)
+        with pytest.raises(Interrupted) as ended:
+            train(settings)
+    assert ended.value.code == code
+    assert f"asked to stop: saved after step {moment + 1}; the same command goes on from there" in capsys.readouterr().out
+    standing = read_description(str(tmp_path / "ckpt"))
+    assert (standing.global_step, standing.run["unfinished_epoch"]) == (moment + 1, unfinished)
+    assert (tmp_path / "metrics-1.json").exists() is not bool(unfinished)
+    train(settings)
+    exactly_the_same(tmp_path, unbroken[0])
+
+
+def test_asked_to_stop_in_an_evaluation(unbroken, drawn, tmp_path, monkeypatch, capsys):
+    """It is left at the next batch, and the epoch before it is not lost."""
+    settings = config(drawn, tmp_path, val_json_file=drawn.annotations("val"), eval_batch_size=1)
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)
+    detected = []
+
+    def stopping_predict(detector, **options):
+        predict = build_predict(detector, **options)
+
+        def predicted(*batch):
+            detected.append(batch)
+            if len(detected) == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.3)
+            return predict(*batch)
+
+        return predicted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_loop, "build_predict", stopping_predict)
+        with pytest.raises(Interrupted) as ended:
+            train(settings)
+    assert ended.value.code == 130
+    assert len(detected) == 2  # of 6 images
+    assert f"asked to stop: saved after step {STEPS}; the same" in capsys.readouterr().out
+    assert not (tmp_path / "metrics-1.json").exists()
+    train(replace(settings, eval_batch_size=4))
+    exactly_the_same(tmp_path, unbroken[0])
+
+
+def test_without_validation_records_trains_without_evaluating(drawn, tmp_path, capsys):
+    assert train(config(drawn, tmp_path, {"num_epochs": 1}, val_records=(), loggers=())) == {}
+    assert "no --val_file_pattern: trains without evaluating\n" in capsys.readouterr().out
+    assert read_arrays(str(tmp_path / "ckpt-final"))["global_step"] == STEPS
+    page = (tmp_path / "report.html").read_text()
+    for chart in ("Losses", "Learning rate", "Gradient norm", "Images per second"):  # without any logger
+        assert f"<figcaption>{chart}</figcaption><svg" in page
+
+
+def test_losses_of_validation_do_not_depend_on_the_batch(drawn, tmp_path):
+    """Six images: some, all, and more than all of them at a time."""
+    found = []
+    for size in (1, 4, 6, 64):
+        settings = config(drawn, tmp_path, eval_batch_size=size)
+        state = initial_state(settings, precision="float32", world=World(), say=print)
+        inputs = InputConfig(image_size=(64, 64), batch_size=size, category_ids=drawn.class_names.category_ids)
+        with Journal(None) as journal, StopWish(World(), saved_step=int, unsaved_steps=int) as stop_wish:
+            found.append(validation.Validation(settings, state, journal, inputs=inputs, predict=None, description=None,
+                                               stop_wish=stop_wish).mean_losses())
+    [(batch, valid)] = evaluation_dataset(index_records(settings.val_records), replace(inputs, batch_size=6))
+    assert valid.numpy().all()
+    targets = state.detector.assign(batch.objects)
+    wanted = state.detector.loss_terms(batch, targets, state.detector.count_positives(targets) + 1.0, training=False)
+    assert wanted.keys() == {"cls_loss", "box_loss", "reg_l2_loss"}
+    for losses in found:
+        assert losses == {name: pytest.approx(float(value), rel=1e-4) for name, value in wanted.items()}
 
 
 def test_a_rate_far_above_the_published_one_warns(drawn, tmp_path, capsys):

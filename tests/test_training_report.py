@@ -61,6 +61,12 @@ def test_values_that_are_not_finite_are_left_out_and_one_point_is_enough():
     assert chart([[(1, float("inf"))]]) == ""
 
 
+def test_a_long_curve_is_thinned_to_what_can_be_seen():
+    points = re.search(r'points="([^"]*)"', chart([[(step, 1.0) for step in range(100_001)]]))[1].split()
+    assert 400 < len(points) < 1000
+    assert (points[0], points[-1]) == ("46.0,10.0", "412.0,10.0")
+
+
 def test_nothing_is_known():
     text = page(RunSummary(title="t"))
     Balanced(text)

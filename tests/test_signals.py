@@ -1,0 +1,163 @@
+"""Ctrl-C and SIGTERM at any moment: one line, the shell's exit code, never a traceback."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# What a compilation or a long step looks like to Python: a call that gives the interpreter up and does not come back.
+BUSY = "import hashlib; print('busy', flush=True); hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
+
+
+def ended(arguments, *signals, env=None, pause=0.8):
+    """(exit code, stdout, stderr) of a process that gets the signals one after the other once it says that it is busy."""
+    process = subprocess.Popen([sys.executable, *map(str, arguments)], env=env, cwd=ROOT, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    try:
+        assert process.stdout.readline() == "busy\n", process.communicate(timeout=60)
+        for number in signals[:-1]:
+            process.send_signal(number)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(timeout=pause)
+        process.send_signal(signals[-1])
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert "Traceback" not in errors
+    return process.returncode, output, errors
+
+
+@pytest.mark.parametrize(("number", "code", "name"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")])
+def test_ends_at_once_whatever_it_does(number, code, name):
+    program = f"from dataset.command_line import run\ndef main():\n    {BUSY}\nrun(main, ['a/x.py'], ends_at_once=True)"
+    assert ended(["-c", program], number) == (code, "", f"x.py: ended by {name}\n")
+
+
+def test_what_has_to_tidy_up_gets_an_exception():
+    program = ("from dataset.command_line import run\nimport time\ndef main():\n    try:\n        print('busy', flush=True)\n"
+               "        time.sleep(60)\n    finally:\n        print('tidy')\nrun(main, ['x.py'])")
+    assert ended(["-c", program], signal.SIGINT) == (130, "tidy\n", "x.py: ended by Ctrl-C\n")
+
+
+def test_a_signal_that_was_ignored_stays_ignored():
+    program = ("import os, signal, time\nfrom dataset.signals import Listener\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+               "heard = []\nlistener = Listener(heard.append).start()\n"
+               "os.kill(os.getpid(), signal.SIGINT)\nos.kill(os.getpid(), signal.SIGTERM)\n"
+               "while not heard:\n    time.sleep(0.01)\n"
+               "listener.stop()\nprint(heard, signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)")
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[15] True\n", done.stderr
+
+
+def test_the_one_who_listened_before_hears_again():
+    program = ("import os, signal, time\nfrom dataset.signals import Listener\nouter, inner = [], []\n"
+               "first = Listener(outer.append).start()\nsecond = Listener(inner.append).start()\n"
+               "def send(number, heard):\n    os.kill(os.getpid(), number)\n    while number not in heard:\n"
+               "        time.sleep(0.01)\n"
+               "send(2, inner)\nsecond.stop()\nsend(15, outer)\nprint(outer, inner)")
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60,
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    assert done.stdout == "[15] [2]\n", done.stderr
+
+
+# --- a training, which first saves
+
+
+def stop_wish(*, unsaved, then=BUSY):
+    return ("from efficientdet import interruption\nfrom efficientdet.distributed import World\n"
+            "interruption._PATIENCE_SECONDS = interruption._TOLD_SECONDS = 0.3\n"
+            f"with interruption.StopWish(World(), saved_step=lambda: 7, unsaved_steps=lambda: {unsaved}) as wish:\n    {then}")
+
+
+def test_where_nothing_is_lost_a_training_ends_soon():
+    assert ended(["-c", stop_wish(unsaved=0)], signal.SIGTERM) == (
+        143, "", "asked to stop: saved after step 7; the same command goes on from there\n")
+
+
+def test_a_second_signal_ends_at_once_and_the_first_says_so():
+    code, _, errors = ended(["-c", stop_wish(unsaved=3)], signal.SIGTERM, signal.SIGINT)
+    assert code == 130
+    first, second = errors.splitlines()
+    assert re.fullmatch(r"asked to stop: will save when .*; asked again, ends at once and loses the 3 steps since .*", first)
+    assert second == "ended at once: saved after step 7; the same command goes on from there"
+
+
+def test_one_ctrl_c_that_comes_twice_is_one():
+    then = "import os\n    [os.kill(os.getpid(), n) for n in (2, 15)]\n    import time; time.sleep(0.4)\n    print(wish.wished)"
+    done = subprocess.run([sys.executable, "-c", stop_wish(unsaved=3, then=then)], cwd=ROOT, capture_output=True, text=True,
+                          timeout=60, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+class _Ranks:
+    """Two ranks, of which the other one says what it was told to."""
+
+    size, is_first = 2, True
+
+    def __init__(self, other):
+        self.other = other
+
+    def gather(self, value):
+        return [value, self.other]
+
+
+def test_all_ranks_leave_together():
+    from efficientdet.interruption import Interrupted, StopWish
+
+    with StopWish(_Ranks(other=False), saved_step=int, unsaved_steps=int) as wish:
+        assert list(wish.watched("abc")) == ["a", "b", "c"]
+    with StopWish(_Ranks(other=True), saved_step=int, unsaved_steps=int) as wish:
+        items = wish.watched("abc")
+        assert [next(items) for _ in range(3)] == ["a", "b", "c"]  # its own share is done
+        with pytest.raises(Interrupted) as ended:
+            next(items)
+    assert ended.value.code == 143
+
+
+# --- the programs, while they start
+
+
+@pytest.fixture(scope="module")
+def slow_imports(tmp_path_factory):
+    """tensorflow and keras take for ever to import; standard error may be led elsewhere meanwhile."""
+    folder = tmp_path_factory.mktemp("slow")
+    for name in ("tensorflow", "keras"):
+        (folder / f"{name}.py").write_text(BUSY)
+    return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    from dataset.class_names import ClassNames
+
+    folder = tmp_path_factory.mktemp("data")
+    for name in ("train-00000-of-00001.tfrecord", "a.jpg", "ckpt.index"):
+        (folder / name).touch()
+    ClassNames((1, 7), ("cat", "dog")).write(folder / "train.classes.json")
+    return folder
+
+
+@pytest.mark.parametrize(("number", "code", "name"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")])
+@pytest.mark.parametrize(("program", "arguments"), [
+    ("train.py", ("--training_file_pattern={}/train-*", "--model_dir={}/out")),
+    ("eval.py", ("--val_file_pattern={}/train-*", "--ckpt={}/ckpt")),
+    ("infer.py", ("--image_path={}/a.jpg", "--model_dir={}/ckpt", "--output_dir={}/out")),
+    ("inspector.py", ("--mode=benchmark",))])
+def test_while_tensorflow_is_imported(slow_imports, data, program, arguments, number, code, name):
+    arguments = [ROOT / program, *(argument.format(data) for argument in arguments)]
+    assert ended(arguments, number, env=slow_imports) == (code, "", f"{program}: ended by {name}\n")
+
+
+def test_ctrl_c_among_the_first_imports_prints_nothing(tmp_path):
+    """Before anything of ours listens: as a shell sees it, 130."""
+    (tmp_path / "absl").mkdir()
+    (tmp_path / "absl" / "__init__.py").write_text(BUSY)
+    (tmp_path / "absl" / "flags.py").touch()
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    assert ended([ROOT / "eval.py"], signal.SIGINT, env=env) == (-signal.SIGINT, "", "")
