@@ -292,7 +292,11 @@ class _Training:
             compiles = state.step <= self.first_step + self.reports_behind
             with self.world.deadline(_COMPILATION_FACTOR if compiles else 1.0):
                 if not waiting or not must_wait():
-                    waiting.append(self._start_step(batches))
+                    try:
+                        waiting.append(self._start_step(batches))
+                    except InputError:
+                        self._keep_what_is_done(waiting, guard)
+                        raise
                 if len(waiting) <= self.reports_behind and not must_wait():
                     continue
                 facts, report = self._finish_step(waiting.popleft(), guard)
@@ -329,6 +333,13 @@ class _Training:
         state.step += 1
         state.standing.images_seen += self.images_a_step
         return _StartedStep(StepFacts(step=state.step, learning_rate=rate, image_ids=batch.image_ids.numpy()), report)
+
+    def _keep_what_is_done(self, waiting: deque["_StartedStep"], guard: StepGuard) -> None:
+        """Before a record that cannot be used ends the training; of several ranks the others know nothing of it."""
+        if self.world.size == 1 and not self.config.benchmark:
+            while waiting:
+                self._finish_step(waiting.popleft(), guard)
+            self._save_what_is_not()
 
     def _finish_step(self, started: "_StartedStep", guard: StepGuard) -> tuple[StepFacts, dict[str, float]]:
         """Wait for the report, and check it."""

@@ -3,7 +3,8 @@
     python tests/miniature_training.py '{"model_dir": ..., "records": [...], "categories": [[1, "ball"], ...], ...}'
 
 Other keys are those of TrainingConfig; "hparams" overrides, "accident": [rank, step, "raise" | "kill" | "hang"], and
-"without_folder": a rank whose model_dir is another one, as on a machine that does not share it.
+"without_folder": a rank whose model_dir is another one, as on a machine that does not share it; "slow_writing": seconds that
+each checkpoint takes longer.
 At its end each rank writes `digest-RANK.txt` into model_dir: of every number that it holds.
 """
 
@@ -52,6 +53,14 @@ def with_accident(training_dataset, rank, step, kind):
     return batches_until_the_accident
 
 
+def slow(save, seconds):
+    def save_slowly(*arguments):
+        time.sleep(seconds)
+        return save(*arguments)
+
+    return save_slowly
+
+
 def with_digest(run):
     def run_and_write(training):
         numbers = run(training)
@@ -67,6 +76,7 @@ def main():
     settings = json.loads(sys.argv[1])
     if accident := settings.pop("accident", None):
         train_loop.training_dataset = with_accident(train_loop.training_dataset, *accident)
+    train_loop.CheckpointStore.save = slow(train_loop.CheckpointStore.save, settings.pop("slow_writing", 0))
     train_loop._Training.run = with_digest(train_loop._Training.run)
     training_start.build_detector = restore.build_detector = build_miniature
     if os.environ.get("HOROVOD_RANK") == str(settings.pop("without_folder", None)):

@@ -1,0 +1,267 @@
+"""Trainings that are killed, interrupted, starved of disk or left by a rank, and what becomes of them.
+
+    python tests/endurance.py [--kills=20] [--seed=0] [--only=kills,signals,ranks,disks,record] [--log=docs/endurance.md]
+
+Every run is a whole `train.py` (see endurance_run.py); wherever one is gone on with, all its numbers are compared bit for bit
+with those of one that nothing happened to. Ends with 1 where anything is not as it should be. About twenty minutes on two
+cores; root for the disks and Horovod for the ranks, else these rows say so.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import platform
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+import tensorflow as tf
+from drawn_records import Drawn, draw_records
+from endurance_run import LAUNCHER, PHASES, Course, differences, kill_all, one_line, rank_process, wait_until
+
+from efficientdet.checkpoint import read_arrays
+from object_detection.errors import InputError
+
+DEADLINE = 10  # seconds; HOROVOD_STALL_SHUTDOWN_TIME_SECONDS
+_TOLERANCE = 2e-5  # two ranks against one, as in tests/test_distributed.py
+_EXACT = {"is_training_bn": False}
+
+
+class Row(NamedTuple):
+    """One thing that was done."""
+
+    what: str
+    outcome: str
+    is_right: bool
+
+
+class Place(NamedTuple):
+    """Where everything lies, and what an undisturbed run left."""
+
+    folder: Path
+    drawn: Drawn
+    undisturbed: Path
+
+    def course(self, name: str, **settings) -> Course:
+        """A new training."""
+        return Course(self.drawn, self.folder / name, **settings)
+
+
+def prepared(folder: Path) -> Place:
+    """Records and the undisturbed run."""
+    (folder / "data").mkdir(parents=True)
+    place = Place(folder, draw_records(folder / "data", images={"train": 16, "val": 4}), folder / "undisturbed")
+    ended = place.course("undisturbed").run()
+    if ended.code:
+        raise SystemExit(f"the undisturbed run failed:\n{ended.output}")
+    print(f"an undisturbed run takes {ended.seconds:.0f} s", flush=True)
+    return place
+
+
+def compared(course: Course, place: Place, what: str) -> Row:
+    """Go on to the end, and compare."""
+    ended = course.run()
+    different = differences(course.folder, place.undisturbed) if ended.code == 0 else [f"exit code {ended.code}"]
+    return Row(f"{what}, then left alone", "; ".join(different) or "every number as of the undisturbed run", not different)
+
+
+def kills(place: Place, *, number: int, chance: random.Random) -> Iterator[Row]:
+    """SIGKILL at random moments of every phase, one after the other in one training."""
+    course, phases = place.course("killed"), list(PHASES)
+    early = [phase for phase in phases if phase not in ("export", "report")]
+    order = [early[i % len(early)] for i in range(number - number // 4)]
+    chance.shuffle(order)
+    order += [("export", "report", "export", "start-up")[i % 4] for i in range(number // 4)]
+    for phase in order:
+        ended = course.end_in(phase, signal.SIGKILL, chance)
+        yield Row(f"SIGKILL, {phase}", _stand(course) if ended.in_time else "it was over before",
+                  "Traceback" not in ended.output)
+    yield compared(course, place, f"{number} x SIGKILL")
+
+
+def signals(place: Place, *, chance: random.Random) -> Iterator[Row]:
+    """SIGTERM and Ctrl-C in every phase."""
+    for name, number, code in (("SIGTERM", signal.SIGTERM, 143), ("Ctrl-C", signal.SIGINT, 130)):
+        course = place.course(f"asked-{code}")
+        for phase in PHASES:
+            ended = course.end_in(phase, number, chance)
+            # Before Python runs our first line only the signal itself can end it; a shell says the same code.
+            right = (not ended.in_time or ended.code in (code, 0, -number)) and "Traceback" not in ended.output
+            over = "" if ended.in_time and ended.code else " (it was just over)"
+            yield Row(f"{name}, {phase}", f"exit code {ended.code}{over} after {ended.seconds:.1f} s; {_stand(course)}", right)
+        yield compared(course, place, f"6 x {name}")
+
+
+def ranks(place: Place) -> Iterator[Row]:
+    """Two processes over Horovod."""
+    if importlib.util.find_spec("horovod") is None:
+        yield Row("two ranks", "not done: Horovod is not installed", True)
+        return
+    steps = {"num_examples_per_epoch": 160, "num_epochs": 2, "stop_epoch": 1, "training_mode": "train300",
+             "hparams": _EXACT, "calibration_images": 0, "checkpoint_steps": 0}
+    one, two = place.course("one", **{**steps, "batch_size": 8}), place.course("two", launcher=LAUNCHER, **steps)
+    codes = (one.run().code, two.run().code)
+    if codes == (0, 0):
+        arrays = [read_arrays(str(course.folder / "ckpt-final")) for course in (one, two)]
+        learnt = [name for name in arrays[0] if not name.startswith(("run/", "global_step"))]
+        worst = max(np.abs(arrays[0][name] - arrays[1][name]).max() for name in learnt)
+        yield Row("two ranks against one with twice the batch, 20 steps", f"largest difference of any number {worst:.1e}",
+                  bool(worst < _TOLERANCE))
+    else:
+        yield Row("two ranks against one with twice the batch", f"exit codes {codes}", False)
+    for what, number in (("killed", signal.SIGKILL), ("stopped by SIGSTOP", signal.SIGSTOP)):
+        yield _left_alone(place, what, number)
+
+
+def _left_alone(place: Place, what: str, number: int) -> Row:
+    course = place.course(f"rank-{number}", launcher=LAUNCHER, num_examples_per_epoch=100_000, checkpoint_steps=0,
+                          env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(DEADLINE)})
+    process = course.start()
+    try:
+        if not wait_until(lambda: "step 1/" in course.log.read_text(errors="replace"), process):
+            return Row(f"one of two ranks {what}", f"it never trained: {course.log.read_text()[-400:]}", False)
+        time.sleep(2)
+        other, victim = rank_process(course, 0), rank_process(course, 1)
+        os.kill(victim, number)
+        sent = time.monotonic()
+        ended = wait_until(lambda: not _is_alive(other), process, seconds=6 * DEADLINE) or not _is_alive(other)
+        seconds = time.monotonic() - sent
+        return Row(f"one of two ranks {what}", f"the other one ended after {seconds:.0f} s, the deadline being {DEADLINE}",
+                   ended and seconds < DEADLINE + 5)
+    finally:
+        for rank in (0, 1):
+            with contextlib.suppress(ProcessLookupError, TypeError):
+                os.kill(rank_process(course, rank), signal.SIGKILL)
+        kill_all(process)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def disks(place: Place) -> Iterator[Row]:
+    """A disk that fills up, and one that is read-only."""
+    disk = place.folder / "disk"
+    disk.mkdir()
+    if os.geteuid() or _mount("-t", "tmpfs", "-o", "size=2400k", "tmpfs", disk):
+        yield Row("a full disk, a read-only disk", "not done: a file system can be mounted by root alone", True)
+        return
+    try:
+        course = place.course("disk/model")
+        course.log = place.folder / "disk.log"
+        ended = course.run()
+        yield Row("a disk that fills up", f"exit code {ended.code}: {one_line(ended.output)}",
+                  ended.code == 2 and "no space left" in one_line(ended.output))
+        yield Row("its checkpoints", _stand(course), _are_whole(course.folder))
+        before = _contents(course.folder)
+        _mount("-o", "remount,ro", disk)
+        ended = course.run()
+        yield Row("the same disk, read-only", f"exit code {ended.code}: {one_line(ended.output)}",
+                  ended.code == 2 and "Read-only" in one_line(ended.output) and _contents(course.folder) == before)
+        _mount("-o", "remount,rw,size=64m", disk)
+        yield compared(course, place, "room made on it")
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def _mount(*arguments) -> int:
+    return subprocess.run(["mount", *map(str, arguments)], capture_output=True).returncode
+
+
+def record(place: Place) -> Iterator[Row]:
+    """A JPEG that is cut short in a record whose checksum is right."""
+    path = place.drawn.records("train")[0]
+    whole = Path(path).read_bytes()
+    payloads = [payload.numpy() for payload in tf.data.TFRecordDataset(path)]
+    message = tf.train.Example.FromString(payloads[2])
+    encoded = message.features.feature["image/encoded"].bytes_list
+    encoded.value[0] = encoded.value[0][: len(encoded.value[0]) * 2 // 3]
+    file_name = message.features.feature["image/filename"].bytes_list.value[0].decode()
+    course = place.course("record")
+    with tf.io.TFRecordWriter(path) as writer:
+        for payload in [*payloads[:2], message.SerializeToString(), *payloads[3:]]:
+            writer.write(payload)
+    try:
+        ended = course.run()
+    finally:
+        Path(path).write_bytes(whole)
+    line = one_line(ended.output).replace(str(place.folder), "...")
+    yield Row("a truncated JPEG in the middle of an epoch", f"exit code {ended.code}: {line}; {_stand(course)}",
+              ended.code == 2 and file_name in line and Path(path).name in line)
+    yield compared(course, place, "the record made whole")
+
+
+def _stand(course: Course) -> str:
+    steps = [int(match[1]) for file in course.folder.glob("ckpt-*.index") if (match := re.fullmatch(r"ckpt-(\d+)", file.stem))]
+    return f"checkpoints after steps {', '.join(map(str, sorted(steps)))}" if steps else "no checkpoint yet"
+
+
+def _are_whole(folder: Path) -> bool:
+    try:
+        return [bool(read_arrays(str(file.with_suffix("")))) for file in folder.glob("ckpt-*.index")] != []
+    except InputError:
+        return False
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def table(rows: list[Row]) -> str:
+    """As Markdown."""
+    lines = ["| what was done | what became of it | |", "|---|---|---|"]
+    lines += [f"| {row.what} | {row.outcome.replace('|', '/')} | {'right' if row.is_right else '**WRONG**'} |" for row in rows]
+    return "\n".join(lines)
+
+
+def endure(folder: Path, *, number: int, seed: int, only: tuple[str, ...]) -> list[Row]:
+    """Do the sections, telling each row as it comes."""
+    place, chance, rows = prepared(folder), random.Random(seed), []
+    sections = {"kills": lambda: kills(place, number=number, chance=chance), "signals": lambda: signals(place, chance=chance),
+                "ranks": lambda: ranks(place), "disks": lambda: disks(place), "record": lambda: record(place)}
+    for name in only or sections:
+        for row in sections[name]():
+            rows.append(row)
+            print(f"{'right' if row.is_right else 'WRONG'}  {row.what}: {row.outcome}", flush=True)
+    return rows
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="names of sections, separated by commas")
+    parser.add_argument("--log", help="Markdown file for the table")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="endurance-") as folder:
+        rows = endure(Path(folder), number=arguments.kills, seed=arguments.seed,
+                      only=tuple(filter(None, arguments.only.split(","))))
+    wrong = sum(not row.is_right for row in rows)
+    total = f"{len(rows)} rows, {wrong} wrong, {(time.monotonic() - began) / 60:.0f} minutes"
+    print(total)
+    if arguments.log:
+        Path(arguments.log).write_text(
+            f"# Endurance\n\n`python tests/endurance.py {' '.join(sys.argv[1:])}` on {os.cpu_count()} CPU cores "
+            f"({platform.machine()}), TensorFlow {tf.__version__}, {time.strftime('%Y-%m-%d')}: {total}.\n\n{table(rows)}\n",
+            encoding="utf-8")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,11 @@
+"""A smaller portion of tests/endurance.py."""
+
+import pytest
+from endurance import endure
+
+
+@pytest.mark.slow
+def test_two_kills_and_a_damaged_record(tmp_path):
+    rows = endure(tmp_path / "place", number=2, seed=1, only=("kills", "record"))
+    assert len(rows) == 5
+    assert [row for row in rows if not row.is_right] == []
