@@ -39,8 +39,9 @@ stage "draw images" "$data/annotations/instances_val.json" \
 for split in train val; do
     stage "convert $split" "$records/$split.report.json" convert "$split"
 done
-stage "train" "$model/emackpt-final/saved_model.pb" \
-    "$PYTHON" train.py --training_file_pattern="$records/train-*" --model_dir="$model" --training_mode=train300 \
+stage "train" "$model/metrics-final.json" \
+    "$PYTHON" train.py --training_file_pattern="$records/train-*" --model_dir="$model" \
+    --val_file_pattern="$records/val-*" --val_json_file="$data/annotations/instances_val.json" --eval_batch_size=20 \
     --batch_size=8 --num_epochs=8 --lr=0.16 --warmup_epochs=0.5 --checkpoint_period=8 --hparams="$hparams"
 stage "evaluate" "$folder/metrics.json" \
     "$PYTHON" eval.py --ckpt="$model" --val_file_pattern="$records/val-*" \

@@ -157,7 +157,8 @@ def disks(place: Place) -> Iterator[Row]:
     """A disk that fills up, and one that is read-only."""
     disk = place.folder / "disk"
     disk.mkdir()
-    if os.geteuid() or _mount("-t", "tmpfs", "-o", "size=2400k", "tmpfs", disk):
+    wanted = sum(len(content) for content in _contents(place.undisturbed).values())
+    if os.geteuid() or _mount("-t", "tmpfs", "-o", f"size={wanted // 2}", "tmpfs", disk):
         yield Row("a full disk, a read-only disk", "not done: a file system can be mounted by root alone", True)
         return
     try:

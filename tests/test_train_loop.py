@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 from dataset.class_names import ClassNames, read_class_names
 from dataset.coco import read_coco
-from dataset.pipeline import InputConfig, evaluation_dataset
+from dataset.pipeline import InputConfig, evaluation_dataset, training_dataset
 from dataset.record_index import index_records
 from dataset.shards import ConversionConfig, convert
 from dataset.transforms import letterbox
@@ -513,6 +514,17 @@ def test_asked_to_stop_in_an_evaluation(unbroken, drawn, tmp_path, monkeypatch, 
     assert not (tmp_path / "metrics-1.json").exists()
     train(replace(settings, eval_batch_size=4))
     exactly_the_same(tmp_path, unbroken[0])
+
+
+def test_a_record_that_cannot_be_used_loses_no_step_before_it(drawn, tmp_path, monkeypatch):
+    def damaged(*arguments, **options):
+        yield from islice(training_dataset(*arguments, **options), 2)
+        raise InputError("the record at byte 7 cannot be used")
+
+    monkeypatch.setattr(train_loop, "training_dataset", damaged)
+    with pytest.raises(InputError, match="the record at byte 7 cannot be used"):
+        train(config(drawn, tmp_path, training_mode="train300"))
+    assert read_description(str(tmp_path / "ckpt")).global_step == 2
 
 
 def test_without_validation_records_trains_without_evaluating(drawn, tmp_path, capsys):
