@@ -92,4 +92,4 @@ def farewell(saved_step: int) -> str:
     """What remains of a training that was interrupted."""
     if saved_step <= 0:
         return "no step is saved; the same command starts anew"
-    return f"saved after step {saved_step}; the same command goes on from there"
+    return f"saved after step {saved_step}; --resume=auto, the default, goes on from there"

@@ -77,7 +77,7 @@ def stop_wish(*, unsaved, then=BUSY):
 
 def test_where_nothing_is_lost_a_training_ends_soon():
     assert ended(["-c", stop_wish(unsaved=0)], signal.SIGTERM) == (
-        143, "", "asked to stop: saved after step 7; the same command goes on from there\n")
+        143, "", "asked to stop: saved after step 7; --resume=auto, the default, goes on from there\n")
 
 
 def test_a_second_signal_ends_at_once_and_the_first_says_so():
@@ -85,7 +85,7 @@ def test_a_second_signal_ends_at_once_and_the_first_says_so():
     assert code == 130
     first, second = errors.splitlines()
     assert re.fullmatch(r"asked to stop: will save when .*; asked again, ends at once and loses the 3 steps since .*", first)
-    assert second == "ended at once: saved after step 7; the same command goes on from there"
+    assert second == "ended at once: saved after step 7; --resume=auto, the default, goes on from there"
 
 
 def test_one_ctrl_c_that_comes_twice_is_one():

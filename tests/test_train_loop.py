@@ -478,7 +478,7 @@ def test_asked_to_stop_in_the_last_step_of_an_epoch_and_in_another(unbroken, dra
         with pytest.raises(Interrupted) as ended:
             train(settings)
     assert ended.value.code == code
-    assert f"asked to stop: saved after step {moment + 1}; the same command goes on from there" in capsys.readouterr().out
+    assert f"asked to stop: saved after step {moment + 1}; --resume=auto, the default, goes on from there" in capsys.readouterr().out
     standing = read_description(str(tmp_path / "ckpt"))
     assert (standing.global_step, standing.run["unfinished_epoch"]) == (moment + 1, unfinished)
     assert (tmp_path / "metrics-1.json").exists() is not bool(unfinished)
