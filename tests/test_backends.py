@@ -10,6 +10,8 @@ import backend_probe
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).resolve().parent
 
 

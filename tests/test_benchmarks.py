@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from drawn_records import draw_records
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 

@@ -17,6 +17,8 @@ from efficientdet.checkpoint import read_arrays, read_description
 from efficientdet.distributed import World, average_over_ranks, is_batch_statistic, join_world, launched_by
 from object_detection.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).with_name("miniature_training.py")
 REPOSITORY = PROGRAM.parents[1]
 LAUNCHER = [sys.executable, str(REPOSITORY / "scripts" / "horovodrun.py"), "--gloo"]

@@ -14,6 +14,8 @@ from test_distributed import LAUNCHER, command, environment, needs_horovod, run_
 from efficientdet.checkpoint import read_arrays
 from efficientdet.interruption import INTERRUPTED_EXIT_CODE
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"deterministic": True, "checkpoint_steps": 2, "batch_size": 4}  # 3 epochs of 4 steps
 
 

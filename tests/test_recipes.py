@@ -280,6 +280,7 @@ def test_sigterm_reaches_the_program_and_its_exit_code_comes_back(tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("horovod") is None and not os.environ.get("CI"),
                     reason="Horovod is not installed: bash scripts/install_horovod.sh")
+@pytest.mark.slow
 def test_three_of_them_for_real_on_two_ranks(tmp_path):
     drawn = draw_records(tmp_path / "data", images={"train": 8, "val": 5})
     small = ["NGPU=2", "DEVICE=cpu", f"DATA={drawn.folder}", f"VAL_JSON={drawn.annotations('val')}", "BS=2", "EVAL_BS=2",

@@ -37,6 +37,8 @@ from model.detector import named_variables
 from object_detection.coco_evaluation import MEASURE_NAMES
 from object_detection.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 HPARAMS = {"image_size": 64, "num_epochs": 3, "learning_rate": 0.02, "lr_warmup_epoch": 1.0, "lr_warmup_init": 0.001,
            "jitter_min": 0.8, "jitter_max": 1.2, "moving_average_decay": 0.9}
 STEPS = 4  # an epoch: 16 images by 4
@@ -478,7 +480,7 @@ def test_asked_to_stop_in_the_last_step_of_an_epoch_and_in_another(unbroken, dra
         with pytest.raises(Interrupted) as ended:
             train(settings)
     assert ended.value.code == code
-    assert f"asked to stop: saved after step {moment + 1}; --resume=auto, the default, goes on from there" in capsys.readouterr().out
+    assert f"asked to stop: saved after step {moment + 1}; --resume=auto, the default, goes on" in capsys.readouterr().out
     standing = read_description(str(tmp_path / "ckpt"))
     assert (standing.global_step, standing.run["unfinished_epoch"]) == (moment + 1, unfinished)
     assert (tmp_path / "metrics-1.json").exists() is not bool(unfinished)

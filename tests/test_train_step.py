@@ -18,6 +18,8 @@ from model.batch_norm import BatchNormalization
 from model.detector import named_variables
 from object_detection.structures import Batch, Objects
 
+pytestmark = pytest.mark.slow
+
 RATES = (0.02, 0.05, 0.01)
 MOMENTUM, CLIP, DECAY = 0.9, 0.3, 0.9  # the clipping is tight, so that it bites
 
