@@ -29,10 +29,9 @@ from efficientdet.device import (
     versions,
     wait,
 )
-from efficientdet.exported_network import ExportedNetwork
 from efficientdet.image_files import read_image
 from efficientdet.inspection import ModelConfig, open_model
-from efficientdet.predict import Predict, build_predict, detector_network, exported_predict
+from efficientdet.predict import Network, Predict, build_predict, network_read_on_host, predict_on_host
 from efficientdet.runtime import start_runtime
 from model.dense_detector import DenseDetector
 from object_detection.host_suppression import NetworkOutputs, detections_on_host, stacked
@@ -190,8 +189,9 @@ def detector_programs(
     detector: DenseDetector, *, use_xla: bool, runtime: str = "keras", int8_images: Sequence[str] = ()
 ) -> Programs:
     """Compiled on first use. Clipping and scaling of 100 boxes are in `predict` alone."""
-    if runtime != "keras":
-        return _exported_programs(detector, detector_network(detector, runtime=runtime, int8_images=int8_images))
+    network = network_read_on_host(detector, compiled=use_xla, runtime=runtime, int8_images=int8_images)
+    if network is not None:
+        return _programs_on_host(detector, network)
     anchors = detector.anchors
 
     def read(class_logits, box_deltas):
@@ -204,9 +204,9 @@ def detector_programs(
         post_processing=compiled(read, detector.network, use_xla=use_xla))
 
 
-def _exported_programs(detector: DenseDetector, network: ExportedNetwork) -> Programs:
+def _programs_on_host(detector: DenseDetector, network: Network) -> Programs:
     return Programs(
-        predict=exported_predict(detector, network),
+        predict=predict_on_host(detector, network),
         # Outputs are copied, as the images of a batch share buffers: the whole takes less than its parts.
         network=lambda images, sizes: network(
             np.asarray(images), np.asarray(sizes), lambda outputs: NetworkOutputs(*map(np.copy, outputs))),

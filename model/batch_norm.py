@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from object_detection.structures import Tensor
+
 
 @keras.saving.register_keras_serializable("efficientdet")
 class BatchNormalization(keras.layers.BatchNormalization):
@@ -40,13 +42,22 @@ def _fused(layer, inputs, learns):
 
 
 def _by_moments(layer, inputs, learns):
-    gamma, beta, mean, variance = (
-        _float32(variable) for variable in (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance))
+    mean, variance = _float32(layer.moving_mean), _float32(layer.moving_variance)
     values = ops.cast(inputs, "float32")
     if learns:
         mean, variance = ops.moments(values, axes=(0, 1, 2))
-    factor = gamma * ops.rsqrt(variance + layer.epsilon)
-    return ops.cast(values * factor + (beta - mean * factor), inputs.dtype), mean, variance
+    scale, shift = _affine(layer, mean, variance)
+    return ops.cast(values * scale + shift, inputs.dtype), mean, variance
+
+
+def scale_and_shift(layer: BatchNormalization) -> tuple[Tensor, Tensor]:
+    """Inference as outputs = inputs * scale + shift, [C] float32 each."""
+    return _affine(layer, _float32(layer.moving_mean), _float32(layer.moving_variance))
+
+
+def _affine(layer, mean, variance):
+    scale = _float32(layer.gamma) * ops.rsqrt(variance + layer.epsilon)
+    return scale, _float32(layer.beta) - mean * scale
 
 
 def _float32(variable):

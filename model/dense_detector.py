@@ -9,6 +9,7 @@ from keras import ops
 from model import tensorflow_cpu
 from model.detector import named_variables
 from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
+from model.folding import folded
 from object_detection.anchor_grid import AnchorConfig, anchor_boxes
 from object_detection.assignment import assign_anchors
 from object_detection.box_coding import decode_boxes
@@ -61,6 +62,7 @@ class DenseDetector:
         self.anchors = anchor_boxes(config.anchors, config.image_size)
         if network.output_shape[1][1] != len(self.anchors):
             raise ValueError(f"the network speaks at {network.output_shape[1][1]} anchors, the grid has {len(self.anchors)}")
+        self._inference = folded(network)
         self._detection_losses = self.detection_losses
         if tensorflow_cpu.applies():
             self._detection_losses = tensorflow_cpu.in_one_pass(self.detection_losses)
@@ -86,7 +88,8 @@ class DenseDetector:
 
     def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
         """Class logits [B, A, K] and box deltas [B, A, 4], float32 whatever the precision."""
-        class_logits, box_deltas = self.network(self.normalise(images, sizes), training=training)
+        pixels = self.normalise(images, sizes)
+        class_logits, box_deltas = self.network(pixels, training=True) if training else self._inference(pixels)
         return ops.cast(class_logits, "float32"), ops.cast(box_deltas, "float32")
 
     def normalise(self, images: Tensor, sizes: Tensor) -> Tensor:

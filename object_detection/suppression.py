@@ -49,7 +49,7 @@ def detections_from_outputs(
 ) -> Detections:
     """Candidates, decoding and suppression. [B, A, K], [B, A, 4], [A, 4] -> Detections with D = max_detections."""
     scores, classes, anchor_numbers = top_candidates(class_logits, config.candidates)
-    deltas = ops.take_along_axis(box_deltas, anchor_numbers[..., None], axis=1)
+    deltas = _entries(box_deltas, anchor_numbers)
     boxes = decode_boxes(deltas, ops.take(anchors, anchor_numbers, axis=0))
     return suppress(boxes, scores, classes, config=config)
 
@@ -64,9 +64,9 @@ def top_candidates(class_logits: Tensor, count: int) -> tuple[Tensor, Tensor, Te
     kept_anchors = min(count, num_anchors)
     _, anchor_numbers = ops.top_k(ops.max(class_logits, axis=-1), kept_anchors)
     anchor_numbers = ops.sort(anchor_numbers, axis=-1)  # ascending, so that ties fall as in the flattened order
-    kept = ops.take_along_axis(class_logits, anchor_numbers[..., None], axis=1)  # [B, k, K]
+    kept = _entries(class_logits, anchor_numbers)  # [B, k, K]
     logits, flat = ops.top_k(ops.reshape(kept, (-1, kept_anchors * num_classes)), min(count, kept_anchors * num_classes))
-    anchors = ops.take_along_axis(anchor_numbers, flat // num_classes, axis=1)
+    anchors = _entries(anchor_numbers, flat // num_classes)
     return ops.sigmoid(logits), flat % num_classes, anchors
 
 
@@ -82,10 +82,10 @@ def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: Suppress
         remaining, chosen, chosen_scores = state
         best = ops.cast(ops.argmax(remaining, axis=1), "int32")[:, None]  # [B, 1]
         best_score = ops.max(remaining, axis=1)[:, None]
-        overlap = iou(ops.take_along_axis(measured, best[..., None], axis=1), measured)  # [B, N]
+        overlap = iou(_entries(measured, best), measured)  # [B, N]
         weight = _survival(overlap, config=config)
         if config.per_class:
-            weight = ops.where(classes == ops.take_along_axis(classes, best, axis=1), weight, 1.0)
+            weight = ops.where(classes == _entries(classes, best), weight, 1.0)
         remaining = remaining * ops.where(numbers == best, 0.0, weight)
         remaining = ops.where(remaining > config.score_threshold, remaining, 0.0)
         here = slots == step
@@ -96,11 +96,21 @@ def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: Suppress
     _, chosen, chosen_scores = ops.fori_loop(0, config.max_detections, select_one, start)
     valid = chosen_scores > 0.0
     return Detections(
-        boxes=ops.where(valid[..., None], ops.take_along_axis(boxes, chosen[..., None], axis=1), 0.0),
+        boxes=ops.where(valid[..., None], _entries(boxes, chosen), 0.0),
         scores=chosen_scores,
-        classes=ops.where(valid, ops.cast(ops.take_along_axis(classes, chosen, axis=1), "int32"), 0),
+        classes=ops.where(valid, ops.cast(_entries(classes, chosen), "int32"), 0),
         valid=valid,
     )
+
+
+def _entries(values: Tensor, numbers: Tensor) -> Tensor:
+    """Each image's entries of those numbers: [B, N, ...], [B, n] int32 -> [B, n, ...].
+
+    What `take_along_axis` does too; with TensorFlow under it that one transposes all values at each call.
+    """
+    count = values.shape[1]
+    first = count * ops.arange(ops.shape(values)[0], dtype="int32")[:, None]
+    return ops.take(ops.reshape(values, (-1, *values.shape[2:])), first + numbers, axis=0)
 
 
 def _survival(overlap: Tensor, *, config: SuppressionConfig) -> Tensor:

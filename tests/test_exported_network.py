@@ -13,7 +13,7 @@ from efficientdet.build import build_detector
 from efficientdet.exported_network import ExportedNetwork
 from efficientdet.hyperparameters import hyperparameters_of
 from efficientdet.onnx_export import onnx_model
-from efficientdet.predict import build_predict, detector_network, exported_predict
+from efficientdet.predict import build_predict, exported_network, predict_on_host
 from efficientdet.quantisation import quantised
 from object_detection.errors import InputError
 from object_detection.host_suppression import NetworkOutputs, detections_on_host, stacked
@@ -67,7 +67,7 @@ def test_the_outputs_are_those_of_the_network(small_d0, runtime):
     images, sizes = inputs(small_d0)
     wanted = small_d0.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))
     wanted = [np.asarray(output) for output in wanted]
-    images = detector_network(small_d0, runtime=runtime)(images, sizes, copied)
+    images = exported_network(small_d0, runtime=runtime)(images, sizes, copied)
     assert np.abs(wanted[0][0] - wanted[0][1]).max() > 0.1  # the image reaches the outputs
     for image, found in enumerate(images):
         for values, output in zip(found, (*wanted, wanted[0].max(axis=-1)), strict=True):
@@ -80,7 +80,7 @@ def test_a_network_whose_images_are_normalised_twice(small_d0):
     twice.config = replace(twice.config, normalisations=2)
     images, sizes = inputs(twice)
     wanted = twice.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))
-    for image, found in enumerate(detector_network(twice, runtime="onnxruntime")(images, sizes, copied)):
+    for image, found in enumerate(exported_network(twice, runtime="onnxruntime")(images, sizes, copied)):
         np.testing.assert_allclose(found.class_logits, np.asarray(wanted[0])[image], rtol=1e-4, atol=1e-4)
 
 
@@ -104,7 +104,7 @@ def test_detections_in_original_pixels_are_the_same():
     def network(images, sizes, read):
         return list(map(read, map(NetworkOutputs, logits, deltas, logits.max(axis=-1))))
 
-    found = exported_predict(detector, network)(images, sizes, scales)
+    found = predict_on_host(detector, network)(images, sizes, scales)
     assert np.asarray(wanted.valid).any(axis=1).all()
     for ours, theirs in zip(found, wanted, strict=True):
         np.testing.assert_allclose(ours, np.asarray(theirs), rtol=1e-4, atol=1e-2)
@@ -152,7 +152,7 @@ def test_convolutions_in_8_bits_are_near_those_in_32(small_d0, tmp_path):
 
 def test_an_error_in_reading_is_the_callers(small_d0):
     images, sizes = inputs(small_d0)
-    network = detector_network(small_d0, runtime="onnxruntime")
+    network = exported_network(small_d0, runtime="onnxruntime")
     with pytest.raises(ZeroDivisionError):
         network(images, sizes, lambda outputs: 1 / 0)
     assert len(network(images, sizes, copied)) == 2

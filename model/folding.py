@@ -1,0 +1,78 @@
+"""Batch statistics folded into the convolutions before them: inference without a pass over memory for each."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import keras
+from keras import ops
+
+from model.batch_norm import BatchNormalization, scale_and_shift
+from object_detection.structures import Tensor
+
+_CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D, keras.layers.SeparableConv2D)
+
+
+def folded(network: keras.Model) -> Callable[[Tensor], Any]:
+    """A function that returns what `network(inputs, training=False)` returns, but for rounding.
+
+    With the weights that the network has at each call: kernels are scaled then, which costs one pass over the weights where
+    the layers cost one over activations each. Under a 16-bit policy nothing is folded: the scales are float32 there, and
+    the accelerators such a policy is for have their compilers for this.
+    """
+    before_norms = _convolutions_before_norms(network)
+
+    def operation(layer):
+        if isinstance(layer, BatchNormalization):
+            return partial(_normalised, layer)
+        return partial(_Convolution, layer) if id(layer) in before_norms else layer
+
+    # Keras has no public way through a graph with other operations in the place of its layers.
+    return lambda inputs: network._run_through_graph(inputs, operation_fn=operation)
+
+
+class _Convolution:
+    """One that waits for the batch norm behind it: a head's has another one at each level."""
+
+    def __init__(self, layer: keras.layers.Layer, inputs: Tensor):
+        self.layer, self.inputs = layer, inputs
+
+    def scaled(self, scale: Tensor, shift: Tensor) -> Tensor:
+        """Its outputs times `scale` plus `shift`, [C] each."""
+        layer = self.layer
+        options = {"strides": layer.strides, "padding": layer.padding, "dilation_rate": layer.dilation_rate}
+        if layer.use_bias:
+            shift = shift + layer.bias * scale
+        if isinstance(layer, keras.layers.SeparableConv2D):
+            outputs = ops.separable_conv(self.inputs, layer.depthwise_kernel, layer.pointwise_kernel * scale, **options)
+        elif isinstance(layer, keras.layers.DepthwiseConv2D):
+            outputs = ops.depthwise_conv(self.inputs, layer.kernel * ops.reshape(scale, (-1, 1)), **options)  # [k, k, C, 1]
+        else:
+            outputs = ops.conv(self.inputs, layer.kernel * scale, **options)
+        return ops.add(outputs, ops.reshape(shift, (1, 1, 1, -1)))  # in this form a bias to TensorFlow, which fuses it
+
+
+def _normalised(layer: BatchNormalization, inputs: Tensor | _Convolution, **_mask) -> Tensor:
+    return inputs.scaled(*scale_and_shift(layer)) if isinstance(inputs, _Convolution) else layer(inputs)
+
+
+def _convolutions_before_norms(network: keras.Model) -> set[int]:
+    """Ids of the layers whose outputs, wherever they are used, go to batch norms alone."""
+    producers = {id(tensor): node.operation for node in _nodes(network) for tensor in node.outputs}
+    elsewhere = {id(tensor) for tensor in network.outputs}
+    used_by_norms = set()
+    for node in _nodes(network):
+        is_norm = isinstance(node.operation, BatchNormalization)
+        (used_by_norms if is_norm else elsewhere).update(map(id, node.input_tensors))
+    others = {id(producers[tensor]) for tensor in elsewhere if tensor in producers}
+    return {id(producers[tensor]) for tensor in used_by_norms
+            if tensor in producers and _foldable(producers[tensor])} - others
+
+
+def _foldable(layer) -> bool:
+    return (isinstance(layer, _CONVOLUTIONS) and layer.activation is keras.activations.linear
+            and layer.compute_dtype == "float32")
+
+
+def _nodes(network: keras.Model) -> list:
+    return [node for nodes in network._nodes_by_depth.values() for node in nodes if not node.is_input]
