@@ -61,6 +61,8 @@ def _onnxruntime(model: bytes, streams: int, threads: int) -> list[Run]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = streams * (threads - 1) + 1  # of all streams together; each brings its caller's
     options.log_severity_level = 3
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_free_dimension_override_by_name("B", 1)  # of known shapes it fuses sums with convolutions
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 

@@ -110,13 +110,14 @@ class _Graph:
         height, width = detector.config.image_size
         mean, stddev = (np.float32(values).reshape(1, 3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STDDEV))
         pixels = self.add("Cast", [self.add("Transpose", ["images"], perm=[0, 3, 1, 2])], to=TensorProto.FLOAT)
-        scaled = self.add("Mul", [self.add("Sub", [pixels, 255.0 * mean]), 1.0 / (255.0 * stddev)])
-        inside = []
+        pixels = self.add("Sub", [pixels, 255.0 * mean])
+        factor = 1.0 / (255.0 * stddev)
         for axis, (size, shape) in enumerate(((height, (1, 1, height, 1)), (width, (1, 1, 1, width)))):
             limit = self.add("Gather", ["sizes", np.array([axis])], axis=1)
             limit = self.add("Reshape", [limit, np.array([-1, 1, 1, 1])])
-            inside.append(self.add("Less", [np.arange(size, dtype=np.int32).reshape(shape), limit]))
-        pixels = self.add("Where", [self.add("And", inside), scaled, np.float32(0)])
+            inside = self.add("Cast", [self.add("Less", [np.arange(size, dtype=np.int32).reshape(shape), limit])],
+                              to=TensorProto.FLOAT)
+            pixels = self.add("Mul", [pixels, inside if axis else self.add("Mul", [inside, factor])])
         for _ in range(detector.config.normalisations - 1):
             pixels = self.add("Div", [self.add("Sub", [pixels, mean]), stddev])
         return pixels

@@ -1,7 +1,7 @@
 """Candidates and suppression in NumPy: what `object_detection.suppression` finds, for networks run by another runtime.
 
-An image's loop looks at its best candidates first. Scores only fall, so once the last detection scores more than the best
-candidate left out, the others could not have changed anything; where that is not so, all candidates take part.
+An image's loop looks at its best candidates first. Scores only fall, so as long as each detection scores at least as much as
+the last of these candidates, the others could not have changed anything; where one scores less, all candidates take part.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ import numpy as np
 from object_detection.structures import Detections
 from object_detection.suppression import SuppressionConfig
 
-_FIRST_CANDIDATES = 600
-_SMALLEST = np.float32(1e-30)
+_FIRST_CANDIDATES = 1500
+_SMALLEST = np.float32(1e-30)  # of areas and of scores
 
 
 class NetworkOutputs(NamedTuple):
@@ -31,7 +31,7 @@ def detections_on_host(outputs: NetworkOutputs, anchors: np.ndarray, *, config: 
         scores, classes, numbers = _top_candidates(logits, best_of_anchor, count)
         boxes = _decoded(deltas[numbers], anchors[numbers])
         chosen, chosen_scores = _suppress(boxes, scores, classes, config)
-        enough = len(chosen) == config.max_detections and chosen_scores[-1] > scores[-1]
+        enough = len(chosen) == config.max_detections and chosen_scores[-1] >= scores[-1]
         if enough or scores[-1] <= config.score_threshold or len(scores) < count:
             break
     slots, found = config.max_detections, len(chosen)
@@ -51,15 +51,24 @@ def stacked(images: Sequence[Detections]) -> Detections:
 
 def _top_candidates(logits, best_of_anchor, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Scores, classes and anchors of the highest of all anchor x class scores, best first; see `top_candidates` there."""
-    kept = np.sort(_top(best_of_anchor, count))
+    kept = _anchors_of_top(logits, best_of_anchor, count)
     flat = logits[kept].ravel()
-    # The best of each kept anchor are as many scores already: those below all of them are not looked at again.
-    places = np.flatnonzero(flat >= best_of_anchor[kept].min()) if len(kept) == count else np.arange(len(flat))
-    order = places[_top(flat[places], count)]
+    order = _top(flat, count)
     anchors, classes = np.divmod(order, logits.shape[1])
     with np.errstate(over="ignore"):
         scores = np.float32(1) / (np.float32(1) + np.exp(-flat[order]))
     return scores, classes.astype(np.int32), kept[anchors]
+
+
+def _anchors_of_top(logits, best_of_anchor, count: int) -> np.ndarray:
+    """Anchors, ascending, that have all of the highest `count` scores: at most as many, fewer where classes score alike."""
+    few = np.sort(_top(best_of_anchor, max(count // 8, 1)))
+    scores = logits[few].ravel()
+    least = np.partition(scores, -count)[-count] if len(scores) >= count else -np.inf  # so many are at least this high
+    if least == best_of_anchor.max():  # all alike, as of a network that has learnt nothing: the first anchors come first
+        return few
+    kept = np.sort(_top(best_of_anchor, count))
+    return kept[best_of_anchor[kept] >= least]
 
 
 def _top(values: np.ndarray, count: int) -> np.ndarray:
@@ -67,7 +76,7 @@ def _top(values: np.ndarray, count: int) -> np.ndarray:
     places = np.arange(len(values))
     if count < len(values):
         last = np.partition(values, len(values) - count)[len(values) - count]
-        above, ties = np.flatnonzero(values > last), np.flatnonzero(values == last)
+        above, ties = (np.flatnonzero(found) for found in (values > last, values == last))
         places = np.sort(np.concatenate([above, ties[: count - len(above)]]))
     return places[np.argsort(-values[places], kind="stable")]
 
@@ -81,31 +90,77 @@ def _decoded(deltas, anchors) -> np.ndarray:
     return np.concatenate([centres - halves, centres + halves], axis=1)
 
 
+class _Running(NamedTuple):
+    """N boxes that can still be selected, those of a group (a class, or all) side by side, the best first at the start."""
+
+    numbers: np.ndarray  # [N] int
+    groups: np.ndarray  # [N] int, 0 .. G-1, ascending
+    corners: np.ndarray  # [4, N] top, left, -bottom, -right: those of an intersection are their maxima
+    areas: np.ndarray  # [N]
+
+
 def _suppress(boxes, scores, classes, config: SuppressionConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the selected boxes in the order of selection, and their scores then."""
-    remaining = np.where(scores > config.score_threshold, scores, np.float32(0))
-    top, left, bottom, right = (np.ascontiguousarray(side) for side in boxes.T)
-    bottom, right = bottom + np.float32(config.iou_pixel_offset), right + np.float32(config.iou_pixel_offset)
-    with np.errstate(over="ignore"):  # boxes of a detector that has learnt nothing
-        areas = np.maximum(bottom - top, 0) * np.maximum(right - left, 0)
-    groups = [np.flatnonzero(classes == k) for k in range(classes.max() + 1)] if config.per_class else None
-    chosen, chosen_scores = [], []
-    for _ in range(config.max_detections):
-        best = int(remaining.argmax())
-        if remaining[best] <= 0:
-            break
-        chosen.append(best)
-        chosen_scores.append(remaining[best])
-        rivals = groups[classes[best]] if groups else slice(None)
-        height = np.minimum(bottom[rivals], bottom[best]) - np.maximum(top[rivals], top[best])
-        width = np.minimum(right[rivals], right[best]) - np.maximum(left[rivals], left[best])
-        intersection = np.maximum(height, 0) * np.maximum(width, 0)
-        union = areas[rivals] + areas[best] - intersection
-        overlap = intersection / np.maximum(union, _SMALLEST)  # an empty box has no intersection
-        if config.method == "gaussian":
-            kept = remaining[rivals] * np.exp(np.square(overlap) * np.float32(-1 / config.sigma))
-        else:
-            kept = remaining[rivals] * (overlap <= config.iou_threshold)
-        remaining[rivals] = np.where(kept > config.score_threshold, kept, 0)
+    """Numbers of the selected boxes in the order of selection, and their scores then.
+
+    Every class selects its best box in each round. As scores only fall, the best of all these are what one loop over all
+    classes selects; it ends where no class has a score left that is among them.
+    """
+    remaining, running = _running(boxes, scores, classes if config.per_class else np.zeros_like(classes), config)
+    numbers, found, reach = [np.zeros(0, np.int64)], np.zeros(0, np.float32), _SMALLEST
+    while len(remaining):
+        starts = np.searchsorted(running.groups, np.arange(running.groups[-1] + 1))
+        highest = np.maximum.reduceat(remaining, starts)  # [G]
+        if (highest < reach).any():
+            here = remaining >= reach
+            group_numbers = np.cumsum(highest >= reach) - 1
+            remaining, running = remaining[here], _Running(*(values[..., here] for values in running))
+            running = running._replace(groups=group_numbers[running.groups])
+            continue
+        places = np.flatnonzero(remaining == highest[running.groups])
+        best = places[np.searchsorted(places, starts)]  # of equal ones the first
+        numbers.append(running.numbers[best])
+        found = np.concatenate([found, highest])
+        if len(found) >= config.max_detections:
+            reach = max(reach, np.partition(found, -config.max_detections)[-config.max_detections])
+        remaining *= _survival(_overlap(running, best), config)
+        remaining[remaining <= config.score_threshold] = 0
         remaining[best] = 0
-    return np.array(chosen, np.int64), np.array(chosen_scores, np.float32)
+    numbers = np.concatenate(numbers)
+    order = np.lexsort((numbers, -found))[: config.max_detections]
+    return numbers[order], found[order]
+
+
+def _running(boxes, scores, groups, config: SuppressionConfig) -> tuple[np.ndarray, _Running]:
+    """Scores [N] and the rest of those above the threshold."""
+    numbers = np.argsort(groups, kind="stable")
+    numbers = numbers[scores[numbers] > config.score_threshold]
+    corners = (boxes[numbers] * np.float32([1, 1, -1, -1])).T
+    corners[2:] -= np.float32(config.iou_pixel_offset)
+    with np.errstate(over="ignore"):  # boxes of a detector that has learnt nothing
+        areas = _intersection(corners.copy())
+    _, groups = np.unique(groups[numbers], return_inverse=True)
+    return scores[numbers], _Running(numbers, groups, np.ascontiguousarray(corners), areas)
+
+
+def _overlap(running: _Running, best: np.ndarray) -> np.ndarray:
+    """IoU [N] of each box with the selected one of its group, `best` [G]."""
+    rivals = best if len(best) == 1 else best[running.groups]  # one goes with all as it is
+    shared = _intersection(np.maximum(running.corners, running.corners[:, rivals]))
+    union = running.areas + running.areas[rivals]
+    union -= shared
+    return np.divide(shared, np.maximum(union, _SMALLEST, out=union), out=shared)  # an empty box has no intersection
+
+
+def _intersection(corners) -> np.ndarray:
+    """Areas [N] of boxes given as top, left, -bottom, -right, which are overwritten; 0 for one that has none."""
+    sides = np.add(corners[:2], corners[2:], out=corners[:2])  # -height, -width
+    return np.multiply(*np.minimum(sides, 0, out=sides))
+
+
+def _survival(overlap, config: SuppressionConfig) -> np.ndarray:
+    """See `suppression`; overwrites its argument."""
+    if config.method == "gaussian":
+        np.square(overlap, out=overlap)
+        overlap *= np.float32(-1 / config.sigma)
+        return np.exp(overlap, out=overlap)
+    return overlap <= config.iou_threshold
