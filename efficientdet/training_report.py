@@ -105,8 +105,9 @@ def chart(curves: Sequence[Curve]) -> str:
         y = _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * (value - low) / (high - low)
         return f"{x:.1f},{y:.1f}"
 
-    lines = "".join(
-        f'<polyline fill="none" stroke="{colour}" stroke-width="1.8" points="{" ".join(place(*p) for p in curve)}"/>'
+    lines = "".join(  # a point alone is drawn twice: what has a length of nothing is a dot by its round ends
+        f'<polyline fill="none" stroke="{colour}" stroke-linecap="round" stroke-width="{1.8 if len(curve) > 1 else 7}" '
+        f'points="{" ".join(place(*p) for p in (curve if len(curve) > 1 else 2 * curve))}"/>'
         for curve, colour in zip(finite, _COLOURS, strict=False))
     ticks = "".join(f'<text x="4" y="{_HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP) + 4:.1f}">'
                     f"{low + share * (high - low):.3g}</text>" for share in (0.0, 0.5, 1.0))

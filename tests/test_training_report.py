@@ -57,7 +57,7 @@ def test_positions_by_hand():
 
 
 def test_values_that_are_not_finite_are_left_out_and_one_point_is_enough():
-    assert re.search(r'points="([^"]*)"', chart([[(4, 2.0), (5, float("nan"))]]))[1] == "46.0,10.0"
+    assert re.search(r'points="([^"]*)"', chart([[(4, 2.0), (5, float("nan"))]]))[1] == "46.0,10.0 46.0,10.0"  # a dot
     assert chart([[(1, float("inf"))]]) == ""
 
 
