@@ -1,9 +1,10 @@
 """How far a run is and when it ends: a bar on a terminal, a line every ten seconds in a log."""
 
+import contextlib
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
 LINE_PERIOD_SECONDS = 10.0
-_RATE_SECONDS = 60.0  # the rate is that of the last minute: compilation, a slow start and an evaluation wear off
+_RATE_SECONDS = 60.0  # the rate is that of the last minute: compilation and a slow start wear off
 
 
 class Rate:
@@ -53,6 +54,7 @@ class Progress:
         self._clock = clock
         self._first, self._done, self._images = done, done, 0
         self._values: dict[str, str] = {}
+        self._paused = 0.0  # seconds
         self._rate = Rate(clock())
         self._line_time, self._line_done = -LINE_PERIOD_SECONDS + clock(), -1
         console = Console(file=self._stream)
@@ -77,14 +79,23 @@ class Progress:
         """So many more steps and images are done; cheap enough for every step."""
         self._done += steps
         self._images += images
-        self._rate.add(self._clock(), steps=self._done - self._first, images=self._images)
+        self._rate.add(self._clock() - self._paused, steps=self._done - self._first, images=self._images)
         self._draw()
 
     def go_back(self, done: int) -> None:
         """Only so many steps are done after all; the rate starts anew."""
         self._first, self._done, self._images = done, done, 0
-        self._rate = Rate(self._clock())
+        self._rate = Rate(self._clock() - self._paused)
         self._draw()
+
+    @contextlib.contextmanager
+    def pausing(self) -> Iterator[None]:
+        """A block whose time is not that of steps: an evaluation would else slow the steps after it down."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._paused += self._clock() - start
 
     def show(self, **values: float | str) -> None:
         """Values to name from now on, such as loss=1.23; plain numbers, as nothing here waits for a device."""

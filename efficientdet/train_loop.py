@@ -253,8 +253,9 @@ class _Training:
                 self.mlperf.epoch_stops(state.step // self.steps_per_epoch)
                 self.mlperf.throughput(self._images_per_second(), epoch=state.step // self.steps_per_epoch)
                 if not config.benchmark:
-                    self._end_epoch(state.step // self.steps_per_epoch)
-                    self._finish_epoch()
+                    with progress.pausing():
+                        self._end_epoch(state.step // self.steps_per_epoch)
+                        self._finish_epoch()
         return loss
 
     def _goal_is_reached(self) -> bool:

@@ -45,6 +45,19 @@ def test_lines_of_a_log_by_hand(clock):
     ]
 
 
+def test_an_evaluation_slows_no_step_down(clock):
+    stream = io.StringIO()
+    with Progress("train", total=20, steps_per_epoch=10, stream=stream, clock=clock) as progress:
+        for _ in range(10):
+            clock.now += 2.0
+            progress.advance(images=8)
+        with progress.pausing():
+            clock.now += 300.0
+        clock.now += 2.0
+        progress.advance(images=8)
+    assert stream.getvalue().splitlines()[-1] == "train: epoch 2/2 step 1/10 4.0 images/s ETA 0:18"
+
+
 def test_the_last_line_is_not_written_twice(clock):
     stream = io.StringIO()
     with Progress("convert", total=3, noun="shard", stream=stream, clock=clock) as progress:
