@@ -375,6 +375,7 @@ def test_not_finite_again_and_again_stops(drawn, tmp_path, monkeypatch, on_nan):
     assert calls.count(3) == (1 if on_nan == "stop" else 4)
 
 
+@pytest.mark.slow
 def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
     found = iter([0.1, 0.2, 0.3, 0.25, 0.28, 0.3, 0.28])  # averaged, raw; ..; of the last epoch once more as it goes on
 
@@ -423,6 +424,7 @@ class Killed(BaseException):
     """What nothing catches."""
 
 
+@pytest.mark.slow
 def test_killed_between_the_writes_of_an_evaluation_is_mended(unbroken, drawn, tmp_path, monkeypatch):
     """The best weights are never older than the numbers, and an evaluation that was cut short is done again."""
     settings = config(drawn, tmp_path, val_json_file=drawn.annotations("val"))
