@@ -3,6 +3,7 @@
     python scripts/horovodrun.py -np 8 --gloo python train.py ...
 """
 
+import re
 import sys
 
 from horovod.runner.common.util import safe_shell_exec
@@ -13,7 +14,7 @@ safe_shell_exec.GRACEFUL_TERMINATION_TIME_S = 60
 
 
 def main() -> None:
-    """Horovod's command line; exit code 143 where a process was asked to stop and saved, as Horovod itself only knows 1."""
+    """Horovod's command line; 130 and 143 where a process was asked to stop and saved, as Horovod itself only knows 1."""
     from horovod.runner import launch
 
     sys.argv[0] = "horovodrun"
@@ -21,7 +22,8 @@ def main() -> None:
         launch.run_commandline()
     except RuntimeError as error:
         print(f"horovodrun: error: {error}", file=sys.stderr)
-        sys.exit(143 if "Exit code: 143" in str(error) else 1)
+        stopped = re.search(r"Exit code: (130|143)\b", str(error))
+        sys.exit(int(stopped[1]) if stopped else 1)
 
 
 if __name__ == "__main__":
