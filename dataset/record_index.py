@@ -1,8 +1,8 @@
 """Random access to TFRecord files: where every record stands, and reading a few of them at once.
 
 A TFRecord file is a chain of: length (8 bytes, little endian), masked CRC-32C of the length (4), payload, masked
-CRC-32C of the payload (4). The index reads the first twelve bytes of each record and no payload, whose own checksum
-`verify.py` compares. It works on local (or mounted) files.
+CRC-32C of the payload (4). The index reads the first twelve bytes of each record and no payload; a payload's checksum is
+compared each time it is read. It works on local (or mounted) files.
 """
 
 import contextlib
@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import google_crc32c
 import numpy as np
 
 from object_detection.errors import InputError
 
 _HEADER_BYTES = 12
 _FOOTER_BYTES = 4
-_CASTAGNOLI = 0x82F63B78  # CRC-32C, RFC 3720 appendix B.4, reflected
 _MASK_DELTA = 0xA282EAD8  # how TFRecord masks a checksum that is stored beside what it covers
 _READERS = 16  # files walked at once: hides the latency of a network file system
 _MOST_OPEN_FILES = 512  # a process may usually open 1024
@@ -44,6 +44,11 @@ class RecordIndex:
     def path(self, number: int) -> str:
         """The file that a record is in."""
         return self.paths[self.file_numbers[number]]
+
+    def damage(self, number: int) -> InputError:
+        """The error of a record whose checksum does not fit."""
+        return InputError(f"{self.path(number)}: damaged: the checksum of the record at byte {self.start(number)} does not fit "
+                          f"(image {number + 1} of {len(self)}); copy the file anew or convert again")
 
     def only(self, kept: np.ndarray) -> "RecordIndex":
         """Without the records that are False in `kept`, [n] bool."""
@@ -73,6 +78,16 @@ def index_records(paths: Sequence[str]) -> RecordIndex:
 def count_records(paths: Sequence[str]) -> int:
     """How many records the files hold; errors as of `index_records`."""
     return len(index_records(paths))
+
+
+def demand_unchanged(index: RecordIndex) -> None:
+    """Raises InputError where a file no longer ends with the last of its records; `index` is whole."""
+    ends = np.zeros(len(index.paths), np.int64)
+    np.maximum.at(ends, index.file_numbers, index.offsets + index.lengths + _FOOTER_BYTES)
+    for path, end in zip(index.paths, ends.tolist(), strict=True):
+        with _named(path):
+            if os.stat(path).st_size != end:
+                raise InputError(f"{path}: changed since it was indexed a moment ago")
 
 
 def _record_spans(path: str) -> tuple[np.ndarray, np.ndarray]:
@@ -105,14 +120,13 @@ def _walk(path: str, descriptor: int) -> tuple[np.ndarray, np.ndarray]:
         offsets.append(position + _HEADER_BYTES)
         position += _HEADER_BYTES + struct.unpack_from("<Q", header)[0] + _FOOTER_BYTES
         cut_short = position > size
-    frames = np.frombuffer(b"".join(headers), dtype=np.uint8).reshape(-1, _HEADER_BYTES)
-    starts = np.array(offsets, dtype=np.int64)
-    wrong = np.flatnonzero(_masked_crc32c(frames[:, :8]) != frames[:, 8:].copy().view("<u4")[:, 0])
-    if wrong.size:
-        raise _not_a_record(path, headers[wrong[0]], int(starts[wrong[0]]) - _HEADER_BYTES)
+    for header, offset in zip(headers, offsets, strict=True):
+        if _masked_crc32c(header[:8]) != header[8:]:
+            raise _not_a_record(path, header, offset - _HEADER_BYTES)
     if cut_short:  # told after the checksums: a length that is itself garbage also points past the end
         raise _cut_short(path, offsets[-1] - _HEADER_BYTES, size)
-    return starts, frames[:, :8].copy().view("<i8")[:, 0].astype(np.int64)
+    lengths = np.frombuffer(b"".join(header[:8] for header in headers), dtype="<i8").astype(np.int64)
+    return np.array(offsets, dtype=np.int64), lengths
 
 
 def _cut_short(path: str, offset: int, size: int) -> InputError:
@@ -127,21 +141,10 @@ def _not_a_record(path: str, header: bytes, offset: int) -> InputError:
     return InputError(f"{path}: {kind}: the checksum of the record length at byte {offset} does not fit")
 
 
-def _crc_table() -> np.ndarray:
-    entries = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        entries = np.where(entries & 1, (entries >> 1) ^ np.uint32(_CASTAGNOLI), entries >> 1)
-    return entries
-
-
-def _masked_crc32c(rows: np.ndarray) -> np.ndarray:
-    """TFRecord's masked CRC-32C of each row: [n, bytes] uint8 -> [n] uint32."""
-    table = _crc_table()
-    crc = np.full(len(rows), 0xFFFFFFFF, dtype=np.uint32)
-    for column in rows.T:
-        crc = table[(crc ^ column) & 0xFF] ^ (crc >> 8)
-    crc = ~crc
-    return ((crc >> 15) | (crc << 17)) + np.uint32(_MASK_DELTA)
+def _masked_crc32c(content: bytes) -> bytes:
+    """The four bytes by which TFRecord guards a length or a payload."""
+    crc = google_crc32c.value(content)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF)
 
 
 class RecordReader:
@@ -159,9 +162,9 @@ class RecordReader:
     def read(self, numbers: np.ndarray) -> list[bytes]:
         """The payloads of the records with these numbers, in the order asked for.
 
-        Raises InputError, naming the file, where one can no longer be read, is deleted or replaced (although what is
-        open could still be read: whether a training notices must not hang on how many files it keeps open, and one that
-        is resumed would find other data), or has become shorter since it was indexed.
+        Raises InputError, naming the file, where a checksum does not fit, where the file can no longer be read, is deleted
+        or replaced (although what is open could still be read: whether a training notices must not hang on how many files
+        it keeps open, and one that is resumed would find other data), or has become shorter since it was indexed.
         """
         return [self._read_one(int(number)) for number in numbers]
 
@@ -170,16 +173,20 @@ class RecordReader:
         file_number = int(self.index.file_numbers[number])
         with _named(path):
             if file_number < len(self._descriptors):
-                payload = os.pread(self._descriptors[file_number], length, offset)
-                if _is_gone(path, self._descriptors[file_number]):
+                descriptor = self._descriptors[file_number]
+                payload = os.pread(descriptor, length, offset)
+                checksum = os.pread(descriptor, _FOOTER_BYTES, offset + length)
+                if _is_gone(path, descriptor):
                     raise InputError(f"{path}: deleted or replaced while in use")
             else:
                 with open(path, "rb") as file:
                     file.seek(offset)
-                    payload = file.read(length)
-        if len(payload) != length:
-            raise InputError(f"{path}: the record at byte {self.index.start(number)} has {length} bytes, of which "
-                             f"{len(payload)} could be read; the file changed while in use")
+                    payload, checksum = file.read(length), file.read(_FOOTER_BYTES)
+        if missing := length + _FOOTER_BYTES - len(payload) - len(checksum):
+            raise InputError(f"{path}: the record at byte {self.index.start(number)} lacks its last {missing} bytes; the file "
+                             "changed while in use")
+        if _masked_crc32c(payload) != checksum:
+            raise self.index.damage(number)
         return payload
 
 

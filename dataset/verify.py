@@ -5,14 +5,12 @@ reads every byte: the checksum of each record, and what it says about its image 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
-import tensorflow as tf
 
-from dataset.record_batches import input_error
-from dataset.record_index import RecordIndex, RecordReader
+from dataset.record_index import RecordIndex, RecordReader, demand_unchanged
 from dataset.record_inspection import NO_BOX_KEYS, inspect_record
 from dataset.report import allowing_fraction
 from object_detection.errors import InputError
@@ -21,7 +19,6 @@ WHEN = ("auto", "always", "never")
 # Six seconds of one core at 2.5 GHz, from memory: 600 MB a second are compared, 14,000 records a second looked at.
 AUTO_BYTES = 2**30
 AUTO_RECORDS = 50_000
-_RECORDS_AT_ONCE, _BYTES_AT_ONCE = 64, 2**24  # a record at a time into Python takes ten times longer
 _SAMPLE = 256  # looked at where all would take too long
 _SAMPLE_BAD_FRACTION = 0.5  # so few records tell a wrong data set from a good one, not 1 % from 2 %
 _NAMED = 3
@@ -42,8 +39,10 @@ def verify_records(index: RecordIndex, *, when: str, max_bad_fraction: float, sa
         raise InputError(f"--max_bad_fraction={max_bad_fraction}: wanted 0 to 1")
     if _is_due(index, when):
         tally = _Tally(index)
-        for number, payload in enumerate(_undamaged_payloads(index)):
-            tally.add(number, payload, category_ids=category_ids)
+        reader = RecordReader(index)
+        for number in range(len(index)):
+            tally.add(number, *reader.read([number]), category_ids=category_ids)
+        demand_unchanged(index)
         tally.judge(max_bad_fraction=max_bad_fraction)
         tally.demand_boxes()
         tally.warn(say, fate="left out")
@@ -52,13 +51,6 @@ def verify_records(index: RecordIndex, *, when: str, max_bad_fraction: float, sa
     if when == "auto":
         _look_at_sample(index, max_bad_fraction=max_bad_fraction, say=say, category_ids=category_ids)
     return index
-
-
-def verify_checksums(index: RecordIndex, *, when: str) -> None:
-    """Of records that are only evaluated: as `verify_records`, whatever they hold."""
-    if _is_due(index, when):
-        for _ in _undamaged_payloads(index):
-            pass
 
 
 def _is_due(index: RecordIndex, when: str) -> bool:
@@ -150,40 +142,3 @@ class _Tally:
         shown = [f"{self.names[number]} (byte {self.index.start(number)} of {self.index.path(number)})"
                  for number in numbers[:_NAMED]]
         return ", ".join(shown) + (f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else "")
-
-
-def _undamaged_payloads(index: RecordIndex) -> Iterator[bytes]:
-    """All payloads in the order of the index; TensorFlow compares their checksums about as fast as it reads."""
-    at_once = _BYTES_AT_ONCE // max(1, int(index.lengths.max()))
-    batches = tf.data.TFRecordDataset(list(index.paths)).batch(min(max(at_once, 1), _RECORDS_AT_ONCE)).prefetch(1)
-    done = 0
-    try:
-        for payloads in batches.as_numpy_iterator():
-            for payload in payloads:
-                if done == len(index) or len(payload) != index.lengths[done]:
-                    raise _changed(index, done)
-                yield payload
-                done += 1
-    except tf.errors.OpError as error:
-        raise _damage(index, done) or input_error(error) or error from error
-    if done != len(index):
-        raise _changed(index, done)
-
-
-def _changed(index: RecordIndex, number: int) -> InputError:
-    return InputError(f"{index.path(min(number, len(index) - 1))}: changed since it was indexed a moment ago")
-
-
-def _damage(index: RecordIndex, first: int) -> InputError | None:
-    """Which of the next records it is: read one by one and file by file, for offsets alone do not name the file."""
-    for file_number in np.unique(index.file_numbers[first : first + _RECORDS_AT_ONCE]):
-        path, numbers, done = index.paths[file_number], np.flatnonzero(index.file_numbers == file_number), 0
-        try:
-            for _ in tf.data.TFRecordDataset(path):
-                done += 1
-        except tf.errors.DataLossError:
-            return InputError(f"{path}: damaged: the checksum of the record at byte {index.start(numbers[done])} does not "
-                              "fit; copy the file anew or convert again")
-        except tf.errors.OpError as error:
-            return InputError(f"{path}: cannot be read ({' '.join(error.message.split())})")
-    return None

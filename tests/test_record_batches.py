@@ -1,10 +1,13 @@
+import bisect
 import errno
 import itertools
 import os
+import random
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from tiny_records import altered, example, starts, without_box_keys, write
+from tiny_records import HEADER, altered, example, starts, without_box_keys, write
 
 from dataset import record_index
 from dataset.class_names import ClassNames
@@ -160,6 +163,50 @@ def test_a_record_of_the_ground_truth_is_named(tmp_path):
 def test_absent_keys_are_no_boxes_where_nothing_was_verified(tmp_path):
     batch = next(iter(training([write(tmp_path / "shard", [without_box_keys(i) for i in range(4)])])))
     assert not batch.objects.valid.numpy().any()
+
+
+# --- bits
+
+
+def evaluated(index):
+    """What an evaluation reads: the truth, then the images."""
+    ground_truth_of_records(index, ClassNames((1,), ("a",)))
+    return evaluation_dataset(index, config())
+
+
+READERS = {"evaluation": evaluated, "its images": lambda index: evaluation_dataset(index, config()),
+           "training": lambda index: itertools.islice(training_dataset(index, config()), 40)}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("open_files", [0, 512])
+def test_a_single_flipped_bit_never_gives_other_data(tmp_path, monkeypatch, reader, open_files):
+    monkeypatch.setattr(record_index, "_MOST_OPEN_FILES", open_files)
+    payloads = [example(i, boxes=2) for i in range(6)]
+    path = tmp_path / "val"
+    whole = Path(write(path, payloads)).read_bytes()
+    rng = random.Random(open_files)
+    for place in [rng.randrange(len(whole)) for _ in range(40)]:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << rng.randrange(8)]) + whole[place + 1 :])
+        number = bisect.bisect(starts(payloads), place) - 1
+        with pytest.raises(InputError, match=f"^{path}: .*at byte {starts(payloads)[number]} does not fit") as raised:
+            list(READERS[reader](index_records([str(path)])))
+        assert "\n" not in str(raised.value)
+        header = place - starts(payloads)[number] < HEADER
+        assert header or f"(image {number + 1} of 6)" in str(raised.value)
+
+
+def test_a_bit_that_flips_while_a_training_reads_is_told(shards):
+    batches = iter(training(shards))
+    next(batches)
+    with open(shards[1], "r+b") as file:
+        file.seek(starts([example(i) for i in range(40)])[20] + HEADER + 3)
+        bit = file.read(1)[0] ^ 1
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([bit]))
+    message, _ = failure_of(batches)
+    assert message.startswith(f"{shards[1]}: damaged: the checksum of the record at byte ")
+    assert "(image 61 of 80)" in message
 
 
 # --- what records are not to blame for
