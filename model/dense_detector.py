@@ -10,7 +10,7 @@ from model import tensorflow_cpu
 from model.detector import named_variables
 from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
 from model.folding import folded
-from object_detection.anchor_grid import AnchorConfig, anchor_boxes
+from object_detection.anchor_grid import AnchorConfig, anchor_grid
 from object_detection.assignment import assign_anchors
 from object_detection.box_coding import decode_boxes
 from object_detection.box_geometry import IOU_KINDS, generalised_iou
@@ -59,7 +59,8 @@ class DenseDetector:
         """Raises ValueError where network and anchors disagree in number."""
         self.network = network
         self.config = config
-        self.anchors = anchor_boxes(config.anchors, config.image_size)
+        self._grid = anchor_grid(config.anchors, config.image_size)
+        self.anchors = self._grid.boxes
         if network.output_shape[1][1] != len(self.anchors):
             raise ValueError(f"the network speaks at {network.output_shape[1][1]} anchors, the grid has {len(self.anchors)}")
         self._inference = folded(network)
@@ -70,7 +71,7 @@ class DenseDetector:
 
     def assign(self, objects: Objects) -> Targets:
         """Each anchor's class and box offsets."""
-        return assign_anchors(objects, ops.convert_to_tensor(self.anchors))
+        return assign_anchors(objects, self._grid)
 
     def count_positives(self, targets: Targets) -> Tensor:
         """How many anchors of the batch have an object."""

@@ -50,24 +50,62 @@ def feature_sizes(image_size: tuple[int, int], max_level: int) -> list[tuple[int
     return sizes
 
 
-def anchor_boxes(config: AnchorConfig, image_size: tuple[int, int]) -> np.ndarray:
-    """All anchors of an image. -> [A, 4] float32 yxyx pixels, not clipped.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AnchorGrid:
+    """The anchors of an image, and the G lattices that they form: one of each shape on each level.
 
-    Order: level, row, column, octave, aspect. A stride is image side / feature side and need not be whole.
+    Anchor (row i, column j) of a lattice is number first + i steps[0] + j steps[1] of `boxes`; its centre stands at
+    centres + (i, j) strides. Sides, centres and strides are (y, x) pixels in float32; `boxes` may differ from them by rounding.
     """
-    sizes = feature_sizes(image_size, config.max_level)
-    levels = [_level_anchors(config, image_size, sizes[level]) for level in config.levels]
-    return np.concatenate(levels).astype(np.float32)
+
+    boxes: np.ndarray  # [A, 4] float32 yxyx pixels, not clipped
+    centres: np.ndarray  # [2, G], of row 0 and column 0
+    strides: np.ndarray  # [2, G]
+    sides: np.ndarray  # [2, G]
+    counts: np.ndarray  # [2, G] int32, rows and columns
+    first: np.ndarray  # [G] int32
+    steps: np.ndarray  # [2, G] int32
+
+    def __len__(self) -> int:
+        """Anchors."""
+        return len(self.boxes)
 
 
-def _level_anchors(config: AnchorConfig, image_size, feature_size) -> np.ndarray:
-    stride_y, stride_x = (image / feature for image, feature in zip(image_size, feature_size, strict=True))
-    centre_y = stride_y / 2 + stride_y * np.arange(feature_size[0])
-    centre_x = stride_x / 2 + stride_x * np.arange(feature_size[1])
-    half_sides = np.array([
-        (config.anchor_scale * stride_y * octave_scale * height / 2, config.anchor_scale * stride_x * octave_scale * width / 2)
+def anchor_grid(config: AnchorConfig, image_size: tuple[int, int]) -> AnchorGrid:
+    """All anchors of an image. Order: level, row, column, octave, aspect. A stride is image side / feature side and need not
+    be whole."""
+    sizes, first = feature_sizes(image_size, config.max_level), 0
+    boxes, lattices = [], []
+    for level in config.levels:
+        counts = np.array(sizes[level])
+        strides = np.array(image_size) / counts
+        half_sides = _half_sides(config, strides)
+        boxes.append(_level_boxes(strides, counts, half_sides))
+        for shape, half_side in enumerate(half_sides):
+            lattices.append({"centres": strides / 2, "strides": strides, "sides": 2 * half_side, "counts": counts,
+                             "first": first + shape, "steps": (counts[1] * config.per_cell, config.per_cell)})
+        first += len(boxes[-1])
+    columns = {name: np.array([lattice[name] for lattice in lattices]).T for name in lattices[0]}
+    kinds = {name: np.float32 if name in ("centres", "strides", "sides") else np.int32 for name in columns}
+    return AnchorGrid(boxes=np.concatenate(boxes).astype(np.float32),
+                      **{name: column.astype(kinds[name]) for name, column in columns.items()})
+
+
+def anchor_boxes(config: AnchorConfig, image_size: tuple[int, int]) -> np.ndarray:
+    """The boxes of `anchor_grid`. -> [A, 4] float32 yxyx pixels, not clipped."""
+    return anchor_grid(config, image_size).boxes
+
+
+def _half_sides(config: AnchorConfig, strides: np.ndarray) -> np.ndarray:
+    """Of each shape at a cell: [per_cell, 2] (y, x)."""
+    return np.array([
+        config.anchor_scale * strides * octave_scale * (height, width) / 2
         for octave_scale in (2 ** (octave / config.num_scales) for octave in range(config.num_scales))
         for width, height in config.aspect_ratios
-    ])  # [per_cell, 2] (y, x)
-    centres = np.stack(np.meshgrid(centre_y, centre_x, indexing="ij"), axis=-1)[:, :, None]  # [h, w, 1, 2]
+    ])
+
+
+def _level_boxes(strides: np.ndarray, counts: np.ndarray, half_sides: np.ndarray) -> np.ndarray:
+    centres = [stride / 2 + stride * np.arange(count) for stride, count in zip(strides, counts, strict=True)]
+    centres = np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1)[:, :, None]  # [h, w, 1, 2]
     return np.concatenate([centres - half_sides, centres + half_sides], axis=-1).reshape(-1, 4)

@@ -10,7 +10,17 @@ _SMALLEST = 1e-8  # keeps a quotient finite where the quantity it divides by is 
 
 def box_area(boxes: Tensor) -> Tensor:
     """Area of each box. [..., 4] -> [...]; 0 where a box is empty or turned inside out."""
-    return ops.maximum(boxes[..., 2] - boxes[..., 0], 0.0) * ops.maximum(boxes[..., 3] - boxes[..., 1], 0.0)
+    return _area(boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1])
+
+
+def _area(height: Tensor, width: Tensor) -> Tensor:
+    """Their product, rounded; 0 where one is negative.
+
+    The comparison stands between the product and the sum it goes into: compilers make one instruction of the two, which
+    rounds once instead of twice, and which of two equal overlaps is the larger would hang on the compiler.
+    """
+    area = ops.maximum(height, 0.0) * ops.maximum(width, 0.0)
+    return ops.where(area > 0.0, area, 0.0)
 
 
 def clip_boxes(boxes: Tensor, sizes: Tensor) -> Tensor:
@@ -24,7 +34,7 @@ def _overlap(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
     """Intersection and union areas of boxes that broadcast against each other."""
     height = ops.minimum(boxes[..., 2], others[..., 2]) - ops.maximum(boxes[..., 0], others[..., 0])
     width = ops.minimum(boxes[..., 3], others[..., 3]) - ops.maximum(boxes[..., 1], others[..., 1])
-    intersection = ops.maximum(height, 0.0) * ops.maximum(width, 0.0)
+    intersection = _area(height, width)
     return intersection, box_area(boxes) + box_area(others) - intersection
 
 

@@ -21,7 +21,8 @@ from model.dense_detector import LossConfig
 from model.detector import named_variables
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig
-from object_detection.anchor_grid import AnchorConfig
+from object_detection.anchor_grid import AnchorConfig, anchor_grid
+from object_detection.assignment import assign_anchors
 from object_detection.structures import Batch, Objects
 from object_detection.suppression import SuppressionConfig, detections_from_outputs
 
@@ -38,6 +39,8 @@ def given_arrays() -> dict[str, np.ndarray]:
         "valid": np.array([[True, True, True, False], [True, True, False, False]]),
         "crowd": np.array([[False, True, False, False], [False] * 4]),
     }
+    corner = rng.integers(0, 60, (2, 40, 2)) * 4.0  # whole cells, so that many overlaps are equal
+    given["many"] = np.concatenate([corner, corner + rng.integers(1, 30, (2, 40, 2)) * 4], axis=-1).astype(np.float32)
     for prefix, network in (("miniature", _detector().network), ("b0", _b0())):
         for name, variable in named_variables(network).items():
             given[f"{prefix}:{name}"] = _drawn(rng, name, variable.shape)
@@ -63,6 +66,7 @@ def found_arrays(given) -> dict[str, np.ndarray]:
     detections = _compiled(detector.detect)(images, sizes)
     logits, deltas = _compiled(detector.outputs)(images, sizes)
     found = {"outputs.logits": logits, "outputs.deltas": deltas} | _named("targets", targets) | _named("detections", detections)
+    found |= _named("assignment", _compiled(_assigned)(ops.convert_to_tensor(given["many"])))
     for method, per_class in (("hard", True), ("hard", False), ("gaussian", False)):
         found |= _named(f"{method}.{per_class}", _suppressed(logits, deltas, detector, method=method, per_class=per_class))
     terms, gradients = _trained(detector, Batch(images, sizes, objects, None, None), targets)
@@ -85,6 +89,12 @@ def _compiled(function):
     import tensorflow as tf
 
     return tf.function(function, autograph=False)
+
+
+def _assigned(boxes):
+    batch, slots = boxes.shape[:2]
+    numbers = ops.tile(ops.arange(slots, dtype="int32")[None], (batch, 1))
+    return assign_anchors(Objects(boxes, numbers, numbers >= 0, numbers % 7 == 6), anchor_grid(AnchorConfig(), (256, 256)))
 
 
 def _suppressed(logits, deltas, detector, *, method: str, per_class: bool):

@@ -5,6 +5,11 @@ from pathlib import Path
 
 import keras
 import numpy as np
+from keras import ops
+
+from object_detection.box_coding import encode_boxes
+from object_detection.box_geometry import pairwise_iou
+from object_detection.structures import Targets
 
 TESTDATA = Path(__file__).resolve().parents[1] / "testdata"
 
@@ -104,6 +109,23 @@ def assign(boxes, classes, learnable, anchor_boxes, *, positive_iou=0.5):
     offsets = [encode(boxes[number], anchor) if number >= 0 else [0.0] * 4
                for number, anchor in zip(matched, anchor_boxes, strict=True)]
     return matched, np.where(matched >= 0, np.asarray(classes)[matched], 0), np.array(offsets)
+
+
+def dense_assignment(objects, anchor_boxes, *, positive_iou=0.5):
+    """Targets by every overlap of every object, [B, M, A] in memory, in float32 and step by step: to the last bit what
+    `assign_anchors` has to find without."""
+    anchor_boxes = ops.convert_to_tensor(anchor_boxes)
+    learnable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
+    overlap = ops.where(learnable[..., None], pairwise_iou(objects.boxes, anchor_boxes), -1.0)
+    best_anchor = ops.where(ops.max(overlap, axis=2) > 0.0, ops.argmax(overlap, axis=2), -1)  # [B, M]
+    forcing = ops.cast(best_anchor[..., None] == ops.arange(anchor_boxes.shape[0], dtype=best_anchor.dtype), "int8")
+    forced = ops.any(forcing, axis=1)
+    positive = ops.logical_or(ops.max(overlap, axis=1) >= positive_iou, forced)
+    matched = ops.where(forced, ops.argmax(forcing, axis=1), ops.argmax(overlap, axis=1))
+    box_deltas = encode_boxes(ops.take_along_axis(objects.boxes, matched[..., None], axis=1), anchor_boxes)
+    classes = ops.take_along_axis(objects.classes, matched, axis=1)
+    return Targets(ops.where(positive, classes, 0), ops.where(positive[..., None], box_deltas, 0.0), positive,
+                   ops.zeros_like(positive))
 
 
 def focal_loss(logit: float, target: int, *, alpha: float, gamma: float, label_smoothing: float = 0.0) -> float:

@@ -50,6 +50,14 @@ def test_both_give_the_same_numbers(both, part):
         np.testing.assert_allclose(tensorflow[name], jax[name], rtol=1e-4, atol=1e-4, err_msg=name)
 
 
+def test_both_assign_the_same_labels(both):
+    tensorflow, jax = both
+    for name in ("assignment.positive", "assignment.classes"):
+        np.testing.assert_array_equal(tensorflow[name], jax[name])
+    np.testing.assert_allclose(tensorflow["assignment.box_deltas"], jax["assignment.box_deltas"], atol=1e-6)
+    assert tensorflow["assignment.positive"].sum() > 100
+
+
 @pytest.mark.parametrize("part", ["detections", "hard.True", "hard.False", "gaussian.False"])
 def test_both_detect_the_same(both, part):
     tensorflow, jax = both

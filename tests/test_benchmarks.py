@@ -33,8 +33,18 @@ def test_evaluation():
 def test_input(tmp_path):
     drawn = draw_records(tmp_path, images={"train": 16}, side=64)
     shown = run("input.py", f"--records={drawn.folder}/train-*.tfrecord", "--size=128", "--seconds=0.2", "--runs=1")
-    assert [line.split("  ")[0] for line in shown.splitlines()[:3]] == ["decoded whole", "ours", "yardstick"]
-    assert re.search(r"ours: \d\.\d\d of decoding, \d+\.\d times the yardstick", shown)
+    assert [line.split("  ")[0] for line in shown.splitlines()[:4]] == [
+        "decoded whole", "ours, images and boxes", "ours, normalised and assigned", "yardstick, normalised and assigned"]
+    assert re.search(r"ours: \d\.\d\d of decoding; with normalisation and assignment \d\.\d\d of it and \d+\.\d times the "
+                     "yardstick", shown)
+
+
+@pytest.mark.parametrize(("backend", "ways"), [("tensorflow", 3), ("jax", 2)])
+def test_assignment(backend, ways):
+    pytest.importorskip(backend)
+    shown = run("assignment.py", "--slots", "8", "--batch_size=1", "--runs=1", backend=backend).splitlines()
+    assert f"{backend}, batch 1, 49104 anchors" in shown[0]
+    assert len(re.findall(r"(ours|all overlaps|ours by XLA) \d+\.\d\d", shown[1])) == ways
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
