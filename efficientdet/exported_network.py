@@ -71,8 +71,7 @@ def _onnxruntime(model: bytes, streams: int, threads: int) -> list[Run]:
         buffers = {output.name: np.empty((1, *output.shape[1:]), np.float32) for output in session.get_outputs()}
         for name, buffer in buffers.items():  # made once: new ones of this size cost a page fault for each 4 KB
             binding.bind_output(name, "cpu", 0, np.float32, buffer.shape, buffer.ctypes.data)
-        outputs = NetworkOutputs(*(buffers[name][0] for name in _OUTPUTS))
-        outputs = outputs._replace(class_logits=outputs.class_logits.reshape(len(outputs.best_logits), -1))
+        outputs = _by_anchor(NetworkOutputs(*(buffers[name][0] for name in _OUTPUTS)))
 
         def run(images, sizes) -> NetworkOutputs:
             binding.bind_cpu_input("images", np.ascontiguousarray(images))
@@ -83,6 +82,11 @@ def _onnxruntime(model: bytes, streams: int, threads: int) -> list[Run]:
         return run
 
     return [stream() for _ in range(streams)]
+
+
+def _by_anchor(outputs: NetworkOutputs) -> NetworkOutputs:
+    """Class logits [A, K] also where a file has the anchors of a cell side by side."""
+    return outputs._replace(class_logits=outputs.class_logits.reshape(len(outputs.best_logits), -1))
 
 
 def _openvino(model: bytes, streams: int, threads: int) -> list[Run]:
@@ -101,7 +105,7 @@ def _openvino(model: bytes, streams: int, threads: int) -> list[Run]:
 
         def run(images, sizes) -> NetworkOutputs:
             outputs = request.infer({"images": images, "sizes": sizes}, share_inputs=True, share_outputs=True)
-            return NetworkOutputs(*(outputs[name][0] for name in _OUTPUTS))
+            return _by_anchor(NetworkOutputs(*(outputs[name][0] for name in _OUTPUTS)))
 
         return run
 

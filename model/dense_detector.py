@@ -64,9 +64,10 @@ class DenseDetector:
         if network.output_shape[1][1] != len(self.anchors):
             raise ValueError(f"the network speaks at {network.output_shape[1][1]} anchors, the grid has {len(self.anchors)}")
         self._inference = folded(network)
-        self._detection_losses = self.detection_losses
+        self._detection_losses, self._normalise = self.detection_losses, self.normalise
         if tensorflow_cpu.applies():
             self._detection_losses = tensorflow_cpu.in_one_pass(self.detection_losses)
+            self._normalise = tensorflow_cpu.in_one_pass(self.normalise)
         self._decayed = [variable for name, variable in named_variables(network).items() if name.endswith("kernel")]
 
     def assign(self, objects: Objects) -> Targets:
@@ -89,8 +90,11 @@ class DenseDetector:
 
     def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
         """Class logits [B, A, K] and box deltas [B, A, 4], float32 whatever the precision."""
-        pixels = self.normalise(images, sizes)
-        class_logits, box_deltas = self.network(pixels, training=True) if training else self._inference(pixels)
+        if training:
+            class_logits, box_deltas = self.network(self.normalise(images, sizes), training=True)
+        else:
+            normalise = self.normalise if None in images.shape else self._normalise  # XLA wants to know B
+            class_logits, box_deltas = self._inference(normalise(images, sizes))
         return ops.cast(class_logits, "float32"), ops.cast(box_deltas, "float32")
 
     def normalise(self, images: Tensor, sizes: Tensor) -> Tensor:

@@ -62,12 +62,28 @@ def inputs(detector, count=2):
     return images, np.int32([[height, width], [height // 2, width - 5]])[:count]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_the_outputs_are_those_of_the_network(small_d0, runtime):
+def layer_by_layer(detector, images, sizes):
+    """Class logits and box deltas, nothing folded."""
+    pixels = detector.normalise(*map(keras.ops.convert_to_tensor, (images, sizes)))
+    return [np.asarray(output) for output in detector.network(pixels, training=False)]
+
+
+def test_folding_under_keras_changes_nothing_but_rounding(small_d0):
     images, sizes = inputs(small_d0)
-    wanted = small_d0.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))
-    wanted = [np.asarray(output) for output in wanted]
-    images = exported_network(small_d0, runtime=runtime)(images, sizes, copied)
+    found = small_d0.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))
+    for values, wanted in zip(found, layer_by_layer(small_d0, images, sizes), strict=True):
+        assert wanted.std() > 0.01
+        np.testing.assert_allclose(values, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("for_onnxruntime", [False, True])
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_outputs_are_those_of_the_network(small_d0, runtime, for_onnxruntime):
+    """Either form of the file in either runtime."""
+    images, sizes = inputs(small_d0)
+    wanted = layer_by_layer(small_d0, images, sizes)
+    model = onnx_model(small_d0, for_onnxruntime=for_onnxruntime)
+    images = ExportedNetwork(model.SerializeToString(), runtime=runtime)(images, sizes, copied)
     assert np.abs(wanted[0][0] - wanted[0][1]).max() > 0.1  # the image reaches the outputs
     for image, found in enumerate(images):
         for values, output in zip(found, (*wanted, wanted[0].max(axis=-1)), strict=True):
@@ -79,9 +95,9 @@ def test_a_network_whose_images_are_normalised_twice(small_d0):
     twice = miniature_detector()
     twice.config = replace(twice.config, normalisations=2)
     images, sizes = inputs(twice)
-    wanted = twice.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))
+    wanted = layer_by_layer(twice, images, sizes)
     for image, found in enumerate(exported_network(twice, runtime="onnxruntime")(images, sizes, copied)):
-        np.testing.assert_allclose(found.class_logits, np.asarray(wanted[0])[image], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found.class_logits, wanted[0][image], rtol=1e-4, atol=1e-4)
 
 
 def test_a_layer_without_translation_is_named():
@@ -178,6 +194,24 @@ def test_the_host_finds_what_the_device_finds(options, spread):
     np.testing.assert_array_equal(found.valid, np.asarray(wanted.valid))
     np.testing.assert_array_equal(found.classes, np.asarray(wanted.classes))
     np.testing.assert_allclose(found.scores, np.asarray(wanted.scores), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.boxes, np.asarray(wanted.boxes), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.001])
+@pytest.mark.parametrize("per_anchor", [0.0, 1.0])
+def test_classes_that_score_alike(per_anchor, spread):
+    """As a network that has learnt nothing, or where objects are but not which: few anchors have all candidates."""
+    random = np.random.default_rng(3)
+    config = SuppressionConfig(candidates=2000, max_detections=30)
+    anchors = np.float32(random.uniform(0, 60, (2500, 2)))
+    anchors = np.concatenate([anchors, anchors + np.float32(random.uniform(1, 40, (2500, 2)))], axis=1)
+    logits = np.float32(random.normal(-2, per_anchor, (1, 2500, 1)) + random.normal(0, spread, (1, 2500, 20)))
+    deltas = np.float32(random.normal(0, 0.3, (1, 2500, 4)))
+    wanted = detections_from_outputs(*map(keras.ops.convert_to_tensor, (logits, deltas, anchors)), config=config)
+    found = found_on_host(logits, deltas, anchors, config)
+    assert found.valid.all()
+    np.testing.assert_array_equal(found.classes, np.asarray(wanted.classes))
+    np.testing.assert_allclose(found.scores, np.asarray(wanted.scores), rtol=1e-5)
     np.testing.assert_allclose(found.boxes, np.asarray(wanted.boxes), rtol=1e-4, atol=1e-3)
 
 

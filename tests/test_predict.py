@@ -32,6 +32,17 @@ def test_clips_then_scales_what_the_detector_finds(compiled):
     assert found.boxes[1].max() <= 64 * 3.0
 
 
+def test_one_program_finds_what_is_found_on_the_host(monkeypatch):
+    detector = miniature_detector()
+    on_host = build_predict(detector, compiled=False)(*inputs())
+    assert isinstance(on_host.boxes, np.ndarray)
+    monkeypatch.setattr("efficientdet.predict.accelerator_count", lambda: 1)
+    found = build_predict(detector, compiled=False)(*inputs())
+    assert not isinstance(found.boxes, np.ndarray)
+    for one, other in zip(arrays(found), on_host, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-2)
+
+
 def test_uses_the_weights_of_the_moment():
     detector = miniature_detector()
     predict = build_predict(detector, compiled=False)
