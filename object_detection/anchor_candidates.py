@@ -2,7 +2,7 @@
 
 An overlap in IoU of two boxes wants an overlap in y and one in x. On a lattice the overlap in y depends on the row alone, is
 largest at the row nearest to the object's centre and falls with the distance, so the rows that overlap enough are a run whose
-ends have a closed form; likewise columns. What is left of 49,104 anchors (512 x 512) is about a hundred an object.
+ends have a closed form; likewise columns. What is left of 49,104 anchors (512 x 512) is about twenty an object.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,8 @@ from keras import ops
 from object_detection.anchor_grid import AnchorGrid
 from object_detection.structures import Tensor
 
-# Rounding of a coordinate, of the coordinates' own size, and of what is computed from them: far more than float32 has.
+# More than float32 rounds: of coordinates as a share of the largest, of areas and their quotients, of rows and columns
 _SLACK, _RELATIVE_SLACK, _CELL_SLACK = 2.0**-19, 1e-5, 1e-3
-
-
 _AT_ONCE = 32  # candidates for each slot; most objects have ten to fifty, padding none
 
 
@@ -41,8 +39,8 @@ class Candidates(NamedTuple):
 def candidate_windows(boxes: Tensor, learnable: Tensor, grid: AnchorGrid, *, positive_iou: float) -> Windows:
     """Windows with every anchor whose IoU with an object reaches `positive_iou` or, where none does, is the largest.
 
-    boxes [N, 4] in the pixels of the anchors, learnable [N] bool. All that comes within rounding is inside, so
-    that whoever computes the overlap of the candidates in float32 misses none. None for what is not learnable or empty.
+    boxes [N, 4] in the pixels of the anchors, learnable [N] bool. What comes close enough for rounding to decide is inside too.
+    None for what is not learnable or empty.
     """
     low, high = boxes[:, :2, None], boxes[:, 2:, None]  # [N, 2, 1]
     sides, centres = high - low, (low + high) / 2.0
