@@ -31,7 +31,7 @@ check "bash -n" parse_all "${scripts[@]}"
 check "shellcheck" .venv/bin/shellcheck "${scripts[@]}"
 check "horovod" bash scripts/install_horovod.sh
 check "pytest" "$PYTHON" -m pytest --numprocesses "${TEST_WORKERS:-auto}" --maxprocesses 4 --dist loadfile \
-    --no-loadscope-reorder "$@"
+    --no-loadscope-reorder --max-worker-restart 0 "$@"
 
 if ((${#failed[@]})); then
     printf 'test.sh: FAILED: %s\n' "$(IFS=,; printf '%s' "${failed[*]}")"

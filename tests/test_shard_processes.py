@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -37,9 +38,19 @@ def place(tmp_path):
     return tmp_path
 
 
+_heard = threading.Event()  # by the thread that listens: on a busy machine that takes its time
+
+
 @pytest.fixture(autouse=True)
-def heeded():
+def heeded(monkeypatch):
     """What a shell starts in the background inherits that Ctrl-C is ignored."""
+    real = PutOffSignals._heard
+
+    def heard(self, number):
+        real(self, number)
+        _heard.set()
+
+    monkeypatch.setattr(PutOffSignals, "_heard", heard)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -56,9 +67,10 @@ def names(place):
 
 
 def raised(number):
-    """The signal comes to this thread; a moment is left to the one that listens."""
+    """The signal comes to this thread, and the one that listens has heard it."""
+    _heard.clear()
     signal.raise_signal(number)
-    time.sleep(0.2)
+    assert _heard.wait(60)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
