@@ -1,7 +1,6 @@
-"""Seconds of a training step: `python benchmarks/training_step.py [--size=512 --batch_size=8 --steps=10 --boxes 8 40]`.
+"""Seconds of a training step: `python benchmarks/training_step.py [--size=512 --batch_size=8 --steps=10]`.
 
-The whole step (assignment, losses, gradients, clipping, update, average) on one drawn batch for each number of boxes an image,
-and beside it, in turn, forward
+The whole step (assignment, losses, gradients, clipping, update, average) on one drawn batch, and beside it, in turn, forward
 and backward of the network alone with a toy loss, the sum of squares, which is what peers' figures usually are. With
 KERAS_BACKEND=jax the whole step alone, with or without TensorFlow installed. On an accelerator several steps are timed
 together, as a training starts the next before it reads what came of the last.
@@ -12,7 +11,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -31,34 +29,33 @@ from model.dense_detector import DenseDetector
 from model.detector import named_variables
 from object_detection.structures import Batch, Objects
 
-CLASSES = 90
+CLASSES, OBJECTS = 90, 8
 
 
-def drawn_batch(size: int, batch_size: int, *, boxes: int, slots: int) -> Batch:
-    """Noise with so many boxes an image, and room for `slots`."""
+def drawn_batch(size: int, batch_size: int) -> Batch:
+    """Noise with boxes."""
     random = np.random.default_rng(0)
-    corners = random.uniform(0, size * 0.7, (batch_size, slots, 2)).astype(np.float32)
-    sides = random.uniform(size * 0.02, size * 0.3, (batch_size, slots, 2)).astype(np.float32)
-    shape = (batch_size, slots)
+    corners = random.uniform(0, size * 0.7, (batch_size, OBJECTS, 2)).astype(np.float32)
+    sides = random.uniform(size * 0.02, size * 0.3, (batch_size, OBJECTS, 2)).astype(np.float32)
+    slots = (batch_size, OBJECTS)
     tensor = ops.convert_to_tensor
     return Batch(
         images=tensor(random.integers(0, 256, (batch_size, size, size, 3), np.uint8)),
         sizes=tensor(np.full((batch_size, 2), size, np.int32)),
         objects=Objects(boxes=tensor(np.concatenate([corners, corners + sides], axis=-1)),
-                        classes=tensor(random.integers(0, CLASSES, shape).astype(np.int32)),
-                        valid=tensor(np.broadcast_to(np.arange(slots) < boxes, shape)),
-                        crowd=tensor(np.zeros(shape, bool))),
+                        classes=tensor(random.integers(0, CLASSES, slots).astype(np.int32)),
+                        valid=tensor(np.ones(slots, bool)), crowd=tensor(np.zeros(slots, bool))),
         image_ids=tensor(np.arange(batch_size, dtype=np.int32)), scales=tensor(np.ones((batch_size, 2), np.float32)))
 
 
-def whole_step(detector: DenseDetector, hparams, *, together: int) -> Callable[[Batch], None]:
+def whole_step(detector: DenseDetector, hparams, batch: Batch, *, together: int) -> Callable[[], None]:
     """As the training loop calls it, so many times; the last report is read."""
     optimizer = build_optimizer(hparams, precision=keras.config.dtype_policy().name)
     optimizer.build(detector.network.trainable_variables)
     average = WeightAverage(list(named_variables(detector.network).values()), decay=hparams.moving_average_decay)
     step = build_train_step(detector, optimizer, average, compiled=accelerator_count() > 0)
 
-    def steps(batch: Batch) -> None:
+    def steps() -> None:
         for _ in range(together):
             report = step(batch, 0.001)
         assert np.isfinite(float(report["loss"]))
@@ -88,7 +85,6 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=512)
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--boxes", type=int, nargs="+", default=[8])
     parser.add_argument("--precision", default="float32", choices=["float32", "mixed_bfloat16"])
     arguments = parser.parse_args()
     on_tensorflow = backend_name() == "tensorflow"
@@ -98,14 +94,11 @@ def main() -> None:
     keras.utils.set_random_seed(0)
     hparams = hyperparameters_of("efficientdet-d0", {"image_size": arguments.size})
     detector = build_detector(hparams, num_classes=CLASSES, precision=arguments.precision)
-    most = max(arguments.boxes) if accelerator_count() else 0  # a compiled program has fixed shapes
-    batches = {boxes: drawn_batch(arguments.size, arguments.batch_size, boxes=boxes, slots=max(boxes, most))
-               for boxes in arguments.boxes}
+    batch = drawn_batch(arguments.size, arguments.batch_size)
     together = 10 if accelerator_count() else 1
-    step = whole_step(detector, hparams, together=together)
-    steps = {f"whole step, {boxes} boxes": (partial(step, batch), together) for boxes, batch in batches.items()}
+    steps = {"whole step": (whole_step(detector, hparams, batch, together=together), together)}
     if on_tensorflow:
-        steps["network, toy loss"] = toy_step(detector, batches[arguments.boxes[0]]), 1
+        steps["network, toy loss"] = toy_step(detector, batch), 1
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(arguments.steps + 1):
         for name, (step, count) in steps.items():
@@ -115,10 +108,10 @@ def main() -> None:
                 seconds[name].append((time.perf_counter() - start) / count)
     for name, values in seconds.items():
         median = statistics.median(values)
-        print(f"{name:<21} {arguments.batch_size / median:6.2f} images/s, {median:.3f} s a step, {min(values):.3f} to "
+        print(f"{name:<18} {arguments.batch_size / median:6.2f} images/s, {median:.3f} s a step, {min(values):.3f} to "
               f"{max(values):.3f}")
     memory = {"": peak_host_memory(), ", of the device": peak_device_memory()}
-    print("peak memory          ", ", ".join(f"{value / 2**20:.0f} MiB{place}" for place, value in memory.items() if value))
+    print("peak memory       ", ", ".join(f"{value / 2**20:.0f} MiB{place}" for place, value in memory.items() if value))
     print(f"{device_name()}, {backend_name()}, {arguments.precision}, batch {arguments.batch_size} at {arguments.size} px, "
           + ", ".join(f"{name} {version}" for name, version in versions().items()))
 
