@@ -1,11 +1,13 @@
 """Seconds from detections in memory to the 12 COCO numbers: `python benchmarks/evaluation.py [--images=5000]`.
 
 Ground truth and detections are drawn: 7 objects an image, 100 detections, those that find an object beside it by some pixels.
-pycocotools, the measure itself, is timed beside our evaluator on the same rows, and the numbers of the two are compared.
+pycocotools, the measure itself, and hotcoco where it is installed are timed beside our evaluator on the same rows, without
+what they take to load them, and their numbers are compared with ours.
 """
 
 import argparse
 import contextlib
+import importlib.util
 import io
 import statistics
 import time
@@ -46,17 +48,30 @@ def drawn_dataset(images: int, *, seed: int = 0) -> tuple[dict, DetectionRows]:
         evaluated_ids=ids)
 
 
-def by_pycocotools(dataset: dict, rows: DetectionRows) -> list[float]:
-    """The 12 numbers as its own documentation computes them."""
+def by_pycocotools(dataset: dict, rows: DetectionRows) -> tuple[list[float], float]:
+    """The 12 numbers as its own documentation computes them, and seconds."""
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO()
         truth.dataset = dataset
         truth.createIndex()
-        evaluation = COCOeval(truth, truth.loadRes(results_json(rows)), "bbox")
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    return evaluation.stats.tolist()
+        return _evaluated(COCOeval(truth, truth.loadRes(results_json(rows)), "bbox"))
+
+
+def by_hotcoco(dataset: dict, rows: DetectionRows) -> tuple[list[float], float]:
+    """The same of hotcoco, which is compiled from Rust."""
+    import hotcoco
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = hotcoco.COCO(dataset)
+        return _evaluated(hotcoco.COCOeval(truth, truth.load_res(results_json(rows)), "bbox"))
+
+
+def _evaluated(evaluation) -> tuple[list[float], float]:
+    start = time.perf_counter()
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    return [float(number) for number in evaluation.stats], time.perf_counter() - start
 
 
 def main() -> None:
@@ -68,17 +83,19 @@ def main() -> None:
     dataset, rows = drawn_dataset(arguments.images)
     rows = rows._replace(boxes=rows.boxes.round(2), scores=rows.scores.round(5))  # as pycocotools gets them from results
     evaluator = CocoEvaluator(ground_truth_from_dataset(dataset, source="drawn"))
-    seconds = {"ours": [], "pycocotools": []}
+    peers = {"pycocotools": by_pycocotools, "hotcoco": by_hotcoco}
+    peers = {name: peer for name, peer in peers.items() if importlib.util.find_spec(name)}
+    seconds, differences = {"ours": []} | {name: [] for name in peers}, {}
     for _ in range(arguments.runs):
         start = time.perf_counter()
         ours = evaluator.evaluate(rows)
         seconds["ours"].append(time.perf_counter() - start)
-        start = time.perf_counter()
-        theirs = by_pycocotools(dataset, rows)
-        seconds["pycocotools"].append(time.perf_counter() - start)
-    difference = max(abs(ours.numbers[name] - value) for name, value in zip(MEASURE_NAMES, theirs, strict=True))
-    print(f"{arguments.images} images, {len(rows.scores)} detections: AP {ours.numbers['AP']:.4f}; largest difference to "
-          f"pycocotools {difference:.1e}")
+        for name, peer in peers.items():
+            theirs, spent = peer(dataset, rows)
+            seconds[name].append(spent)
+            differences[name] = max(abs(ours.numbers[key] - value) for key, value in zip(MEASURE_NAMES, theirs, strict=True))
+    print(f"{arguments.images} images, {len(rows.scores)} detections: AP {ours.numbers['AP']:.4f}; "
+          + "; ".join(f"largest difference to {name} {difference:.1e}" for name, difference in differences.items()))
     for name, values in seconds.items():
         print(f"{name:<12} median {statistics.median(values):.2f} s, {min(values):.2f} to {max(values):.2f}")
 

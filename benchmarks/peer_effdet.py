@@ -1,12 +1,14 @@
 """effdet on this machine, to stand beside our figures: run by an environment of its own, in which it is installed.
 
-    python -m venv peer && peer/bin/pip install torch && peer/bin/pip install --no-deps effdet==0.4.1 timm omegaconf \\
-        antlr4-python3-runtime==4.9.3 safetensors huggingface_hub pyyaml && peer/bin/pip install numpy pillow tqdm httpx
-    peer/bin/python benchmarks/peer_effdet.py
+    python -m venv peer && peer/bin/pip install torch==2.13.0 && peer/bin/pip install --no-deps effdet==0.4.1 timm omegaconf \\
+        antlr4-python3-runtime==4.9.3 safetensors huggingface_hub pyyaml && \\
+        peer/bin/pip install numpy pillow tqdm httpx httpx2 click hf-xet pycocotools onnx onnxscript
+    peer/bin/python benchmarks/peer_effdet.py [--onnx=effdet.onnx]
 
 D0 at 512 with random weights, channels last, not scripted: forward at batch 1 and 8, forward and backward at batch 8 with a
-toy loss; on a GPU with `--device=cuda --bfloat16 --compile --forward 1 128 --training 128`. torchvision, which is imported but
-not used by any of this, may be missing: empty modules stand in for it.
+toy loss; on a GPU with `--device=cuda --bfloat16 --compile --forward 1 128 --training 128`. With `--onnx` nothing is timed but
+the network of batch 1 written to that file, for `benchmarks/exported_inference.py`. torchvision, which is imported but not used
+by any of this, may be missing: empty modules stand in for it.
 """
 
 import argparse
@@ -58,6 +60,7 @@ def main() -> None:
     parser.add_argument("--training", type=int, default=8, help="batch size of forward and backward")
     parser.add_argument("--bfloat16", action="store_true", help="by autocast")
     parser.add_argument("--compile", action="store_true", help="by torch.compile")
+    parser.add_argument("--onnx", help="a file to write the network to; nothing is timed then")
     arguments = parser.parse_args()
     if importlib.util.find_spec("torchvision") is None:
         sys.meta_path.insert(0, _EmptyTorchvision())
@@ -68,6 +71,9 @@ def main() -> None:
 
     on_gpu = arguments.device != "cpu"
     model = create_model("tf_efficientdet_d0", pretrained=False, pretrained_backbone=False, bench_task="")
+    if arguments.onnx:
+        torch.onnx.export(model.eval(), (torch.randn(1, 3, 512, 512),), arguments.onnx, dynamo=True, external_data=False)
+        return
     model = model.to(arguments.device, memory_format=torch.channels_last).eval()
     network = torch.compile(model) if arguments.compile else model
 

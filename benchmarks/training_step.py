@@ -1,8 +1,9 @@
-"""Seconds of a training step: `python benchmarks/training_step.py [--size=512 --batch_size=8 --steps=10]`.
+"""Seconds of a training step: `python benchmarks/training_step.py [--size=512 --batch_size=8 --boxes 8 40 --steps=10]`.
 
-The whole step (assignment, losses, gradients, clipping, update, average) on one drawn batch, and beside it, in turn, forward
-and backward of the network alone with a toy loss, the sum of squares, which is what peers' figures usually are. With
-KERAS_BACKEND=jax the whole step alone, with or without TensorFlow installed. On an accelerator several steps are timed
+The whole step (assignment, losses, gradients, clipping, update, average) on a drawn batch for each number of boxes an image,
+and beside it, in turn, forward and backward of the network alone with a toy loss, the sum of squares, which is what peers'
+figures usually are. A batch has as many object slots as the input would give it: all, or on TensorFlow on a CPU those used.
+With KERAS_BACKEND=jax the whole step alone, with or without TensorFlow installed. On an accelerator several steps are timed
 together, as a training starts the next before it reads what came of the last.
 """
 
@@ -11,6 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -29,33 +31,33 @@ from model.dense_detector import DenseDetector
 from model.detector import named_variables
 from object_detection.structures import Batch, Objects
 
-CLASSES, OBJECTS = 90, 8
+CLASSES = 90
 
 
-def drawn_batch(size: int, batch_size: int) -> Batch:
-    """Noise with boxes."""
+def drawn_batch(size: int, batch_size: int, *, boxes: int, slots: int) -> Batch:
+    """Noise with so many boxes an image in the first of the slots."""
     random = np.random.default_rng(0)
-    corners = random.uniform(0, size * 0.7, (batch_size, OBJECTS, 2)).astype(np.float32)
-    sides = random.uniform(size * 0.02, size * 0.3, (batch_size, OBJECTS, 2)).astype(np.float32)
-    slots = (batch_size, OBJECTS)
+    corners = random.uniform(0, size * 0.7, (batch_size, slots, 2)).astype(np.float32)
+    sides = random.uniform(size * 0.02, size * 0.3, (batch_size, slots, 2)).astype(np.float32)
+    valid = np.tile(np.arange(slots) < boxes, (batch_size, 1))
     tensor = ops.convert_to_tensor
     return Batch(
         images=tensor(random.integers(0, 256, (batch_size, size, size, 3), np.uint8)),
         sizes=tensor(np.full((batch_size, 2), size, np.int32)),
         objects=Objects(boxes=tensor(np.concatenate([corners, corners + sides], axis=-1)),
-                        classes=tensor(random.integers(0, CLASSES, slots).astype(np.int32)),
-                        valid=tensor(np.ones(slots, bool)), crowd=tensor(np.zeros(slots, bool))),
+                        classes=tensor(random.integers(0, CLASSES, valid.shape).astype(np.int32)),
+                        valid=tensor(valid), crowd=tensor(np.zeros(valid.shape, bool))),
         image_ids=tensor(np.arange(batch_size, dtype=np.int32)), scales=tensor(np.ones((batch_size, 2), np.float32)))
 
 
-def whole_step(detector: DenseDetector, hparams, batch: Batch, *, together: int) -> Callable[[], None]:
+def whole_step(detector: DenseDetector, hparams, *, together: int) -> Callable[[Batch], None]:
     """As the training loop calls it, so many times; the last report is read."""
     optimizer = build_optimizer(hparams, precision=keras.config.dtype_policy().name)
     optimizer.build(detector.network.trainable_variables)
     average = WeightAverage(list(named_variables(detector.network).values()), decay=hparams.moving_average_decay)
     step = build_train_step(detector, optimizer, average, compiled=accelerator_count() > 0)
 
-    def steps() -> None:
+    def steps(batch: Batch) -> None:
         for _ in range(together):
             report = step(batch, 0.001)
         assert np.isfinite(float(report["loss"]))
@@ -84,6 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, default=512)
     parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--boxes", type=int, nargs="*", default=[8, 40], help="an image")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--precision", default="float32", choices=["float32", "mixed_bfloat16"])
     arguments = parser.parse_args()
@@ -94,11 +97,16 @@ def main() -> None:
     keras.utils.set_random_seed(0)
     hparams = hyperparameters_of("efficientdet-d0", {"image_size": arguments.size})
     detector = build_detector(hparams, num_classes=CLASSES, precision=arguments.precision)
-    batch = drawn_batch(arguments.size, arguments.batch_size)
+    most = max(hparams.max_instances_per_image, *arguments.boxes)
+    batches = {
+        boxes: drawn_batch(arguments.size, arguments.batch_size, boxes=boxes,
+                           slots=most if accelerator_count() or not on_tensorflow else boxes)
+        for boxes in arguments.boxes}
     together = 10 if accelerator_count() else 1
-    steps = {"whole step": (whole_step(detector, hparams, batch, together=together), together)}
+    step = whole_step(detector, hparams, together=together)
+    steps = {f"whole step, {boxes} boxes": (partial(step, batch), together) for boxes, batch in batches.items()}
     if on_tensorflow:
-        steps["network, toy loss"] = toy_step(detector, batch), 1
+        steps["network, toy loss"] = toy_step(detector, batches[arguments.boxes[0]]), 1
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(arguments.steps + 1):
         for name, (step, count) in steps.items():
@@ -108,10 +116,10 @@ def main() -> None:
                 seconds[name].append((time.perf_counter() - start) / count)
     for name, values in seconds.items():
         median = statistics.median(values)
-        print(f"{name:<18} {arguments.batch_size / median:6.2f} images/s, {median:.3f} s a step, {min(values):.3f} to "
+        print(f"{name:<20} {arguments.batch_size / median:6.2f} images/s, {median:.3f} s a step, {min(values):.3f} to "
               f"{max(values):.3f}")
     memory = {"": peak_host_memory(), ", of the device": peak_device_memory()}
-    print("peak memory       ", ", ".join(f"{value / 2**20:.0f} MiB{place}" for place, value in memory.items() if value))
+    print("peak memory         ", ", ".join(f"{value / 2**20:.0f} MiB{place}" for place, value in memory.items() if value))
     print(f"{device_name()}, {backend_name()}, {arguments.precision}, batch {arguments.batch_size} at {arguments.size} px, "
           + ", ".join(f"{name} {version}" for name, version in versions().items()))
 

@@ -13,6 +13,7 @@ from object_detection.structures import Detections
 from object_detection.suppression import SuppressionConfig
 
 _FIRST_CANDIDATES = 1500
+_ALIKE = 0.95
 _SMALLEST = np.float32(1e-30)  # of areas and of scores
 
 
@@ -29,6 +30,8 @@ def detections_on_host(outputs: NetworkOutputs, anchors: np.ndarray, *, config: 
     logits, deltas, best_of_anchor = outputs
     for count in (min(_FIRST_CANDIDATES, config.candidates), config.candidates):
         scores, classes, numbers = _top_candidates(logits, best_of_anchor, count)
+        if scores[-1] > _ALIKE * scores[0] and count < config.candidates:
+            continue  # whatever overlaps a selected box would soon score less than those left out
         boxes = _decoded(deltas[numbers], anchors[numbers])
         chosen, chosen_scores = _suppress(boxes, scores, classes, config)
         enough = len(chosen) == config.max_detections and chosen_scores[-1] >= scores[-1]

@@ -26,7 +26,7 @@ def run(script, *flags, backend="tensorflow"):
 def test_evaluation():
     shown = run("evaluation.py", "--images=30", "--runs=1")
     assert "30 images, 3000 detections" in shown
-    assert float(re.search(r"largest difference to pycocotools (\S+)", shown).group(1)) < 1e-9
+    assert float(re.search(r"largest difference to pycocotools ([^\s;]+)", shown).group(1)) == 0.0
     assert 0.02 < float(re.search(r"AP (\S+);", shown).group(1)) < 0.5
 
 
@@ -50,13 +50,14 @@ def test_assignment(backend, ways):
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 def test_training_step(precision):
     shown = run("training_step.py", "--size=64", "--batch_size=2", "--steps=1", f"--precision={precision}")
-    assert len(re.findall(r"\d images/s, \d", shown)) == 2
+    assert re.findall(r"^(\w[\w ]+, [\w ]+\w) +\d+\.\d\d images/s, \d", shown, re.MULTILINE) == [
+        "whole step, 8 boxes", "whole step, 40 boxes", "network, toy loss"]
     assert "peak memory" in shown
 
 
 def test_training_step_under_jax():
     pytest.importorskip("jax")
-    shown = run("training_step.py", "--size=64", "--batch_size=2", "--steps=1", backend="jax")
+    shown = run("training_step.py", "--size=64", "--batch_size=2", "--steps=1", "--boxes", "3", backend="jax")
     assert len(re.findall(r"\d images/s, \d", shown)) == 1
     assert ", jax, float32, batch 2 at 64 px" in shown
 

@@ -1,0 +1,108 @@
+"""Our exported network, alone and end to end, beside effdet's in the same runtime:
+`python benchmarks/exported_inference.py --runtime=onnxruntime|openvino [--peer=effdet.onnx]`.
+
+D0 at 512, batch 1, random weights, uint8 image to detections; of the peer the network alone, from a float image to its outputs,
+as `benchmarks/peer_effdet.py --onnx=effdet.onnx` writes it. The three take turns of five runs, each after a pause in which the
+others' threads come to rest, so that what else the machine does falls on all alike.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+
+from efficientdet.build import build_detector
+from efficientdet.device import device_name, versions
+from efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.predict import exported_network, predict_on_host
+
+SIZE, CLASSES, TURN, PAUSE = 512, 90, 5, 0.05
+
+
+def peer_in_onnxruntime(path: str) -> Callable:
+    """Once through the network, as quickly as its runtime's options allow."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    [entry] = session.get_inputs()
+    pixels = _drawn_pixels(entry.shape)
+    binding.bind_cpu_input(entry.name, pixels)
+    buffers = {output.name: np.empty(output.shape, np.float32) for output in session.get_outputs()}
+    for name, buffer in buffers.items():
+        binding.bind_output(name, "cpu", 0, np.float32, buffer.shape, buffer.ctypes.data)
+
+    def run():
+        session.run_with_iobinding(binding)
+        return pixels, buffers  # which live as long as the function
+
+    return run
+
+
+def peer_in_openvino(path: str) -> Callable:
+    """The same."""
+    import openvino
+
+    compiled = openvino.Core().compile_model(path, "CPU", {
+        "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": len(os.sched_getaffinity(0))})
+    request, pixels = compiled.create_infer_request(), _drawn_pixels(tuple(compiled.inputs[0].shape))
+    return lambda: request.infer([pixels], share_inputs=True, share_outputs=True)
+
+
+def _drawn_pixels(shape) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def main() -> None:
+    """Medians, and how they compare."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runtime", choices=["onnxruntime", "openvino"], default="onnxruntime")
+    parser.add_argument("--peer", help="effdet's network as ONNX")
+    parser.add_argument("--size", type=int, default=SIZE)
+    parser.add_argument("--turns", type=int, default=10)
+    arguments = parser.parse_args()
+    keras.utils.set_random_seed(0)
+    detector = build_detector(hyperparameters_of("efficientdet-d0", {"image_size": arguments.size}), num_classes=CLASSES,
+                              precision="float32")
+    network = exported_network(detector, runtime=arguments.runtime)
+    predict = predict_on_host(detector, network)
+    sizes, scales = np.full((1, 2), arguments.size, np.int32), np.ones((1, 2), np.float32)
+    random = np.random.default_rng(0)
+    images = [random.integers(0, 256, (1, arguments.size, arguments.size, 3), np.uint8) for _ in range(TURN + 1)]
+    calls: dict[str, Callable] = {
+        "ours, end to end": lambda image: predict(image, sizes, scales),
+        "ours, network alone": lambda image: network(image, sizes, lambda outputs: None)}
+    if arguments.peer:
+        peer = {"onnxruntime": peer_in_onnxruntime, "openvino": peer_in_openvino}[arguments.runtime](arguments.peer)
+        calls["effdet, network alone"] = lambda image: peer()
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(arguments.turns + 1):
+        for name, call in calls.items():
+            time.sleep(PAUSE)
+            call(images[-1])
+            for image in images[:TURN]:
+                start = time.perf_counter()
+                call(image)
+                if turn:  # the first warms up
+                    seconds[name].append(time.perf_counter() - start)
+    for name, values in seconds.items():
+        shown = [1e3 * value for value in (statistics.median(values), min(values), max(values))]
+        print("{:<22} median {:6.1f} ms, {:.1f} to {:.1f}".format(name, *shown))
+    print(f"{device_name()}, {arguments.runtime}, batch 1 at {arguments.size} px"
+          + (f", {Path(arguments.peer).name}" if arguments.peer else "") + ", "
+          + ", ".join(f"{name} {version}" for name, version in versions().items()))
+
+
+if __name__ == "__main__":
+    main()
