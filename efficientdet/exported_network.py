@@ -61,7 +61,6 @@ def _onnxruntime(model: bytes, streams: int, threads: int) -> list[Run]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = streams * (threads - 1) + 1  # of all streams together; each brings its caller's
     options.log_severity_level = 3
-    options.log_severity_level = 3
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_free_dimension_override_by_name("B", 1)  # of known shapes it fuses sums with convolutions
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -74,8 +73,9 @@ def _onnxruntime(model: bytes, streams: int, threads: int) -> list[Run]:
         outputs = _by_anchor(NetworkOutputs(*(buffers[name][0] for name in _OUTPUTS)))
 
         def run(images, sizes) -> NetworkOutputs:
-            binding.bind_cpu_input("images", np.ascontiguousarray(images))
-            binding.bind_cpu_input("sizes", np.ascontiguousarray(sizes))
+            inputs = {"images": np.ascontiguousarray(images), "sizes": np.ascontiguousarray(sizes)}
+            for name, array in inputs.items():  # the binding keeps the address and not the array
+                binding.bind_cpu_input(name, array)
             session.run_with_iobinding(binding)
             return outputs
 

@@ -166,6 +166,15 @@ def test_convolutions_in_8_bits_are_near_those_in_32(small_d0, tmp_path):
             assert 0.9 < np.corrcoef(values.ravel(), wanted.ravel())[0, 1] < 0.99999
 
 
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_images_may_lie_otherwise_in_memory(small_d0, runtime):
+    images, sizes = inputs(small_d0)
+    network = exported_network(small_d0, runtime=runtime)
+    for wanted, found in zip(network(images, sizes, copied), network(np.asfortranarray(images), sizes, copied), strict=True):
+        for one, other in zip(wanted, found, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
 def test_an_error_in_reading_is_the_callers(small_d0):
     images, sizes = inputs(small_d0)
     network = exported_network(small_d0, runtime="onnxruntime")
