@@ -514,7 +514,7 @@ def test_asked_to_stop_in_an_evaluation(unbroken, drawn, tmp_path, monkeypatch, 
             train(settings)
     assert ended.value.code == 130
     assert len(detected) == 2  # of 6 images
-    assert f"asked to stop: saved after step {STEPS}; the same" in capsys.readouterr().out
+    assert f"asked to stop: saved after step {STEPS}; --resume=auto" in capsys.readouterr().out
     assert not (tmp_path / "metrics-1.json").exists()
     train(replace(settings, eval_batch_size=4))
     exactly_the_same(tmp_path, unbroken[0])
