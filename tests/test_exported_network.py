@@ -206,12 +206,16 @@ def test_the_host_finds_what_the_device_finds(options, spread):
     np.testing.assert_allclose(found.boxes, np.asarray(wanted.boxes), rtol=1e-4, atol=1e-3)
 
 
+EVERY_CANDIDATE = {"method": "hard", "iou_threshold": 1.0, "candidates": 310, "max_detections": 310}
+
+
+@pytest.mark.parametrize("options", [{"candidates": 2000, "max_detections": 30}, EVERY_CANDIDATE])
 @pytest.mark.parametrize("spread", [0.0, 0.001])
 @pytest.mark.parametrize("per_anchor", [0.0, 1.0])
-def test_classes_that_score_alike(per_anchor, spread):
+def test_classes_that_score_alike(per_anchor, spread, options):
     """As a network that has learnt nothing, or where objects are but not which: few anchors have all candidates."""
     random = np.random.default_rng(3)
-    config = SuppressionConfig(candidates=2000, max_detections=30)
+    config = SuppressionConfig(**options)
     anchors = np.float32(random.uniform(0, 60, (2500, 2)))
     anchors = np.concatenate([anchors, anchors + np.float32(random.uniform(1, 40, (2500, 2)))], axis=1)
     logits = np.float32(random.normal(-2, per_anchor, (1, 2500, 1)) + random.normal(0, spread, (1, 2500, 20)))
