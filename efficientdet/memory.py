@@ -68,7 +68,7 @@ def available_memory(*, on_device: bool, local_ranks: int) -> Memory | None:
 def bytes_per_image(hparams: Hyperparameters, precision: str, *, share: float = _OF_TRAINING) -> float:
     """Of memory, while a batch is worked on."""
     height, width = height_and_width(hparams.image_size)
-    numbers = _NUMBERS_PER_PIXEL.get(hparams.name, max(_NUMBERS_PER_PIXEL.values()))
+    numbers = _NUMBERS_PER_PIXEL[hparams.model_name]
     return share * numbers * height * width * _BYTES_PER_NUMBER[precision]
 
 
