@@ -31,7 +31,7 @@ def publish(staged: Path, target: Path, description: Description) -> None:
     """
     before, digest = said_of(target), bundle_digest(staged)
     if _data_file_count(target) == 1:
-        bridge = _as_two_data_file_count(staged)
+        bridge = _as_two_data_files(staged)
         write_description(target, description, bundles=[bundle_digest(bridge), digest], replaces=before)
         _exchange(bridge, target)
     else:
@@ -90,7 +90,7 @@ def _data_file_count(prefix: Path) -> int:
     return head[4] if len(head) == 5 and head[:2] == b"\0\0" and head[3] == 0x08 and head[4] < 0x80 else 0
 
 
-def _as_two_data_file_count(staged: Path) -> Path:
+def _as_two_data_files(staged: Path) -> Path:
     """The prefix of a second bundle with the same arrays, whose first data file is a second name of that of the first."""
     import tensorflow as tf
 

@@ -18,6 +18,7 @@ class Gone(NamedTuple):
 
 _SWITCHED_OFF = ("False",)
 _TPU = Gone("TPUs are not served, only GPUs and CPUs")
+_TFLITE = Gone("TensorFlow hands TFLite on to the package LiteRT; --onnx_path=FILE writes the network for other runtimes")
 _RECORDS_FOR_TFLITE = Gone("it served TFLite; --runtime=openvino --int8_images=FILES is what runs in 8 bits here")
 
 ALIASES = {
@@ -69,10 +70,8 @@ GONE = {
                              _SWITCHED_OFF, boolean=True),
         "output_image_dir": Gone("infer.py --image_path=FILE --output_dir=FOLDER draws into images"),
         "tensorrt": Gone("TensorFlow no longer contains TensorRT; run an ONNX file of the model with TensorRT instead"),
-        "tflite": Gone("TensorFlow hands TFLite on to the package LiteRT; --onnx_path=FILE writes the network for other "
-                       "runtimes"),
-        "tflite_path": Gone("TensorFlow hands TFLite on to the package LiteRT; --onnx_path=FILE writes the network for other "
-                            "runtimes"),
+        "tflite": _TFLITE,
+        "tflite_path": _TFLITE,
     },
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from efficientdet.image_files import encode_image
+from object_detection.atomic_files import write_text
 
 Curve = Sequence[tuple[int, float]]  # (step, value)
 
@@ -53,9 +54,7 @@ _CHARTS = (("Losses", ("train/loss", "train/cls_loss", "train/box_loss", "train/
 def write_report(folder: str | Path, summary: RunSummary) -> Path:
     """Write report.html into a folder; returns its path."""
     path = Path(folder) / FILE_NAME
-    unfinished = path.with_name(f".{path.name}")
-    unfinished.write_text(page(summary), encoding="utf-8")
-    unfinished.replace(path)
+    write_text(path, page(summary))
     return path
 
 
