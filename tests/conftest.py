@@ -1,7 +1,9 @@
 """Where the oracle data lies, and what its absence means."""
 
+import importlib.util
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -22,10 +24,21 @@ def _folder(variable: str) -> Path:
     value = os.environ.get(variable)
     if value and Path(value).is_dir():
         return Path(value)
-    reason = f"{variable} names no folder (found {value!r})"
+    _lacks(f"{variable} names no folder (found {value!r})")
+
+
+def _lacks(reason: str) -> NoReturn:
+    """What a user's machine may lack, CI's may not."""
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def with_jax() -> None:
+    """For tests that start another process under JAX."""
+    if importlib.util.find_spec("jax") is None:
+        _lacks("jax is not installed; pip install -e .[jax]")
 
 
 @pytest.fixture(scope="session")

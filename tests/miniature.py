@@ -6,6 +6,7 @@ backbone weights, the class predictor) can be tried on it.
 
 import keras
 
+from efficientdet.hyperparameters import height_and_width
 from model.batch_norm import BatchNormalization
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.heads import HeadConfig, build_box_head, build_class_head
@@ -13,6 +14,8 @@ from object_detection.anchor_grid import AnchorConfig
 from object_detection.suppression import SuppressionConfig
 
 MINIATURE_BACKBONE = "efficientnet-miniature"
+HPARAMS = {"image_size": 64, "num_epochs": 3, "learning_rate": 0.02, "lr_warmup_epoch": 1.0, "lr_warmup_init": 0.001,
+           "jitter_min": 0.8, "jitter_max": 1.2, "moving_average_decay": 0.9}
 
 
 def miniature_detector(
@@ -34,6 +37,15 @@ def miniature_detector(
     return DenseDetector(network, DenseDetectorConfig(
         image_size=image_size, anchors=anchors, losses=losses or LossConfig(),
         suppression=suppression or SuppressionConfig(candidates=100, max_detections=20)))
+
+
+def build_miniature(hparams, *, num_classes, precision="float32", backbone_weights=None):
+    """In the place of `efficientdet.build.build_detector`."""
+    detector = miniature_detector(num_classes, height_and_width(hparams.image_size), precision=precision)
+    for layer in detector.network.layers:
+        if isinstance(layer, BatchNormalization):
+            layer.trainable = bool(hparams.is_training_bn)
+    return detector
 
 
 def _network(num_classes: int, image_size: tuple[int, int], anchors: AnchorConfig) -> keras.Model:

@@ -24,13 +24,9 @@ def main():
 
 if __name__ == "__main__":
     # Not with the other imports: those programs import TensorFlow and Keras themselves, after their checks.
-    from miniature import miniature_detector
+    from miniature import build_miniature
 
     from efficientdet import restore, training_start
-    from efficientdet.hyperparameters import height_and_width
-
-    def build_miniature(hparams, *, num_classes, precision="float32", backbone_weights=None):
-        return miniature_detector(num_classes, height_and_width(hparams.image_size), precision=precision)
 
     training_start.build_detector = restore.build_detector = build_miniature
     main()

@@ -17,25 +17,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-from miniature import miniature_detector
+from miniature import HPARAMS, build_miniature
 
 from dataset.class_names import ClassNames
 from efficientdet import restore, train_loop, training_start
 from efficientdet.config import TrainingConfig
-from efficientdet.hyperparameters import height_and_width, hyperparameters_of
-from model.batch_norm import BatchNormalization
+from efficientdet.hyperparameters import hyperparameters_of
 from object_detection.errors import InputError
-
-HPARAMS = {"image_size": 64, "num_epochs": 3, "learning_rate": 0.02, "lr_warmup_epoch": 1.0, "lr_warmup_init": 0.001,
-           "jitter_min": 0.8, "jitter_max": 1.2, "moving_average_decay": 0.9}
-
-
-def build_miniature(hparams, *, num_classes, precision="float32", backbone_weights=None):
-    detector = miniature_detector(num_classes, height_and_width(hparams.image_size), precision=precision)
-    for layer in detector.network.layers:
-        if isinstance(layer, BatchNormalization):
-            layer.trainable = bool(hparams.is_training_bn)
-    return detector
 
 
 def with_accident(training_dataset, rank, step, kind):

@@ -1,6 +1,5 @@
 """object_detection and model run where TensorFlow cannot be imported, and give the same numbers there."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -16,13 +15,8 @@ TESTS = Path(__file__).resolve().parent
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory):
+def both(tmp_path_factory, with_jax):
     """The probe's arrays on TensorFlow and on JAX."""
-    if importlib.util.find_spec("jax") is None:
-        reason = "jax is not installed; pip install -e .[jax]"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("backends")
     given = backend_probe.given_arrays()
     np.savez(folder / "given.npz", **given)

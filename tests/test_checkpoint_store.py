@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from stored_checkpoints import steps_in, without_order
 from sudden_death import each_moment
 
 from efficientdet import checkpoint
@@ -51,19 +52,6 @@ def resumed(folder, name):
 def found(sources):
     """Names of those that can be read, and messages."""
     return [str(source) if isinstance(source, InputError) else Path(source.prefix).name for source in sources]
-
-
-def steps_in(folder):
-    return sorted(int(file.stem.split("-")[1]) for file in folder.glob("ckpt-*.index") if file.stem != "ckpt-final")
-
-
-def without_order(folder):
-    """As earlier versions left them."""
-    for path in folder.glob("*.json"):
-        content = json.loads(path.read_text())
-        for key in ("save_number", "continues", "bundles", "checksum"):
-            content.pop(key, None)
-        path.write_text(json.dumps(content))
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """train.py, eval.py and infer.py under JAX: the losses, numbers and detections that they have under TensorFlow."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -42,13 +41,8 @@ def start(folder, drawn):
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory):
+def both(tmp_path_factory, with_jax):
     """Folder of a training under each backend, with numbers.json and detections of JAX's checkpoint beside."""
-    if importlib.util.find_spec("jax") is None:
-        reason = "jax is not installed; pip install -e .[jax]"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("both")
     drawn = draw_records(folder / "drawn", images={"train": STEPS * BATCH, "val": 6})
     checkpoint = start(folder, drawn)

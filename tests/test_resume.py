@@ -1,26 +1,19 @@
 """Trainings of the miniature network that go on: with another batch, from an older checkpoint, after a rollback."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 from drawn_records import draw_records
-from miniature import miniature_detector
+from miniature import HPARAMS, build_miniature
+from stored_checkpoints import steps_in, without_order
 
 from efficientdet import export, guards, restore, training_start
 from efficientdet.checkpoint import checkpoint_prefix, read_arrays
 from efficientdet.checkpoint_store import CheckpointStore
 from efficientdet.config import TrainingConfig
-from efficientdet.hyperparameters import height_and_width, hyperparameters_of
+from efficientdet.hyperparameters import hyperparameters_of
 from efficientdet.train_loop import train
-
-HPARAMS = {"image_size": 64, "num_epochs": 3, "learning_rate": 0.02, "lr_warmup_epoch": 1.0, "lr_warmup_init": 0.001,
-           "jitter_min": 0.8, "jitter_max": 1.2, "moving_average_decay": 0.9}
-
-
-def build_miniature(hparams, *, num_classes, precision="float32", backbone_weights=None):
-    return miniature_detector(num_classes, height_and_width(hparams.image_size), precision=precision)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,19 +50,6 @@ def two_epochs(drawn, tmp_path_factory):
 def folder(two_epochs, tmp_path):
     """Checkpoints after steps 4, 6 and 8."""
     return Path(shutil.copytree(two_epochs, tmp_path / "model_dir"))
-
-
-def steps_in(folder):
-    return sorted(int(file.stem.split("-")[1]) for file in folder.glob("ckpt-*.index") if file.stem != "ckpt-final")
-
-
-def without_order(folder):
-    """As earlier versions left them."""
-    for path in folder.glob("*.json"):
-        content = json.loads(path.read_text())
-        for key in ("save_number", "continues", "bundles", "checksum"):
-            content.pop(key, None)
-        path.write_text(json.dumps(content))
 
 
 def test_a_larger_batch_makes_fewer_steps_and_none_is_lost(drawn, folder, capsys):

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from drawn_records import draw_records
-from miniature import miniature_detector
+from miniature import HPARAMS, build_miniature, miniature_detector
 from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
@@ -27,7 +27,7 @@ from efficientdet.checkpoint import read_arrays, read_description
 from efficientdet.config import TrainingConfig
 from efficientdet.distributed import World
 from efficientdet.export import load_saved_model
-from efficientdet.hyperparameters import height_and_width, hyperparameters_of
+from efficientdet.hyperparameters import hyperparameters_of
 from efficientdet.interruption import Interrupted, StopWish
 from efficientdet.journal import Journal
 from efficientdet.predict import build_predict
@@ -39,13 +39,7 @@ from object_detection.errors import InputError
 
 pytestmark = pytest.mark.slow
 
-HPARAMS = {"image_size": 64, "num_epochs": 3, "learning_rate": 0.02, "lr_warmup_epoch": 1.0, "lr_warmup_init": 0.001,
-           "jitter_min": 0.8, "jitter_max": 1.2, "moving_average_decay": 0.9}
 STEPS = 4  # an epoch: 16 images by 4
-
-
-def build_miniature(hparams, *, num_classes, precision="float32", backbone_weights=None):
-    return miniature_detector(num_classes, height_and_width(hparams.image_size), precision=precision)
 
 
 @pytest.fixture(scope="module", autouse=True)
