@@ -8,9 +8,8 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 from absl import flags
 
 from dataset.command_line import run
-from efficientdet.checkpoint import checkpoint_prefix
-from efficientdet.config import class_names_for, existing_file, records_of, required, writable_file, writable_folder
-from efficientdet.flags import (
+from efficientdet.checkpoints.checkpoint import checkpoint_prefix
+from efficientdet.configuration.flags import (
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
@@ -19,8 +18,16 @@ from efficientdet.flags import (
     model_name_given,
     runtime_settings,
 )
-from efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
-from efficientdet.runtime_environment import prepare_environment
+from efficientdet.configuration.training_config import (
+    class_names_for,
+    existing_file,
+    records_of,
+    required,
+    writable_file,
+    writable_folder,
+)
+from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
+from efficientdet.machine.runtime_environment import prepare_environment
 
 FLAGS = flags.FLAGS
 
@@ -54,8 +61,8 @@ def main() -> None:
     output_json = writable_file(FLAGS.output_json, "output_json")
     testdev_dir = writable_folder(FLAGS.testdev_dir, "testdev_dir") if FLAGS.testdev_dir else None
     prepare_environment()
-    from efficientdet.evaluate import EvaluationConfig, evaluate_checkpoint
-    from efficientdet.memory import telling_out_of_memory
+    from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
+    from efficientdet.machine.memory import telling_out_of_memory
 
     with telling_out_of_memory(batch_size=FLAGS.batch_size):
         evaluate_checkpoint(EvaluationConfig(

@@ -8,9 +8,8 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 from absl import flags
 
 from dataset.command_line import run
-from efficientdet.checkpoint import checkpoint_prefix
-from efficientdet.config import required, writable_folder
-from efficientdet.flags import (
+from efficientdet.checkpoints.checkpoint import checkpoint_prefix
+from efficientdet.configuration.flags import (
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
@@ -19,10 +18,11 @@ from efficientdet.flags import (
     model_name_given,
     runtime_settings,
 )
-from efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
-from efficientdet.image_files import find_images
-from efficientdet.runtime_environment import prepare_environment
-from efficientdet.saved_model_files import TRUSTED_ONLY, is_saved_model
+from efficientdet.configuration.training_config import required, writable_folder
+from efficientdet.export.saved_model_files import TRUSTED_ONLY, is_saved_model
+from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
+from efficientdet.inference.image_files import find_images
+from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -66,8 +66,8 @@ def main() -> None:
     if prefix and FLAGS.saved_model_dir:
         writable_folder(FLAGS.saved_model_dir, "saved_model_dir")
     prepare_environment()
-    from efficientdet.annotate import AnnotationConfig, annotate
-    from efficientdet.memory import telling_out_of_memory
+    from efficientdet.inference.annotate import AnnotationConfig, annotate
+    from efficientdet.machine.memory import telling_out_of_memory
 
     with telling_out_of_memory(batch_size=FLAGS.batch_size):
         annotate(AnnotationConfig(

@@ -11,9 +11,8 @@ from pathlib import Path
 from absl import flags
 
 from dataset.command_line import run
-from efficientdet.checkpoint import checkpoint_prefix
-from efficientdet.config import existing_file, required, writable_file, writable_folder
-from efficientdet.flags import (
+from efficientdet.checkpoints.checkpoint import checkpoint_prefix
+from efficientdet.configuration.flags import (
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
@@ -23,9 +22,10 @@ from efficientdet.flags import (
     require_runtime,
     runtime_settings,
 )
-from efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
-from efficientdet.runtime_environment import prepare_environment
-from efficientdet.saved_model_files import TRUSTED_ONLY, is_saved_model
+from efficientdet.configuration.training_config import existing_file, required, writable_file, writable_folder
+from efficientdet.export.saved_model_files import TRUSTED_ONLY, is_saved_model
+from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
+from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -81,7 +81,7 @@ def _dry(model: dict) -> None:
                          f"{FLAGS.export_ckpt}/ckpt")
     writable_file(FLAGS.export_ckpt, "export_ckpt")
     _prepare(needs_tensorflow=bool(model["ckpt_path"] or FLAGS.export_ckpt))
-    from efficientdet.inspection import ModelConfig, dry_run
+    from efficientdet.benchmark.inspection import ModelConfig, dry_run
 
     dry_run(ModelConfig(**model), export_ckpt=FLAGS.export_ckpt)
 
@@ -94,7 +94,7 @@ def _export(model: dict) -> None:
         return
     folder = writable_folder(FLAGS.saved_model_dir, "saved_model_dir")
     _prepare(needs_tensorflow=True)
-    from efficientdet.inspection import ModelConfig, export
+    from efficientdet.benchmark.inspection import ModelConfig, export
 
     export(ModelConfig(**model), folder, input_image=image)
 
@@ -105,7 +105,7 @@ def _export_onnx(model: dict) -> None:
     writable_file(FLAGS.onnx_path, "onnx_path")
     require_runtime("onnxruntime", asked_by="--onnx_path")
     _prepare(needs_tensorflow=bool(model["ckpt_path"]))
-    from efficientdet.inspection import ModelConfig, export_network
+    from efficientdet.benchmark.inspection import ModelConfig, export_network
 
     export_network(ModelConfig(**model), FLAGS.onnx_path)
 
@@ -118,9 +118,9 @@ def _benchmark(model: dict) -> None:
     if FLAGS.trace_filename:
         writable_folder(FLAGS.trace_filename, "trace_filename")
     _prepare(needs_tensorflow=bool(model["ckpt_path"] or model["int8_images"] or image or FLAGS.saved_model_dir))
-    from efficientdet.benchmark import BenchmarkConfig, benchmark
-    from efficientdet.inspection import ModelConfig
-    from efficientdet.memory import telling_out_of_memory
+    from efficientdet.benchmark.inspection import ModelConfig
+    from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
+    from efficientdet.machine.memory import telling_out_of_memory
 
     with telling_out_of_memory(batch_size=FLAGS.batch_size):
         benchmark(ModelConfig(**model), BenchmarkConfig(
@@ -135,13 +135,13 @@ def _video(model: dict) -> None:
         raise InputError(f"--output_video={FLAGS.output_video}: wanted a name that ends in .mp4")
     writable_file(FLAGS.output_video, "output_video")
     _check_saved_model(model)
-    from efficientdet.video import VideoConfig, annotate_video, checkpoint_detector, saved_model_detector
+    from efficientdet.inference.video import VideoConfig, annotate_video, checkpoint_detector, saved_model_detector
 
     _prepare(needs_tensorflow=True)
     if FLAGS.saved_model_dir:
         detect, names = saved_model_detector(FLAGS.saved_model_dir)
     else:
-        from efficientdet.inspection import ModelConfig
+        from efficientdet.benchmark.inspection import ModelConfig
 
         detect, names = checkpoint_detector(ModelConfig(**model), batch_size=FLAGS.batch_size)
     annotate_video(VideoConfig(

@@ -8,7 +8,15 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 from absl import flags
 
 from dataset.command_line import run
-from efficientdet.config import (
+from efficientdet.configuration.flags import (
+    define_machine_flags,
+    define_model_flags,
+    finish_flags,
+    hyperparameters,
+    machine_settings,
+)
+from efficientdet.configuration.former_flags import AUTOML_MODES, training_mode
+from efficientdet.configuration.training_config import (
     TrainingConfig,
     class_names_for,
     existing_backbone,
@@ -19,10 +27,8 @@ from efficientdet.config import (
     writable_file,
     writable_folder,
 )
-from efficientdet.flags import define_machine_flags, define_model_flags, finish_flags, hyperparameters, machine_settings
-from efficientdet.former_flags import AUTOML_MODES, training_mode
-from efficientdet.hyperparameters import parse_overrides
-from efficientdet.runtime_environment import prepare_environment
+from efficientdet.families.efficientdet.hyperparameters import parse_overrides
+from efficientdet.machine.runtime_environment import prepare_environment
 
 FLAGS = flags.FLAGS
 
@@ -108,7 +114,7 @@ def main() -> None:
     config = _configuration()
     _check_files(config)
     prepare_environment()
-    from efficientdet.train_loop import train
+    from efficientdet.training.loop import train
 
     train(config)
 

@@ -20,7 +20,7 @@ import numpy as np
 from keras import ops
 from oracles import dense_assignment
 
-from efficientdet.device import backend_name, device_name
+from efficientdet.machine.device import backend_name, device_name
 from object_detection.anchor_grid import AnchorConfig, anchor_grid
 from object_detection.assignment import assign_anchors
 from object_detection.structures import Objects, Targets

@@ -18,10 +18,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 
-from efficientdet.build import build_detector
-from efficientdet.device import device_name, versions
-from efficientdet.hyperparameters import hyperparameters_of
-from efficientdet.predict import exported_network, predict_on_host
+from efficientdet.families.efficientdet.build import build_detector
+from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.inference.predict import exported_network, predict_on_host
+from efficientdet.machine.device import device_name, versions
 
 SIZE, CLASSES, TURN, PAUSE = 512, 90, 5, 0.05
 

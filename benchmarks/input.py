@@ -19,9 +19,9 @@ import numpy as np
 import tensorflow as tf
 
 from dataset.class_names import class_names_of_records
-from dataset.pipeline import InputConfig, training_dataset
-from dataset.record_index import RecordIndex, index_records
-from dataset.records import parse_record
+from dataset.input.pipeline import InputConfig, training_dataset
+from dataset.records.record_index import RecordIndex, index_records
+from dataset.records.schema import parse_record
 from object_detection.anchor_grid import AnchorConfig, anchor_grid
 from object_detection.assignment import assign_anchors
 from object_detection.structures import Batch, Objects, Targets

@@ -20,13 +20,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from efficientdet.build import build_detector
-from efficientdet.device import backend_name, device_name, peak_device_memory, peak_host_memory, versions
-from efficientdet.hyperparameters import hyperparameters_of
-from efficientdet.optimizer import build_optimizer
-from efficientdet.runtime import accelerator_count, skip_graph_rewriting
-from efficientdet.train_step import build_train_step
-from efficientdet.weight_average import WeightAverage
+from efficientdet.families.efficientdet.build import build_detector
+from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.machine.device import backend_name, device_name, peak_device_memory, peak_host_memory, versions
+from efficientdet.machine.runtime import accelerator_count, skip_graph_rewriting
+from efficientdet.training.optimizer import build_optimizer
+from efficientdet.training.step import build_train_step
+from efficientdet.training.weight_average import WeightAverage
 from model.dense_detector import DenseDetector
 from model.detector import named_variables
 from object_detection.structures import Batch, Objects

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dataset.bounded_files import read_json
-from dataset.foreign_values import LARGEST_ID, shown, storable_text, told_with, whole_number
+from dataset.conversion.bounded_files import read_json
+from dataset.conversion.foreign_values import LARGEST_ID, shown, storable_text, told_with, whole_number
 from object_detection.errors import InputError
 
 _SHARD_NAME = re.compile(r"(?P<prefix>.+)-\d{5}-of-\d{5}(\.tfrecord)?")

@@ -21,10 +21,10 @@ if __name__ == "__main__":  # run as a script: see the project, and do not take 
 from absl import flags
 
 from dataset import command_line
-from dataset.conversion_flags import conversion_config, convert_and_report, define_shared_flags
-from dataset.file_kinds import FileKind
-from dataset.other_annotations import recognised
-from dataset.voc import read_voc
+from dataset.conversion.conversion_flags import conversion_config, convert_and_report, define_shared_flags
+from dataset.conversion.file_kinds import FileKind
+from dataset.conversion.other_annotations import recognised
+from dataset.conversion.voc import read_voc
 from object_detection.errors import InputError
 
 

@@ -20,7 +20,7 @@ from absl import flags
 from PIL import Image, ImageDraw
 
 from dataset import command_line
-from dataset.shard_task import write_atomically
+from dataset.conversion.shard_task import write_atomically
 from object_detection.errors import InputError
 
 _UNITS = 128

@@ -30,7 +30,7 @@ import tensorflow as tf
 from drawn_records import Drawn, draw_records
 from endurance_run import LAUNCHER, PHASES, Course, differences, kill_all, one_line, rank_process, wait_until
 
-from efficientdet.checkpoint import read_arrays
+from efficientdet.checkpoints.checkpoint import read_arrays
 from object_detection.errors import InputError
 
 DEADLINE = 10  # seconds; HOROVOD_STALL_SHUTDOWN_TIME_SECONDS

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from drawn_records import Drawn
 
-from efficientdet.checkpoint import read_arrays, read_description
+from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHER = [sys.executable, str(ROOT / "scripts" / "horovodrun.py"), "--gloo", "-np", "2"]
@@ -28,7 +28,7 @@ import importlib.util, sys
 class MiniatureNetwork:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name != "efficientdet.build":
+        if name != "efficientdet.families.efficientdet.build":
             return None
         sys.meta_path.remove(MiniatureNetwork)
         spec = importlib.util.find_spec(name)

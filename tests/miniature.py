@@ -6,7 +6,7 @@ backbone weights, the class predictor) can be tried on it.
 
 import keras
 
-from efficientdet.hyperparameters import height_and_width
+from efficientdet.families.efficientdet.hyperparameters import height_and_width
 from model.batch_norm import BatchNormalization
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.heads import HeadConfig, build_box_head, build_class_head
@@ -40,7 +40,7 @@ def miniature_detector(
 
 
 def build_miniature(hparams, *, num_classes, precision="float32", backbone_weights=None):
-    """In the place of `efficientdet.build.build_detector`."""
+    """In the place of `efficientdet.families.efficientdet.build.build_detector`."""
     detector = miniature_detector(num_classes, height_and_width(hparams.image_size), precision=precision)
     for layer in detector.network.layers:
         if isinstance(layer, BatchNormalization):

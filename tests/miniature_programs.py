@@ -26,7 +26,8 @@ if __name__ == "__main__":
     # Not with the other imports: those programs import TensorFlow and Keras themselves, after their checks.
     from miniature import build_miniature
 
-    from efficientdet import restore, training_start
+    from efficientdet.checkpoints import restore
+    from efficientdet.training import start as training_start
 
     training_start.build_detector = restore.build_detector = build_miniature
     main()

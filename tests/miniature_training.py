@@ -20,9 +20,11 @@ import numpy as np
 from miniature import HPARAMS, build_miniature
 
 from dataset.class_names import ClassNames
-from efficientdet import restore, train_loop, training_start
-from efficientdet.config import TrainingConfig
-from efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.checkpoints import restore
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.training import loop as train_loop
+from efficientdet.training import start as training_start
 from object_detection.errors import InputError
 
 

@@ -5,9 +5,9 @@ import oracles
 import pytest
 from oracles import TESTDATA
 
-from efficientdet.build import anchor_config
-from efficientdet.hyperparameters import height_and_width, hyperparameters_of
-from efficientdet.presets import PRESETS
+from efficientdet.families.efficientdet.build import anchor_config
+from efficientdet.families.efficientdet.hyperparameters import height_and_width, hyperparameters_of
+from efficientdet.families.efficientdet.presets import PRESETS
 from object_detection.anchor_grid import AnchorConfig, anchor_boxes, feature_sizes
 from object_detection.errors import InputError
 

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from dataset.class_names import ClassNames
-from efficientdet import annotate as annotate_module
-from efficientdet.annotate import AnnotationConfig, Found, annotate
+from efficientdet.inference import annotate as annotate_module
+from efficientdet.inference.annotate import AnnotationConfig, Found, annotate
 from object_detection.errors import InputError
 
 TOP, LEFT, BOTTOM, RIGHT = 24, 100, 48, 172  # of the white patch in the 96 x 192 stored pixels

@@ -27,28 +27,29 @@ SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a use
 KNOWN_IN = {
     "tensorflow": {"dataset.*", "efficientdet.*", "model.batch_norm", "model.tensorflow_cpu"},
     "keras": {"object_detection.*", "model.*", "efficientdet.*"},
-    "jax": {"efficientdet.train_step", "efficientdet.runtime", "efficientdet.distributed",
-            "efficientdet.device"},
-    "horovod": {"efficientdet.distributed"},
+    "jax": {"efficientdet.training.step", "efficientdet.machine.runtime", "efficientdet.machine.distributed",
+            "efficientdet.machine.device"},
+    "horovod": {"efficientdet.machine.distributed"},
     "pycocotools": {"object_detection.coco_evaluation", "dataset.*"},  # in dataset/ for the masks of records
-    "PIL": {"object_detection.drawing", "dataset.*", "efficientdet.annotate", "efficientdet.image_files"},
-    "absl": {"dataset.*", "efficientdet.flags", *ENTRY_POINTS},
-    "tensorboard": {"efficientdet.event_file"},
+    "PIL": {"object_detection.drawing", "dataset.*", "efficientdet.inference.annotate", "efficientdet.inference.image_files"},
+    "absl": {"dataset.*", "efficientdet.configuration.flags", *ENTRY_POINTS},
+    "tensorboard": {"efficientdet.observing.event_file"},
 }
 INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it
     "model.batch_norm": "tensorflow", "model.tensorflow_cpu": "tensorflow",
-    "efficientdet.train_step": "tensorflow", "efficientdet.device": "tensorflow", "efficientdet.runtime": "tensorflow",
-    "efficientdet.checkpoint": "tensorflow",
+    "efficientdet.training.step": "tensorflow", "efficientdet.machine.device": "tensorflow",
+    "efficientdet.machine.runtime": "tensorflow",
+    "efficientdet.checkpoints.checkpoint": "tensorflow",
 }
 ASKS_FOR_THE_BACKEND = {
     "model.batch_norm",  # TensorFlow's fused kernel, a third of the training speed on a CPU
     "model.tensorflow_cpu",
     "object_detection.suppression",  # TensorFlow's kernel on a CPU
-    "efficientdet.train_step",  # one function for each backend
-    "efficientdet.distributed", "efficientdet.runtime", "efficientdet.device",  # devices, memory, synchronisation
-    "efficientdet.export", "efficientdet.inspection",  # SavedModels are TensorFlow's
-    "efficientdet.benchmark",  # says whether XLA compiled: under JAX always
-    "efficientdet.train_loop",  # whether there is an export at its end, and whether shapes may vary between steps
+    "efficientdet.training.step",  # one function for each backend
+    "efficientdet.machine.distributed", "efficientdet.machine.runtime", "efficientdet.machine.device",
+    "efficientdet.export.saved_model", "efficientdet.benchmark.inspection",  # SavedModels are TensorFlow's
+    "efficientdet.benchmark.measurements",  # says whether XLA compiled: under JAX always
+    "efficientdet.training.loop",  # whether there is an export at its end, and whether shapes may vary between steps
 }
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc", "tools", "core", "stuff"}
 TENSOR_NAMES = {"boxes", "anchors", "scores", "classes", "images", "targets", "objects", "detections", "batch", "logits",
@@ -180,8 +181,8 @@ def _reached(below: dict[str, set[str]], start: set[str]) -> set[str]:
         if name in below and name not in reached:
             reached.add(name)
             waiting += below[name]
-            if "." in name:
-                waiting.append(name.rsplit(".", 1)[0])
+            parts = name.split(".")
+            waiting += [".".join(parts[:count]) for count in range(1, len(parts))]
     return reached
 
 
@@ -253,7 +254,7 @@ PLANTED = [
     (breaks_of_package_places, "dataset/x.py", "import keras", "keras"),
     (breaks_of_package_places, "object_detection/x.py", "from pycocotools import mask", "pycocotools"),
     (breaks_of_package_places, "object_detection/x.py", "from PIL import Image", "PIL"),
-    (breaks_of_package_places, "efficientdet/train_loop.py", "from PIL import Image", "PIL"),
+    (breaks_of_package_places, "efficientdet/training/loop.py", "from PIL import Image", "PIL"),
     (breaks_of_package_places, "model/x.py", "import jax", "jax"),
     (breaks_by_circles, "model/x.py", "from model import y", "model.y"),
     (breaks_by_circles, "model/x.py", "def f():\n    from model.y import g", "model.y"),
@@ -294,15 +295,15 @@ def test_planted_violation_is_seen(tmp_path, rule, file, text, message):
 
 
 def test_slow_package_in_the_init_of_a_package_is_seen(tmp_path):
-    plant(tmp_path, "train.py", "from efficientdet.config import f")
-    plant(tmp_path, "efficientdet/config.py", "")
+    plant(tmp_path, "train.py", "from efficientdet.configuration.training_config import f")
+    plant(tmp_path, "efficientdet/configuration/training_config.py", "")
     plant(tmp_path, "efficientdet/__init__.py", "import keras")
     assert breaks_of_quick_start(tmp_path) == ["train imports keras by way of efficientdet"]
 
 
 def test_slow_package_inside_a_function_is_no_violation(tmp_path):
-    plant(tmp_path, "train.py", "def main():\n    from efficientdet.train_loop import train")
-    plant(tmp_path, "efficientdet/train_loop.py", "import tensorflow")
+    plant(tmp_path, "train.py", "def main():\n    from efficientdet.training.loop import train")
+    plant(tmp_path, "efficientdet/training/loop.py", "import tensorflow")
     assert breaks_of_quick_start(tmp_path) == []
 
 

@@ -11,8 +11,9 @@ import pytest
 from miniature import miniature_detector
 
 from dataset.class_names import ClassNames
-from efficientdet import benchmark as module
-from efficientdet.benchmark import (
+from efficientdet.benchmark import measurements as module
+from efficientdet.benchmark.inspection import ModelConfig
+from efficientdet.benchmark.measurements import (
     BenchmarkConfig,
     Images,
     Latency,
@@ -27,11 +28,10 @@ from efficientdet.benchmark import (
     preprocess,
     timed_runs,
 )
-from efficientdet.checkpoint import Description
-from efficientdet.hyperparameters import Hyperparameters
-from efficientdet.inspection import ModelConfig
-from efficientdet.restore import Restored
-from efficientdet.runtime import Runtime
+from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.checkpoints.restore import Restored
+from efficientdet.families.efficientdet.hyperparameters import Hyperparameters
+from efficientdet.machine.runtime import Runtime
 from object_detection.suppression import SuppressionConfig
 
 ROOT = Path(__file__).parents[1]
@@ -184,7 +184,7 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-import efficientdet.benchmark, efficientdet.inspection, efficientdet.journal
+import efficientdet.benchmark.measurements, efficientdet.inspection, efficientdet.journal
 from miniature import miniature_detector
 detector = miniature_detector()
 programs = efficientdet.benchmark.detector_programs(detector, use_xla=False)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from miniature import miniature_detector
 
-from efficientdet.calibration import Calibration, calibration_batch
+from efficientdet.training.calibration import Calibration, calibration_batch
 from model.batch_norm import BatchNormalization
 from model.detector import SEED_STATE, named_variables
 from object_detection.structures import Batch

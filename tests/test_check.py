@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dataset import check
-from dataset.check import SizeDisagreement, UnusableImage, check_image
+from dataset.conversion import check
+from dataset.conversion.check import SizeDisagreement, UnusableImage, check_image
 from dataset.stderr_capture import captured_stderr
 
 

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 from sudden_death import each_moment
 
-from efficientdet import checkpoint
-from efficientdet.bundle_files import remove_unused_data_files
-from efficientdet.checkpoint import (
+from efficientdet.checkpoints import checkpoint
+from efficientdet.checkpoints.bundle_files import remove_unused_data_files
+from efficientdet.checkpoints.checkpoint import (
     Description,
     checkpoint_prefix,
     read_arrays,

@@ -12,16 +12,16 @@ import tensorflow as tf
 from stored_checkpoints import steps_in, without_order
 from sudden_death import each_moment
 
-from efficientdet import checkpoint
-from efficientdet.bundle_files import remove_bundle
-from efficientdet.checkpoint import (
+from efficientdet.checkpoints import checkpoint
+from efficientdet.checkpoints.bundle_files import remove_bundle
+from efficientdet.checkpoints.checkpoint import (
     Description,
     checkpoint_prefix,
     read_description,
     read_whole,
     write_arrays,
 )
-from efficientdet.checkpoint_store import CheckpointStore, read_checkpoint
+from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
 from object_detection.errors import InputError
 
 IMAGES_A_STEP = 8
@@ -427,7 +427,7 @@ def test_a_folder_that_becomes_read_only_meanwhile_is_one_line(folder, monkeypat
         raise OSError(30, "Read-only file system")
 
     if call == "remove":
-        monkeypatch.setattr("efficientdet.checkpoint_store.remove_bundle", refused)
+        monkeypatch.setattr("efficientdet.checkpoints.store.remove_bundle", refused)
     else:
         monkeypatch.setattr(os, "link", refused)
         monkeypatch.setattr(shutil, "copyfile", refused)

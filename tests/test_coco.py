@@ -4,7 +4,7 @@ import json
 import pytest
 from pycocotools.coco import COCO
 
-from dataset.coco import read_coco
+from dataset.conversion.coco import read_coco
 from object_detection.errors import InputError
 
 GOOD = {

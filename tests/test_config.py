@@ -3,7 +3,8 @@ import json
 import pytest
 
 from dataset.class_names import ClassNames
-from efficientdet.config import (
+from efficientdet.configuration.flag_values import RANGES, Range
+from efficientdet.configuration.training_config import (
     TrainingConfig,
     class_names_for,
     existing_backbone,
@@ -14,8 +15,7 @@ from efficientdet.config import (
     writable_file,
     writable_folder,
 )
-from efficientdet.flag_values import RANGES, Range
-from efficientdet.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.families.efficientdet.hyperparameters import Hyperparameters, with_overrides
 from object_detection.errors import InputError
 
 NAMES = ClassNames((1, 7), ("cat", "dog"))

@@ -8,13 +8,13 @@ import pytest
 from drawn_records import draw_records
 
 from dataset.class_names import ClassNames
-from efficientdet import train_loop
-from efficientdet.build import network_config
-from efficientdet.checkpoint import Description, write_arrays
-from efficientdet.config import TrainingConfig
-from efficientdet.conventions import with_conventions_of_start
-from efficientdet.hyperparameters import hyperparameters_of
-from efficientdet.presets import NVIDIA_CONVENTIONS
+from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.families.efficientdet.build import network_config
+from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
+from efficientdet.training import loop as train_loop
+from efficientdet.training.conventions import with_conventions_of_start
 from object_detection.errors import InputError
 
 NAMES = ClassNames((1, 2, 3), ("one", "two", "three"))

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 from test_pipeline import COUNT, config, record, written
 
-from dataset import transforms
-from dataset.decoded_cache import DecodedCache, available_memory
-from dataset.pipeline import training_dataset
+from dataset.input import transforms
+from dataset.input.decoded_cache import DecodedCache, available_memory
+from dataset.input.pipeline import training_dataset
 
 PLENTY = (10**9, 10**9)
 

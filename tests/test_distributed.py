@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from drawn_records import draw_records
 
-from efficientdet.checkpoint import read_arrays, read_description
-from efficientdet.distributed import World, average_over_ranks, is_batch_statistic, join_world, launched_by
+from efficientdet.checkpoints.checkpoint import read_arrays, read_description
+from efficientdet.machine.distributed import World, average_over_ranks, is_batch_statistic, join_world, launched_by
 from object_detection.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -74,7 +74,7 @@ def test_launchers(variables, wanted):
 
 
 def test_alone_nothing_is_imported():
-    code = ("import sys; from efficientdet.distributed import join_world; world = join_world(); "
+    code = ("import sys; from efficientdet.machine.distributed import join_world; world = join_world(); "
             "assert world.size == 1 and world.is_first; assert not any('horovod' in name for name in sys.modules)")
     subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY, env=environment())
 

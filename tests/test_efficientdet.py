@@ -7,10 +7,10 @@ import tensorflow as tf
 from onnxruntime import InferenceSession
 from oracles import TESTDATA
 
-from efficientdet.build import build_detector, network_config
-from efficientdet.hyperparameters import hyperparameters_of
-from efficientdet.onnx_export import onnx_model
-from efficientdet.presets import PRESETS
+from efficientdet.export.onnx_file import onnx_model
+from efficientdet.families.efficientdet.build import build_detector, network_config
+from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.families.efficientdet.presets import PRESETS
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig, NearestResize, build_bifpn
 from model.dense_detector import DenseDetector, DenseDetectorConfig

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from efficientdet.exif_orientation import stored_image, upright_boxes, upright_image
+from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
 
 STORED = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
 

@@ -9,12 +9,12 @@ from miniature import miniature_detector
 from onnx import TensorProto
 from PIL import Image
 
-from efficientdet.build import build_detector
-from efficientdet.exported_network import ExportedNetwork
-from efficientdet.hyperparameters import hyperparameters_of
-from efficientdet.onnx_export import onnx_model
-from efficientdet.predict import build_predict, exported_network, predict_on_host
-from efficientdet.quantisation import quantised
+from efficientdet.export.onnx_file import onnx_model
+from efficientdet.export.quantisation import quantised
+from efficientdet.families.efficientdet.build import build_detector
+from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.inference.exported_network import ExportedNetwork
+from efficientdet.inference.predict import build_predict, exported_network, predict_on_host
 from object_detection.errors import InputError
 from object_detection.host_suppression import NetworkOutputs, detections_on_host, stacked
 from object_detection.suppression import SuppressionConfig, detections_from_outputs

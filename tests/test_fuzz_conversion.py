@@ -20,14 +20,14 @@ import pytest
 from PIL import Image, ImageDraw
 from pycocotools import mask as coco_mask
 
-from dataset import check
-from dataset.check import SizeDisagreement, UnusableImage, check_image
-from dataset.coco import read_coco
-from dataset.convert import convert_shard
-from dataset.record_inspection import inspect_record
-from dataset.segmentation import UnusableSegmentation, check_segmentation, mask_png
-from dataset.shard_task import ShardTask
-from dataset.voc import read_voc
+from dataset.conversion import check
+from dataset.conversion.check import SizeDisagreement, UnusableImage, check_image
+from dataset.conversion.coco import read_coco
+from dataset.conversion.convert import convert_shard
+from dataset.conversion.segmentation import UnusableSegmentation, check_segmentation, mask_png
+from dataset.conversion.shard_task import ShardTask
+from dataset.conversion.voc import read_voc
+from dataset.records.record_inspection import inspect_record
 from object_detection.errors import InputError
 
 CASES, SEED = int(os.environ.get("FUZZ_CASES", "0")), os.environ.get("FUZZ_SEED", "1")

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from dataset.class_names import ClassNames
-from efficientdet.build import network_config, suppression_config
-from efficientdet.gone_hyperparameters import GONE
-from efficientdet.hyperparameter_limits import ACTIVATIONS, LIMITS, stated_classes
-from efficientdet.hyperparameters import (
+from efficientdet.families.efficientdet.build import network_config, suppression_config
+from efficientdet.families.efficientdet.gone_hyperparameters import GONE
+from efficientdet.families.efficientdet.hyperparameter_limits import ACTIVATIONS, LIMITS, stated_classes
+from efficientdet.families.efficientdet.hyperparameters import (
     Hyperparameters,
     NmsConfigs,
     height_and_width,
@@ -20,7 +20,7 @@ from efficientdet.hyperparameters import (
     parse_overrides,
     with_overrides,
 )
-from efficientdet.presets import BACKBONES, PRESETS
+from efficientdet.families.efficientdet.presets import BACKBONES, PRESETS
 from model import bifpn
 from object_detection import box_geometry, suppression
 from object_detection.errors import InputError

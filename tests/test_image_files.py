@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
 
-from dataset.image_formats import FORMATS
-from efficientdet.image_files import (
+from dataset.conversion.image_formats import FORMATS
+from efficientdet.inference.image_files import (
     distinct_names,
     find_images,
     image_ids,

@@ -9,9 +9,9 @@ from miniature import MINIATURE_BACKBONE, miniature_detector
 from oracles import TESTDATA, to_numpy
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.checkpoint import Description, write_arrays
-from efficientdet.restore import restore_detector
-from efficientdet.weights import Source, load_backbone, load_weights, load_what_fits, read_source
+from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.checkpoints.restore import restore_detector
+from efficientdet.checkpoints.weights import Source, load_backbone, load_weights, load_what_fits, read_source
 from model.bifpn import NearestResize
 from model.detector import named_variables
 from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV

@@ -7,15 +7,23 @@ from command_lines import outcomes
 from miniature import miniature_detector
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet import export as export_module
-from efficientdet import inspection
-from efficientdet.annotate import Found
-from efficientdet.benchmark import BenchmarkConfig, benchmark
-from efficientdet.checkpoint import Description, checkpoint_prefix, read_arrays, read_description
-from efficientdet.hyperparameters import Hyperparameters
-from efficientdet.inspection import Agreement, ModelConfig, compare_detections, dry_run, multiply_adds, open_model, summary
-from efficientdet.restore import Restored
-from efficientdet.runtime import Runtime
+from efficientdet.benchmark import inspection
+from efficientdet.benchmark.inspection import (
+    Agreement,
+    ModelConfig,
+    compare_detections,
+    dry_run,
+    multiply_adds,
+    open_model,
+    summary,
+)
+from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
+from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_arrays, read_description
+from efficientdet.checkpoints.restore import Restored
+from efficientdet.export import saved_model as export_module
+from efficientdet.families.efficientdet.hyperparameters import Hyperparameters
+from efficientdet.inference.annotate import Found
+from efficientdet.machine.runtime import Runtime
 from model.detector import named_variables
 
 MODEL = ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={})

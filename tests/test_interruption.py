@@ -11,8 +11,8 @@ import pytest
 from drawn_records import draw_records
 from test_distributed import LAUNCHER, command, environment, needs_horovod, run_ranks, succeeded
 
-from efficientdet.checkpoint import read_arrays
-from efficientdet.interruption import INTERRUPTED_EXIT_CODE
+from efficientdet.checkpoints.checkpoint import read_arrays
+from efficientdet.training.interruption import INTERRUPTED_EXIT_CODE
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from efficientdet.event_file import EventFile
-from efficientdet.journal import TRAINING_UNITS, Interval, Journal, Speed, average_speed, read_curves
+from efficientdet.observing.event_file import EventFile
+from efficientdet.observing.journal import TRAINING_UNITS, Interval, Journal, Speed, average_speed, read_curves
 from object_detection.errors import InputError
 
 

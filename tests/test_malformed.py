@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from dataset.coco import read_coco
-from dataset.records import parse_record
-from dataset.shards import ConversionConfig, convert
+from dataset.conversion.coco import read_coco
+from dataset.conversion.shards import ConversionConfig, convert
+from dataset.records.schema import parse_record
 from object_detection.errors import InputError
 
 README = Path(__file__).resolve().parent.parent / "dataset" / "README.md"

@@ -10,13 +10,14 @@ import pytest
 import tensorflow as tf
 
 from dataset.class_names import ClassNames
-from efficientdet import device, memory, train_loop
-from efficientdet.build import build_detector
-from efficientdet.config import TrainingConfig
-from efficientdet.distributed import World
-from efficientdet.hyperparameters import hyperparameters_of
-from efficientdet.memory import is_out_of_memory, telling_out_of_memory, with_batch_sizes
-from efficientdet.runtime import Runtime
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.families.efficientdet.build import build_detector
+from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.machine import device, memory
+from efficientdet.machine.distributed import World
+from efficientdet.machine.memory import is_out_of_memory, telling_out_of_memory, with_batch_sizes
+from efficientdet.machine.runtime import Runtime
+from efficientdet.training import loop as train_loop
 from object_detection.errors import InputError
 
 FLOAT32, FLOAT16 = (Runtime(precision=precision, use_xla=False) for precision in ("float32", "mixed_float16"))

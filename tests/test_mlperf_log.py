@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from efficientdet.mlperf_log import MlperfLog, NoMlperfLog
+from efficientdet.observing.mlperf_log import MlperfLog, NoMlperfLog
 from object_detection.errors import InputError
 
 HYPERPARAMETERS = {"seed": 1, "global_batch_size": 64, "gradient_accumulation_steps": 1, "train_samples": 100,

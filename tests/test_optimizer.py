@@ -2,8 +2,8 @@ import keras
 import numpy as np
 import pytest
 
-from efficientdet.hyperparameters import hyperparameters_of
-from efficientdet.optimizer import ClippedSGD, build_optimizer, global_norm, inner_optimizer
+from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.training.optimizer import ClippedSGD, build_optimizer, global_norm, inner_optimizer
 
 
 def built(values, *, precision="float32", **overrides):

@@ -3,10 +3,10 @@
 import pytest
 from test_file_kinds import COCO, CVAT, LABELME, OPEN_IMAGES_CSV, VOC, YOLO_DATA
 
-from dataset.coco import read_coco
-from dataset.file_kinds import FileKind
-from dataset.other_annotations import recognised
-from dataset.voc import read_voc
+from dataset.conversion.coco import read_coco
+from dataset.conversion.file_kinds import FileKind
+from dataset.conversion.other_annotations import recognised
+from dataset.conversion.voc import read_voc
 from object_detection.errors import InputError
 
 

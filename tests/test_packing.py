@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from efficientdet.packing import Packing
+from efficientdet.training.packing import Packing
 
 
 def test_comes_back_as_it_was():

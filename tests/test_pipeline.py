@@ -6,11 +6,11 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from dataset import pipeline, transforms
 from dataset.class_names import ClassNames
-from dataset.pipeline import InputConfig, evaluation_dataset, ground_truth_of_records, training_dataset
-from dataset.record_index import index_records
-from dataset.records import Record, RecordObject, encode_record
+from dataset.input import pipeline, transforms
+from dataset.input.pipeline import InputConfig, evaluation_dataset, ground_truth_of_records, training_dataset
+from dataset.records.record_index import index_records
+from dataset.records.schema import Record, RecordObject, encode_record
 from object_detection.errors import InputError
 
 NAMES = ClassNames((2, 5, 9), ("cat", "dog", "elk"))

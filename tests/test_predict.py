@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from miniature import miniature_detector
 
-from efficientdet.predict import build_predict
+from efficientdet.inference.predict import build_predict
 from model.detector import named_variables
 from object_detection.structures import Detections
 
@@ -36,7 +36,7 @@ def test_one_program_finds_what_is_found_on_the_host(monkeypatch):
     detector = miniature_detector()
     on_host = build_predict(detector, compiled=False)(*inputs())
     assert isinstance(on_host.boxes, np.ndarray)
-    monkeypatch.setattr("efficientdet.predict.accelerator_count", lambda: 1)
+    monkeypatch.setattr("efficientdet.inference.predict.accelerator_count", lambda: 1)
     found = build_predict(detector, compiled=False)(*inputs())
     assert not isinstance(found.boxes, np.ndarray)
     for one, other in zip(arrays(found), on_host, strict=True):

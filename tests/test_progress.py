@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from efficientdet.progress import Progress, Rate, duration
+from efficientdet.observing.progress import Progress, Rate, duration
 
 
 class Clock:

@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 from tiny_records import HEADER, altered, example, starts, without_box_keys, write
 
-from dataset import record_index
 from dataset.class_names import ClassNames
-from dataset.pipeline import InputConfig, evaluation_dataset, ground_truth_of_records, training_dataset
-from dataset.record_batches import input_error
-from dataset.record_index import RecordReader, index_records
+from dataset.input.pipeline import InputConfig, evaluation_dataset, ground_truth_of_records, training_dataset
+from dataset.input.record_batches import input_error
+from dataset.records import record_index
+from dataset.records.record_index import RecordReader, index_records
 from object_detection.errors import InputError
 
 

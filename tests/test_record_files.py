@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from dataset.record_files import expand_glob
+from dataset.records.record_files import expand_glob
 from object_detection.errors import InputError
 
 

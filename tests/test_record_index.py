@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dataset import record_index
-from dataset.record_index import RecordReader, count_records, index_records
+from dataset.records import record_index
+from dataset.records.record_index import RecordReader, count_records, index_records
 from object_detection.errors import InputError
 
 PAYLOADS = [b"first", b"", b"third" * 1000, bytes(range(256)), b"fifth"]

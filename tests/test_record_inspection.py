@@ -7,8 +7,8 @@ import tensorflow as tf
 from PIL import Image
 from tiny_records import altered, example, without_box_keys
 
-from dataset.record_inspection import Inspection, inspect_record
-from dataset.records import parse_record
+from dataset.records.record_inspection import Inspection, inspect_record
+from dataset.records.schema import parse_record
 
 
 def encoded(kind):

@@ -3,7 +3,7 @@ import hashlib
 import numpy as np
 import tensorflow as tf
 
-from dataset.records import Record, RecordObject, encode_record, parse_record
+from dataset.records.schema import Record, RecordObject, encode_record, parse_record
 
 
 def record(**changes):

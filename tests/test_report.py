@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from dataset.annotations import AnnotatedObject, Finding
 from dataset.class_names import ClassNames
-from dataset.report import Report, check_fractions, readable_report, size_name, summary_lines
+from dataset.conversion.annotations import AnnotatedObject, Finding
+from dataset.conversion.report import Report, check_fractions, readable_report, size_name, summary_lines
 from object_detection.errors import InputError
 
 NAMES = ClassNames((1, 2, 3), ("cat", "dog", "bird"))

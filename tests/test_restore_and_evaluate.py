@@ -9,17 +9,17 @@ from miniature import miniature_detector
 from PIL import Image
 
 from dataset.class_names import COCO_2017, ClassNames
-from dataset.pipeline import InputConfig, evaluation_dataset
-from dataset.record_index import index_records
-from efficientdet import restore
-from efficientdet.annotate import AnnotationConfig, annotate
-from efficientdet.checkpoint import Description, write_arrays
-from efficientdet.evaluate import EvaluationConfig, check_categories, detect_all, evaluate_checkpoint, read_evaluator
-from efficientdet.export import export_saved_model, load_saved_model
-from efficientdet.hyperparameters import height_and_width, hyperparameters_of
-from efficientdet.predict import build_predict
-from efficientdet.presets import NVIDIA_CONVENTIONS
-from efficientdet.restore import restore_detector
+from dataset.input.pipeline import InputConfig, evaluation_dataset
+from dataset.records.record_index import index_records
+from efficientdet.checkpoints import restore
+from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.checkpoints.restore import restore_detector
+from efficientdet.evaluation.evaluate import EvaluationConfig, check_categories, detect_all, evaluate_checkpoint, read_evaluator
+from efficientdet.export.saved_model import export_saved_model, load_saved_model
+from efficientdet.families.efficientdet.hyperparameters import height_and_width, hyperparameters_of
+from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
+from efficientdet.inference.annotate import AnnotationConfig, annotate
+from efficientdet.inference.predict import build_predict
 from model.detector import named_variables
 from object_detection.coco_ground_truth import read_ground_truth
 from object_detection.errors import InputError

@@ -8,12 +8,15 @@ from drawn_records import draw_records
 from miniature import HPARAMS, build_miniature
 from stored_checkpoints import steps_in, without_order
 
-from efficientdet import export, guards, restore, training_start
-from efficientdet.checkpoint import checkpoint_prefix, read_arrays
-from efficientdet.checkpoint_store import CheckpointStore
-from efficientdet.config import TrainingConfig
-from efficientdet.hyperparameters import hyperparameters_of
-from efficientdet.train_loop import train
+from efficientdet.checkpoints import restore
+from efficientdet.checkpoints.checkpoint import checkpoint_prefix, read_arrays
+from efficientdet.checkpoints.store import CheckpointStore
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.export import saved_model as export
+from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.training import guards
+from efficientdet.training import start as training_start
+from efficientdet.training.loop import train
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from efficientdet.schedule import CosineSchedule
+from efficientdet.training.schedule import CosineSchedule
 from object_detection.errors import InputError
 
 

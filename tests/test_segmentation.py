@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from dataset import segmentation as segmentation_module
-from dataset.segmentation import UnusableSegmentation, check_segmentation, mask_png
+from dataset.conversion import segmentation as segmentation_module
+from dataset.conversion.segmentation import UnusableSegmentation, check_segmentation, mask_png
 
 SIZE = (20, 30)  # height, width
 

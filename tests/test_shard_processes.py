@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from dataset import convert as convert_module
-from dataset import shard_processes, shards
-from dataset.coco import read_coco
-from dataset.put_off_signals import Interrupted, PutOffSignals
-from dataset.shards import ConversionConfig, convert
+from dataset.conversion import convert as convert_module
+from dataset.conversion import shard_processes, shards
+from dataset.conversion.coco import read_coco
+from dataset.conversion.put_off_signals import Interrupted, PutOffSignals
+from dataset.conversion.shards import ConversionConfig, convert
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNT = 10
@@ -140,7 +140,7 @@ def test_noted_signals_are_raised_by_a_look_or_at_the_end(settings, wanted, step
 def test_a_second_signal_ends_the_process_at_once(first, second):
     code = f"""
 import signal, time
-from dataset.put_off_signals import PutOffSignals
+from dataset.conversion.put_off_signals import PutOffSignals
 with PutOffSignals(at_the_second=lambda: print("second", flush=True)):
     for number in {[int(first), int(second)]}:
         signal.raise_signal(number)

@@ -12,13 +12,13 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageDraw
 
-from dataset import convert as convert_module
 from dataset.class_names import read_class_names
-from dataset.coco import read_coco
-from dataset.conversion_flags import default_num_shards
-from dataset.record_files import expand_glob
-from dataset.record_index import index_records
-from dataset.shards import ConversionConfig, convert
+from dataset.conversion import convert as convert_module
+from dataset.conversion.coco import read_coco
+from dataset.conversion.conversion_flags import default_num_shards
+from dataset.conversion.shards import ConversionConfig, convert
+from dataset.records.record_files import expand_glob
+from dataset.records.record_index import index_records
 from object_detection.errors import InputError
 
 COUNT = 10

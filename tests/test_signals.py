@@ -70,7 +70,7 @@ def test_the_one_who_listened_before_hears_again():
 
 
 def stop_wish(*, unsaved, then=BUSY):
-    return ("from efficientdet import interruption\nfrom efficientdet.distributed import World\n"
+    return ("from efficientdet import interruption\nfrom efficientdet.machine.distributed import World\n"
             "interruption._PATIENCE_SECONDS = interruption._TOLD_SECONDS = 0.3\n"
             f"with interruption.StopWish(World(), saved_step=lambda: 7, unsaved_steps=lambda: {unsaved}) as wish:\n    {then}")
 
@@ -108,7 +108,7 @@ class _Ranks:
 
 
 def test_all_ranks_leave_together():
-    from efficientdet.interruption import Interrupted, StopWish
+    from efficientdet.training.interruption import Interrupted, StopWish
 
     with StopWish(_Ranks(other=False), saved_step=int, unsaved_steps=int) as wish:
         assert list(wish.watched("abc")) == ["a", "b", "c"]

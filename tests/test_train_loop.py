@@ -17,22 +17,25 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from dataset.class_names import ClassNames, read_class_names
-from dataset.coco import read_coco
-from dataset.pipeline import InputConfig, evaluation_dataset, training_dataset
-from dataset.record_index import index_records
-from dataset.shards import ConversionConfig, convert
-from dataset.transforms import letterbox
-from efficientdet import guards, restore, train_loop, training_start, validation
-from efficientdet.checkpoint import read_arrays, read_description
-from efficientdet.config import TrainingConfig
-from efficientdet.distributed import World
-from efficientdet.export import load_saved_model
-from efficientdet.hyperparameters import hyperparameters_of
-from efficientdet.interruption import Interrupted, StopWish
-from efficientdet.journal import Journal
-from efficientdet.predict import build_predict
-from efficientdet.train_loop import train
-from efficientdet.training_start import initial_state
+from dataset.conversion.coco import read_coco
+from dataset.conversion.shards import ConversionConfig, convert
+from dataset.input.pipeline import InputConfig, evaluation_dataset, training_dataset
+from dataset.input.transforms import letterbox
+from dataset.records.record_index import index_records
+from efficientdet.checkpoints import restore
+from efficientdet.checkpoints.checkpoint import read_arrays, read_description
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.export.saved_model import load_saved_model
+from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.inference.predict import build_predict
+from efficientdet.machine.distributed import World
+from efficientdet.observing.journal import Journal
+from efficientdet.training import guards, validation
+from efficientdet.training import loop as train_loop
+from efficientdet.training import start as training_start
+from efficientdet.training.interruption import Interrupted, StopWish
+from efficientdet.training.loop import train
+from efficientdet.training.start import initial_state
 from model.detector import named_variables
 from object_detection.coco_evaluation import MEASURE_NAMES
 from object_detection.errors import InputError

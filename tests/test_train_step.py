@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from miniature import miniature_detector
 
-from efficientdet.hyperparameters import hyperparameters_of
-from efficientdet.optimizer import build_optimizer, inner_optimizer
-from efficientdet.train_step import build_train_step
-from efficientdet.weight_average import WeightAverage
+from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.training.optimizer import build_optimizer, inner_optimizer
+from efficientdet.training.step import build_train_step
+from efficientdet.training.weight_average import WeightAverage
 from model.batch_norm import BatchNormalization
 from model.detector import named_variables
 from object_detection.structures import Batch, Objects

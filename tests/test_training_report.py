@@ -3,7 +3,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from efficientdet.training_report import RunSummary, chart, page, write_report
+from efficientdet.observing.report import RunSummary, chart, page, write_report
 
 VOID = {"meta", "img", "br"}
 

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from dataset import transforms
-from dataset.transforms import Crop
+from dataset.input import transforms
+from dataset.input.transforms import Crop
 
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
 

@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 from tiny_records import FOOTER, HEADER, SIDES, altered, example, starts, without_box_keys, write
 
-from dataset import verify
-from dataset.record_index import RecordReader, index_records
-from dataset.verify import verify_records
+from dataset.records import verify
+from dataset.records.record_index import RecordReader, index_records
+from dataset.records.verify import verify_records
 from object_detection.errors import InputError
 
 

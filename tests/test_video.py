@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from dataset.class_names import ClassNames
-from efficientdet.annotate import Found
-from efficientdet.video import VideoConfig, annotate_video
+from efficientdet.inference.annotate import Found
+from efficientdet.inference.video import VideoConfig, annotate_video
 from object_detection.errors import InputError
 
 NAMES = ClassNames((3, 8), ("cat", "dog"))

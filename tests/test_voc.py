@@ -3,8 +3,8 @@ import os
 
 import pytest
 
-from dataset.coco import read_coco
-from dataset.voc import VOC_NAMES, read_voc
+from dataset.conversion.coco import read_coco
+from dataset.conversion.voc import VOC_NAMES, read_voc
 from object_detection.errors import InputError
 
 

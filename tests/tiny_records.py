@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from dataset.records import Record, RecordObject, encode_record
+from dataset.records.schema import Record, RecordObject, encode_record
 
 HEADER, FOOTER = 12, 4  # bytes around a payload in a TFRecord file
 SIDES = ("xmin", "xmax", "ymin", "ymax")

@@ -1,0 +1,111 @@
+"""What the annotation readers hand over, and how objects are fitted to the image that was really found."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from dataset.class_names import ClassNames
+from dataset.conversion.foreign_values import shown, storable_text
+from object_detection.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnnotatedObject:
+    """One object as its file describes it: nothing is clipped yet."""
+
+    annotation_id: int | None
+    category_id: int
+    box_xywh: tuple[float, float, float, float]
+    area: float | None = None
+    is_crowd: bool = False
+    is_difficult: bool = False
+    segmentation: Any = None
+
+
+@dataclass(kw_only=True, slots=True)
+class AnnotatedImage:
+    """One image as its file describes it; `size` is (height, width) or None where the file does not say."""
+
+    image_id: int
+    file_name: str
+    size: tuple[int, int] | None
+    objects: list[AnnotatedObject] = field(default_factory=list)
+    captions: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """Something fixed, skipped or worth knowing; `kind` is image or box."""
+
+    kind: str
+    file: str
+    reason: str
+    image_id: int | None = None
+    annotation_id: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotatedDataSet:
+    """Images in the order of their file, with their objects.
+
+    `fingerprint` changes whenever anything that was read changes. `skipped` and `noted` are what the reader itself left
+    out (boxes of unknown images) or found odd.
+    """
+
+    source: str
+    images: list[AnnotatedImage]
+    class_names: ClassNames | None
+    fingerprint: str
+    listed_boxes: int
+    skipped: list[Finding] = field(default_factory=list)
+    noted: list[Finding] = field(default_factory=list)
+
+
+def checked_file_name(name: Any, *, where: str) -> str:
+    """`name` if it is a file below the image folder; InputError that starts with `where` otherwise."""
+    try:
+        if not storable_text(name, "file name"):
+            raise InputError("has file name ''")
+    except InputError as error:
+        raise InputError(f"{where} {error}: a name relative to the image folder is wanted") from error
+    depth = 0
+    for part in PurePath(name).parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0 or part == "/":
+            raise InputError(f"{where} has file name {shown(name)}, which leaves the image folder")
+    return name
+
+
+def fitted_object(thing: AnnotatedObject, size: tuple[int, int]) -> tuple[AnnotatedObject | None, str | None]:
+    """An object clipped to an image of (height, width) pixels, and what was done about it.
+
+    Returns (object, None) where it stays as it is, (object, reason) where it was changed and (None, reason) where no
+    area is left. An area that is missing becomes that of the box.
+    """
+    height, width = size
+    x, y, box_width, box_height = thing.box_xywh
+    if box_width <= 0 or box_height <= 0:
+        return None, f"box {_shown(thing.box_xywh)} (x, y, width, height) has no area"
+    left, top = max(x, 0.0), max(y, 0.0)
+    right, bottom = min(x + box_width, float(width)), min(y + box_height, float(height))
+    if right <= left or bottom <= top:
+        return None, f"box {_shown(thing.box_xywh)} (x, y, width, height) lies outside the {width}x{height} image"
+    reasons = []
+    box = thing.box_xywh
+    if not math.isclose((right - left) * (bottom - top), box_width * box_height, rel_tol=1e-9):
+        box = (left, top, right - left, bottom - top)
+        reasons.append(f"box {_shown(thing.box_xywh)} clipped to {_shown(box)} of the {width}x{height} image")
+    area = box[2] * box[3]
+    if thing.area is not None and thing.area > 0 and (reasons or thing.area <= width * height):
+        area = min(thing.area, area) if reasons else thing.area  # what was cut off has no area in the image
+    elif thing.area is not None:
+        reasons.append(f"area {thing.area:g} replaced by that of the box, {area:g}")
+    fitted = AnnotatedObject(
+        annotation_id=thing.annotation_id, category_id=thing.category_id, box_xywh=box, area=area,
+        is_crowd=thing.is_crowd, is_difficult=thing.is_difficult, segmentation=thing.segmentation)
+    return fitted, "; ".join(reasons) or None
+
+
+def _shown(numbers: tuple[float, ...]) -> str:
+    return "[" + ", ".join(f"{number:g}" for number in numbers) + "]"

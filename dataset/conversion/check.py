@@ -1,0 +1,236 @@
+"""Every image is decoded in full before it becomes a record, by the decoder that training will use.
+
+What can be mended without guessing is mended: other formats and CMYK become RGB JPEGs, a missing end marker is added,
+bytes between header segments that are no part of the format are dropped. The rest is refused with its reason.
+"""
+
+import contextlib
+import functools
+import io
+import re
+import struct
+import warnings
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from dataset.conversion.image_formats import DECODING_ERRORS, FORMATS
+from dataset.stderr_capture import captured_stderr
+
+JPEG_QUALITY = 95
+LARGEST_IMAGE_PIXELS = 178_956_970  # as Pillow's own guard: half a GiB of RGB
+LONGEST_SIDE = 65_500  # that libjpeg writes and reads
+MOST_SCANS = 500  # each passes over the whole image: a small file could keep the decoder busy for hours
+
+_START_OF_IMAGE, _END_OF_IMAGE, _START_OF_SCAN = 0xD8, 0xD9, 0xDA
+_FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_PROGRESSIVE_FRAMES = frozenset({0xC2, 0xCA})
+_MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
+_MARKER_AFTER_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]", re.DOTALL)
+# libjpeg fills what it could not read with grey and calls that a warning
+_DAMAGE = re.compile(r"premature end of .*|bad Huffman code|bad arithmetic code|found marker .* instead of .*",
+                     re.IGNORECASE)
+
+
+class UnusableImage(ValueError):
+    """The file is no image that training could decode in full; the message is the reason."""
+
+
+class SizeDisagreement(ValueError):
+    """The image is not of the size that its annotations claim; the message gives both."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedImage:
+    """A JPEG that decodes in full to [height, width, 3]; `fix` says what was changed to get there."""
+
+    encoded: bytes
+    height: int
+    width: int
+    fix: str | None = None
+
+
+class _Jpeg(NamedTuple):
+    """The outer shape of a JPEG stream."""
+
+    segments: list[bytes]
+    stray_bytes: int
+    has_end: bool
+    frame: bytes  # the frame header segment, marker included
+    scans: list[bytes]  # the scan header segments, marker included
+
+    @property
+    def size(self) -> tuple[int, int]:
+        height, width = struct.unpack(">HH", self.frame[5:9])
+        return height, width
+
+    @property
+    def component_ids(self) -> bytes:
+        return self.frame[10::3][: self.frame[9]]
+
+
+def check_image(data: bytes, *, expected_size: tuple[int, int] | None = None) -> CheckedImage:
+    """The image of a file as the JPEG to store.
+
+    `expected_size` is (height, width) by the annotations. EXIF rotation is ignored: COCO's boxes are in stored pixels.
+
+    Raises UnusableImage, or SizeDisagreement where the file holds another size.
+    """
+    prove_damage_is_seen()
+    if not data:
+        raise UnusableImage("the file is empty")
+    if data[:2] != bytes((0xFF, _START_OF_IMAGE)):
+        return _reencoded(data, expected_size=expected_size)
+    jpeg = _parse_jpeg(data)
+    _check_size(jpeg.size, expected_size)
+    if len(jpeg.component_ids) == 4:
+        return _reencoded(data, expected_size=expected_size)
+    encoded, fix = _completed(data, jpeg)
+    height, width = _decoded_size(encoded)
+    return CheckedImage(encoded=encoded, height=height, width=width, fix=fix)
+
+
+def _check_size(size: tuple[int, int], expected_size: tuple[int, int] | None) -> None:
+    height, width = size
+    if not height or not width:
+        raise UnusableImage(f"its header claims {width}x{height} pixels")
+    if height * width > LARGEST_IMAGE_PIXELS:
+        raise UnusableImage(f"its header claims {width}x{height} pixels; the limit is {LARGEST_IMAGE_PIXELS}")
+    if expected_size is not None and size != expected_size:
+        hint = " (swapped: is the EXIF rotation in the annotations?)" if size == expected_size[::-1] else ""
+        raise SizeDisagreement(
+            f"the file holds {width}x{height} pixels, the annotations say {expected_size[1]}x{expected_size[0]}{hint}")
+
+
+def _parse_jpeg(data: bytes) -> _Jpeg:
+    segments, stray_bytes, position, has_end = [], 0, 2, False
+    frame, scans = b"", []
+    while not has_end and (found := _MARKER.search(data, position)):
+        marker, start = found[1][0], found.start()
+        stray_bytes += start - position
+        stop = start + 2
+        if marker == _END_OF_IMAGE:
+            has_end = True
+        elif marker != 0x01 and not 0xD0 <= marker <= 0xD8:  # those have no length
+            stop += int.from_bytes(data[stop : stop + 2], "big")
+            if stop > len(data) or stop < start + 4:
+                raise UnusableImage("cut off inside its header")
+        if marker in _FRAME_HEADERS:
+            frame = data[start:stop]
+        if marker == _START_OF_SCAN:
+            scans.append(_scan_header(data[start:stop]))
+            after = _MARKER_AFTER_SCAN.search(data, stop)
+            stop = after.start() if after else len(data.removesuffix(b"\xff"))
+        segments.append(data[start:stop])
+        position = stop
+    if len(frame) < 10 or not scans:
+        raise UnusableImage("cut off inside its header")
+    if len(scans) > MOST_SCANS:
+        raise UnusableImage(f"{len(scans)} scans, wanted at most {MOST_SCANS}")
+    return _Jpeg(segments, stray_bytes, has_end, frame, scans)
+
+
+def _scan_header(segment: bytes) -> bytes:
+    """The segment, if it names 1 to 4 components and what of their coefficients follows (ITU T.81, B.2.3)."""
+    count = segment[4] if len(segment) > 4 else 0
+    if not 1 <= count <= 4 or len(segment) != 8 + 2 * count:
+        raise UnusableImage("the header of a scan is broken")
+    return segment
+
+
+def _completed(data: bytes, jpeg: _Jpeg) -> tuple[bytes, str | None]:
+    """The stream without stray bytes and with its end, and what was done for that."""
+    fixes = []
+    if not jpeg.has_end:
+        if not _scans_are_complete(jpeg):
+            raise UnusableImage("truncated: scans are missing")
+        fixes.append("end marker added")
+    if jpeg.stray_bytes:
+        # the decoder reports the first oddity only, so that these would hide a damaged scan
+        fixes.append(f"stray bytes between header segments dropped ({jpeg.stray_bytes})")
+    if not fixes:
+        return data, None
+    end = b"" if jpeg.has_end else bytes((0xFF, _END_OF_IMAGE))
+    return b"".join([data[:2], *jpeg.segments, end]), "; ".join(fixes)
+
+
+def _scans_are_complete(jpeg: _Jpeg) -> bool:
+    """Whether the scans together hold all bits of all coefficients (ITU T.81, B.2.3 and G.1.1)."""
+    wanted = range(64) if jpeg.frame[1] in _PROGRESSIVE_FRAMES else range(1)
+    missing = {(component, k) for component in jpeg.component_ids for k in wanted}
+    for scan in jpeg.scans:
+        count = scan[4]
+        first, last, bits = scan[5 + 2 * count : 8 + 2 * count]
+        if bits & 15 == 0:  # down to the lowest bit
+            missing -= {(component, k) for component in scan[5 : 5 + 2 * count : 2] for k in range(first, last + 1)}
+    return not missing
+
+
+def _decoded_size(encoded: bytes) -> tuple[int, int]:
+    """(height, width) of a JPEG that decodes in full and without damage."""
+    with captured_stderr() as messages:
+        try:
+            height, width, _ = tf.io.decode_jpeg(encoded, channels=3).shape
+        except tf.errors.OpError as error:
+            raise UnusableImage(
+                f"cannot be decoded in full ({_first_line(messages()) or _first_line(error.message)})") from error
+        damage = _DAMAGE.search(messages())
+    if damage:
+        raise UnusableImage(f"truncated or damaged ({damage[0].strip()})")
+    return height, width
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n")[0].split("}} ")[-1][:120]
+
+
+@functools.cache
+def prove_damage_is_seen() -> None:
+    """Damage is known from libjpeg's messages alone: a TensorFlow that prints none must not pass for a clean data set.
+
+    Raises RuntimeError.
+    """
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    whole = io.BytesIO()
+    Image.fromarray(noise).save(whole, "JPEG")
+    cut = whole.getvalue()[: len(whole.getvalue()) // 2] + bytes((0xFF, _END_OF_IMAGE))
+    with contextlib.suppress(UnusableImage):
+        _decoded_size(cut)
+        raise RuntimeError(f"TensorFlow {tf.__version__} decodes a JPEG cut in half without saying so; "
+                           "images could not be checked")
+
+
+def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> CheckedImage:
+    """An RGB JPEG of the first frame of whatever Pillow reads; alpha is dropped, as decoders asked for RGB do."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about metadata, and sizes that are judged here
+        try:
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+            _check_size((image.height, image.width), expected_size)
+            if max(image.size) > LONGEST_SIDE:
+                raise UnusableImage(f"{image.width}x{image.height} pixels; a JPEG holds {LONGEST_SIDE} a side")
+            found = f"{image.format} {image.mode}"
+            rgb = _as_rgb(image)
+        except (UnusableImage, SizeDisagreement):
+            raise
+        except Image.UnidentifiedImageError as error:
+            raise UnusableImage("is no image of a known format") from error
+        except DECODING_ERRORS as error:
+            raise UnusableImage(f"cannot be decoded in full ({_first_line(str(error))})") from error
+    buffer = io.BytesIO()
+    rgb.save(buffer, "JPEG", quality=JPEG_QUALITY, subsampling=0)
+    height, width = _decoded_size(buffer.getvalue())
+    return CheckedImage(encoded=buffer.getvalue(), height=height, width=width, fix=f"{found} re-encoded as RGB JPEG")
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    image.load()
+    if not image.mode.startswith(("I", "F")):
+        return image.convert("RGB")
+    values = np.asarray(image).astype(np.float64)
+    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+        raise UnusableImage(f"pixels of mode {image.mode} without a known range")
+    return Image.fromarray(np.round(values / 257).astype(np.uint8)).convert("RGB")  # 65535 -> 255

@@ -1,0 +1,70 @@
+"""The flags that all converters share, and what they do with them."""
+
+import os
+import signal
+import sys
+from dataclasses import replace
+
+from absl import flags
+
+from dataset.conversion.annotations import AnnotatedDataSet
+from dataset.conversion.put_off_signals import Interrupted
+from dataset.conversion.report import summary_lines
+from dataset.conversion.shard_processes import CONTINUE
+from dataset.conversion.shards import ConversionConfig, convert, standing_shards
+from dataset.signals import exit_code
+
+MOST_DEFAULT_SHARDS = 32  # the reference's default
+IMAGES_WORTH_A_SHARD = 100
+IMAGES_WORTH_A_PROCESS = 500  # below, starting TensorFlow once more takes longer than it saves
+
+
+def define_shared_flags() -> None:
+    """Define where and how records are written."""
+    flags.DEFINE_string("image_dir", "", "Folder of the images.")
+    flags.DEFINE_string("output_file_prefix", "/tmp/train", "Shards become PREFIX-00000-of-00032.tfrecord and so on.")
+    flags.DEFINE_integer("num_shards", None, f"Number of files; by default one for every {IMAGES_WORTH_A_SHARD} images, at "
+                         f"most {MOST_DEFAULT_SHARDS}, or as many as stand under the prefix.", lower_bound=1,
+                         upper_bound=99999)
+    flags.DEFINE_integer("num_threads", None, "Number of processes; by default one for each CPU core, "
+                         "fewer where there are few images.", lower_bound=1)
+    flags.DEFINE_float("max_bad_fraction", 0.01, "Share of the images, and of the boxes, that may be skipped.",
+                       lower_bound=0, upper_bound=1)
+
+
+def conversion_config(
+    *, image_folder: str, include_masks: bool = False, keep_annotations: bool = False
+) -> ConversionConfig:
+    """The settings that the flags describe; InputError where they cannot be met."""
+    values = flags.FLAGS
+    return ConversionConfig(
+        image_folder=image_folder, output_prefix=values.output_file_prefix,
+        num_shards=values.num_shards or MOST_DEFAULT_SHARDS,  # judged anew when the images are counted
+        processes=values.num_threads or len(os.sched_getaffinity(0)), max_bad_fraction=values.max_bad_fraction,
+        include_masks=include_masks, keep_annotations=keep_annotations)
+
+
+def convert_and_report(data: AnnotatedDataSet, config: ConversionConfig) -> None:
+    """Convert and print the report; Ctrl-C and SIGTERM end with one line and the shell's own exit codes for them."""
+    if flags.FLAGS.num_shards is None:
+        config = replace(config, num_shards=default_num_shards(config.output_prefix, images=len(data.images)))
+    if flags.FLAGS.num_threads is None:
+        config = replace(config, processes=max(1, min(config.processes, len(data.images) // IMAGES_WORTH_A_PROCESS)))
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would take the memory of every GPU to decode on the CPU
+    try:
+        report = convert(data, config)
+    except KeyboardInterrupt as error:
+        print(f"interrupted; {CONTINUE}", file=sys.stderr)
+        sys.exit(exit_code(error.number if isinstance(error, Interrupted) else signal.SIGINT))
+    for line in summary_lines(report, data.class_names):
+        print(line)
+    written = [f"{config.num_shards} shard{'s' * (config.num_shards > 1)} {config.output_prefix}-*.tfrecord"]
+    written += [str(path) for path in map(config.beside, (".report.json", ".classes.json", ".instances.json"))
+                if path.exists()]
+    print(f"wrote    {', '.join(written)}")
+
+
+def default_num_shards(output_prefix: str, *, images: int) -> int:
+    """How many shards to write where nobody says: as many as stand there, so that a grown data set replaces its records."""
+    standing = standing_shards(output_prefix)
+    return min(standing, default=max(1, min(MOST_DEFAULT_SHARDS, images // IMAGES_WORTH_A_SHARD)))

@@ -1,0 +1,120 @@
+"""One shard: images checked, objects fitted, records written, findings reported. Runs in a process of its own."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import tensorflow as tf
+
+from dataset.conversion.annotations import AnnotatedImage, AnnotatedObject, Finding, fitted_object
+from dataset.conversion.bounded_files import read_regular_file
+from dataset.conversion.check import CheckedImage, SizeDisagreement, UnusableImage, check_image
+from dataset.conversion.report import Report
+from dataset.conversion.segmentation import UnusableSegmentation, mask_png
+from dataset.conversion.shard_task import ShardTask, settle, write_atomically
+from dataset.conversion.turned_pictures import labelled_as_turned
+from dataset.records.schema import Record, RecordObject, encode_record
+from object_detection.errors import InputError
+
+
+def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
+    """Write the shard and its state; either is complete under its name or not there.
+
+    Raises InputError for what is refused and OSError for what cannot be written.
+    """
+    report, kept = Report(), []
+    try:
+        with tf.io.TFRecordWriter(str(task.partial_path)) as writer:
+            for image in task.images:
+                checked = _checked_file(image, task=task, report=report)
+                if checked is not None:
+                    objects, masks = _fitted_objects(image, checked=checked, report=report, with_masks=task.include_masks)
+                    writer.write(encode_record(_record(image, checked=checked, objects=objects, masks=masks, task=task)))
+                    report.add_image(image.file_name, objects)
+                    if task.keep_annotations:
+                        kept.append(_coco_entry(image, checked=checked, objects=objects))
+                image_done()
+        size = settle(task.partial_path, task.finished_path)
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from error
+    finally:
+        task.partial_path.unlink(missing_ok=True)
+    write_atomically(task.state_path, json.dumps(
+        {"fingerprint": task.fingerprint, "bytes": size, "report": report.to_json(), "kept": kept}))
+
+
+def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> CheckedImage | None:
+    def finding(reason: str) -> Finding:
+        return Finding(kind="image", file=image.file_name, image_id=image.image_id, reason=reason)
+
+    path = Path(task.image_folder, image.file_name)
+    try:
+        checked = check_image(read_regular_file(path), expected_size=image.size)
+    except SizeDisagreement as error:
+        reason = labelled_as_turned(path, image.size)
+        if reason is None:
+            raise InputError(f"{path} (image {image.image_id} of {task.source}): {error}") from error
+    except (OSError, UnusableImage) as error:
+        reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
+    else:
+        if checked.fix:
+            report.fixed.append(finding(checked.fix))
+        return checked
+    report.skipped.append(finding(reason))
+    report.boxes_of_skipped_images += len(image.objects)
+    return None
+
+
+def _fitted_objects(
+    image: AnnotatedImage, *, checked: CheckedImage, report: Report, with_masks: bool
+) -> tuple[list[AnnotatedObject], list[bytes | None]]:
+    """The objects that stay, and the mask of each where masks are wanted."""
+    size = (checked.height, checked.width)
+    kept, masks = [], []
+    for thing in image.objects:
+        fitted, reason = fitted_object(thing, size)
+        mask = None
+        if with_masks and fitted is not None:
+            try:
+                mask, fix = mask_png(fitted.segmentation, size)
+                reason = "; ".join(filter(None, (reason, fix)))
+            except UnusableSegmentation as error:
+                fitted, reason = None, str(error)
+        if reason:
+            (report.skipped if fitted is None else report.fixed).append(Finding(
+                kind="box", file=image.file_name, image_id=image.image_id, annotation_id=thing.annotation_id,
+                reason=reason))
+        if fitted is not None:
+            kept.append(fitted)
+            masks.append(mask)
+    return kept, masks
+
+
+def _record(
+    image: AnnotatedImage, *, checked: CheckedImage, objects: list[AnnotatedObject], masks: list[bytes | None],
+    task: ShardTask
+) -> Record:
+    return Record(
+        encoded=checked.encoded, height=checked.height, width=checked.width, file_name=image.file_name,
+        image_id=image.image_id, captions=image.captions,
+        objects=[
+            RecordObject(
+                box_xywh=thing.box_xywh, category_id=thing.category_id,
+                category_name=task.category_names[thing.category_id], area=thing.area, is_crowd=thing.is_crowd,
+                mask_png=mask)
+            for thing, mask in zip(objects, masks, strict=True)
+        ],
+    )
+
+
+def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[AnnotatedObject]) -> dict:
+    """One image and its objects as COCO has them, annotation ids left to the end."""
+    return {
+        "image": {"id": image.image_id, "file_name": image.file_name, "height": checked.height,
+                  "width": checked.width},
+        "annotations": [
+            {"image_id": image.image_id, "category_id": thing.category_id, "bbox": list(thing.box_xywh),
+             "area": thing.area, "iscrowd": int(thing.is_crowd), "difficult": int(thing.is_difficult)}
+            for thing in objects
+        ],
+    }

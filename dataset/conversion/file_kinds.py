@@ -1,0 +1,148 @@
+"""What a file that was given in place of another is, told by its content, so that the error can say what to do with it."""
+
+import json
+import os
+import re
+import struct
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+
+from dataset.conversion.bounded_files import open_regular_file
+
+_HEAD_BYTES = 1 << 16
+_MOST_PARSED_BYTES = 1 << 26  # a larger json is none of a single image
+_LINES_LOOKED_AT = 20
+_FILES_LOOKED_AT = 50  # of each suffix in a folder
+_ANNOTATION_SUFFIXES = (".xml", ".json", ".yaml", ".yml", ".csv", ".txt")
+_ANNOTATION_FOLDERS = ("", "annotations", "Annotations", "labels", "labels/train", "train/labels", "train")
+_IMAGE_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")
+
+
+class FileKind(Enum):
+    """The kinds that are told apart; the value completes "is ..."."""
+
+    COCO = "a COCO json"
+    COCO_RESULTS = "a list of COCO results"
+    LABELME = "a labelme json"
+    JSON = "json"
+    VOC = "a Pascal VOC annotation"
+    CVAT = "a CVAT xml"
+    XML = "xml"
+    YOLO_DATA = "a YOLO data.yaml"
+    YOLO_LABELS = "a file of YOLO labels"
+    YAML = "yaml"
+    CSV = "a csv table"
+    IMAGE = "an image"
+    ZIP = "a zip archive"
+
+    @property
+    def holds_annotations(self) -> bool:
+        """Whether a detector could be trained from it, if it were converted."""
+        return self not in (FileKind.COCO_RESULTS, FileKind.JSON, FileKind.XML, FileKind.YAML, FileKind.IMAGE, FileKind.ZIP)
+
+
+def kind_of_file(path: str | Path) -> FileKind | None:
+    """The kind of a file; None for records, for what is empty, unknown or cannot be read."""
+    try:
+        with open_regular_file(path) as file:
+            head = file.read(8)
+            if _starts_like_records(head, size=os.fstat(file.fileno()).st_size):
+                return None
+            head += file.read(_HEAD_BYTES - 8)
+            if head.startswith(_IMAGE_STARTS) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
+                return FileKind.IMAGE
+            if head.startswith(b"PK\x03\x04"):
+                return FileKind.ZIP
+            text = _text(head)
+            if text.startswith(("{", "[")):
+                return _kind_of_json(head + file.read(_MOST_PARSED_BYTES), text)
+    except OSError:
+        return None
+    if text.startswith("<"):
+        return _kind_of_xml(text)
+    whole_lines = text if len(head) < _HEAD_BYTES else text.rpartition("\n")[0]
+    return _kind_of_lines([line.rstrip() for line in whole_lines.splitlines() if line.strip()])
+
+
+def holds_records(path: str | Path) -> bool:
+    """Whether the file begins with the length of a record that would fit into it."""
+    try:
+        with open_regular_file(path) as file:
+            return _starts_like_records(file.read(8), size=os.fstat(file.fileno()).st_size)
+    except OSError:
+        return False
+
+
+def _starts_like_records(head: bytes, *, size: int) -> bool:
+    """Asked first: the length of a record may read like the first letters of any other format."""
+    return len(head) >= 8 and struct.unpack_from("<Q", head)[0] + 16 <= size  # 16 bytes of length and checksums
+
+
+def annotations_in(folder: str | Path) -> Iterator[tuple[Path, FileKind]]:
+    """Files with annotations in a folder, and where data sets usually have them below it, with their kinds."""
+    for name in _ANNOTATION_FOLDERS:
+        place = Path(folder, name)
+        files = sorted(place.iterdir()) if place.is_dir() else []
+        for suffix in _ANNOTATION_SUFFIXES:
+            for path in [file for file in files if file.suffix.lower() == suffix][:_FILES_LOOKED_AT]:
+                kind = kind_of_file(path)
+                if kind is not None and kind.holds_annotations:
+                    yield path, kind
+
+
+def _text(head: bytes) -> str:
+    """The beginning of a text file; "" for other files."""
+    encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    text = head.decode(encoding, errors="replace")  # the last character may be cut in two
+    return "" if "\0" in text else text.lstrip()
+
+
+def _kind_of_json(content: bytes, start: str) -> FileKind:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        is_coco = re.search(r'"(images|annotations|categories)"\s*:\s*\[', start) and '"shapes"' not in start
+        return FileKind.COCO if is_coco else FileKind.JSON
+    if isinstance(found, dict) and isinstance(found.get("shapes"), list):
+        return FileKind.LABELME
+    if isinstance(found, dict) and isinstance(found.get("images"), list):
+        return FileKind.COCO
+    if isinstance(found, list) and found and isinstance(found[0], dict) and {"image_id", "bbox", "score"} <= found[0].keys():
+        return FileKind.COCO_RESULTS
+    return FileKind.JSON
+
+
+def _kind_of_xml(text: str) -> FileKind:
+    without_comments = re.sub(r"<!--.*?-->|<[?!][^>]*>", "", text, flags=re.DOTALL)
+    root = re.match(r"\s*<([\w.:-]+)", without_comments)
+    return {"annotation": FileKind.VOC, "annotations": FileKind.CVAT}.get(root[1] if root else "", FileKind.XML)
+
+
+def _kind_of_lines(lines: list[str]) -> FileKind | None:
+    lines = lines[:_LINES_LOOKED_AT] if not _has_class_names(lines) else lines
+    if _has_class_names(lines):
+        return FileKind.YOLO_DATA
+    if lines and all(map(_is_yolo_label, lines)):
+        return FileKind.YOLO_LABELS
+    for separator in ",;\t":
+        if len(lines) > 1 and len({line.count(separator) for line in lines}) == 1 and lines[0].count(separator) > 2:
+            return FileKind.CSV
+    keyed = [re.match(r"[\w.-]+:(\s|$)|\s*#|\s+\S|- |---$", line) for line in lines]
+    return FileKind.YAML if lines and all(keyed) else None
+
+
+def _has_class_names(lines: list[str]) -> bool:
+    keys = {line.partition(":")[0] for line in lines if re.match(r"\w+:", line)}
+    return "names" in keys and bool(keys & {"nc", "train", "val"})
+
+
+def _is_yolo_label(line: str) -> bool:
+    """A class number, then a box (4 numbers, perhaps a score) or a polygon, as fractions of the image."""
+    number, *rest = line.split()
+    if not number.isdigit() or len(rest) < 4:
+        return False
+    try:
+        return all(-0.5 <= float(value) <= 1.5 for value in rest)
+    except ValueError:
+        return False

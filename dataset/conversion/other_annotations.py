@@ -1,0 +1,60 @@
+"""Annotations of another format than a converter reads: recognised, so that the error says what to do with them."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from dataset.conversion.file_kinds import FileKind, annotations_in, kind_of_file
+from object_detection.errors import InputError
+
+_WANTED = {FileKind.COCO: "a COCO json (instances_*.json)", FileKind.VOC: "a folder of Pascal VOC XML files"}
+_EXPORT = "export the data set as COCO json from the tool that it was labelled with, and give that"
+_WHAT_TO_DO = {
+    FileKind.COCO: "use dataset/create_coco_tfrecord.py --object_annotations_file={path}",
+    FileKind.VOC: "use dataset/create_pascal_tfrecord.py --annotations_dir={folder}",
+    FileKind.YOLO_DATA: _EXPORT,
+    FileKind.YOLO_LABELS: _EXPORT,
+    FileKind.CVAT: "export the task from CVAT as 'COCO 1.0', and give its instances_default.json",
+    FileKind.LABELME: "make one COCO json of the folder first, by labelme's own examples/instance_segmentation/labelme2coco.py",
+    FileKind.CSV: "write it as a COCO json first (categories; images; annotations with bbox: x, y, width, height in pixels)",
+    FileKind.ZIP: "unpack it first",
+}
+_TOLD_BY_THE_READER = (FileKind.JSON, FileKind.COCO_RESULTS)
+
+
+@contextlib.contextmanager
+def recognised(*paths: str, wanted: FileKind) -> Iterator[None]:
+    """Around the reading of files or folders: an InputError whose cause is that they hold another format says that instead.
+
+    They are looked at only then, so that a file of gigabytes is not read twice.
+    """
+    try:
+        yield
+    except InputError as error:
+        for path in filter(None, paths):
+            if message := _recognised_folder(path, wanted) if Path(path).is_dir() else _recognised_file(path, wanted):
+                raise InputError(message) from error
+        raise
+
+
+def _recognised_file(path: str, wanted: FileKind) -> str | None:
+    kind = kind_of_file(path)
+    if kind is None or kind in _TOLD_BY_THE_READER or (kind is wanted and kind is FileKind.COCO):
+        return None
+    return _message(Path(path), kind, wanted=wanted)
+
+
+def _recognised_folder(folder: str, wanted: FileKind) -> str | None:
+    found = {}
+    for path, kind in annotations_in(folder):
+        found.setdefault(kind, path)
+    if wanted in found:
+        if wanted is FileKind.COCO:
+            return f"{folder}: is a folder, wanted a file of it: --object_annotations_file={found[wanted]}"
+        return None
+    return next((_message(path, kind, wanted=wanted) for kind, path in found.items()), None)
+
+
+def _message(path: Path, kind: FileKind, *, wanted: FileKind) -> str:
+    advice = _WHAT_TO_DO.get(kind, "").format(path=path, folder=path.parent)
+    return f"{path}: is {kind.value}, wanted {_WANTED[wanted]}{advice and f': {advice}'}"

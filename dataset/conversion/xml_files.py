@@ -1,0 +1,66 @@
+"""XML files of any text encoding, without what an annotation never needs: entities."""
+
+import codecs
+import re
+import xml.etree.ElementTree as ElementTree
+
+from dataset.conversion.foreign_values import shown
+
+_DECLARED_ENCODING = re.compile(rb"""(?:\xef\xbb\xbf)?<\?xml\s[^>]*?encoding\s*=\s*["']([^"'>]*)["']""")
+_READ_BY_EXPAT = {"utf-8", "utf-16", "us-ascii", "iso-8859-1"}
+# byte order marks, and what "<" begins a file without one with; those of UTF-32 begin with those of UTF-16
+_WIDE_ENCODINGS = (
+    (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"), (b"<\0\0\0", "utf-32-le"), (b"\0\0\0<", "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"), (b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))
+_NOT_FOR_FILES = {"idna", "unicode-escape", "raw-unicode-escape"}
+# Windows writes the first and means the second, which reads all of the first alike
+_SUPERSETS = {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "big5": "cp950"}
+
+
+def parse_xml(content: bytes) -> ElementTree.Element:
+    """The root of an XML file, decoded as its byte order mark or its first line says, else as UTF-8.
+
+    Raises ValueError with a reason of one line.
+    """
+    text = _decoded(content)
+    if (b"<!ENTITY" if isinstance(text, bytes) else "<!ENTITY") in text:
+        raise ValueError("declares entities, which can grow without bound; wanted plain XML")
+    try:
+        return ElementTree.fromstring(text)
+    except (ElementTree.ParseError, LookupError, ValueError) as error:
+        raise ValueError(f"is not XML ({str(error)[:120]})") from error
+
+
+def _decoded(content: bytes) -> bytes | str:
+    """Text, or bytes that the parser decodes itself."""
+    for mark, encoding in _WIDE_ENCODINGS:
+        if content.startswith(mark):
+            return _text(content, encoding)
+    declaration = _DECLARED_ENCODING.match(content[:1000])
+    if declaration is None:
+        return content
+    name = declaration[1].decode("ascii", "replace")
+    if name.lower() in _READ_BY_EXPAT:
+        return content
+    if (codec := _ascii_superset(name)) is None:
+        raise ValueError(f"declares the encoding {shown(name)}, which is unknown or not that of the file; wanted UTF-8")
+    return _text(content.removeprefix(codecs.BOM_UTF8), codec)
+
+
+def _ascii_superset(name: str) -> str | None:
+    """Python's name of a text encoding in which a declaration that was read as ASCII reads the same."""
+    try:
+        codec = codecs.lookup(name).name
+        return codec if b"<?xml?>".decode(codec) == "<?xml?>" and codec not in _NOT_FOR_FILES else None
+    except (LookupError, ValueError):
+        return None
+
+
+def _text(content: bytes, encoding: str) -> str:
+    try:
+        try:
+            return content.decode(encoding)
+        except UnicodeDecodeError:
+            return content.decode(_SUPERSETS.get(encoding, encoding))
+    except UnicodeError as error:
+        raise ValueError(f"is not of its encoding {encoding} ({str(error)[:120]})") from error

@@ -1,0 +1,75 @@
+"""Decoded images of a data set in memory, so that an epoch after the first decodes nothing (`--cache=decoded`)."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from dataset.input import transforms
+from object_detection.structures import Tensor
+
+_LEFT_FREE = 0.2  # of the machine's memory, for everything else
+_ABSENT = np.zeros((0, 0, 3), np.uint8)
+
+
+def available_memory() -> tuple[int, int]:
+    """Bytes that can still be had, and those that there are: of the machine or, where it has less, of the container."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    kilobytes = {words[0]: int(words[1]) for words in lines}
+    available, total = 1024 * kilobytes["MemAvailable:"], 1024 * kilobytes["MemTotal:"]
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # no container, or one without a limit ("max")
+        return available, total
+    return min(available, limit - used), min(total, limit)
+
+
+class DecodedCache:
+    """Images by record number, each kept when it is first decoded, as long as a fifth of the memory stays free.
+
+    3 bytes a pixel: 0.9 MB an image of COCO's size. The ranks of a machine have one each, as each meets all images.
+    """
+
+    def __init__(self, *, say: Callable[[str], None], memory: Callable[[], tuple[int, int]] = available_memory):
+        self._images: dict[int, np.ndarray] = {}
+        self._say, self._memory, self._is_full = say, memory, False
+
+    def __len__(self) -> int:
+        """Images kept."""
+        return len(self._images)
+
+    def window(self, number: Tensor, encoded: Tensor, crop: transforms.Crop) -> Tensor:
+        """The window of an image, cut out of the whole one: `transforms.decode_window`, where the window's first column has
+        the colour of the neighbour that is not decoded there (2 grey levels at most, on a block's border)."""
+        kept = self._call(self._window_of, number, crop.offset, crop.window)
+
+        def decode() -> Tensor:
+            image = transforms.decode_image(encoded)
+            return self._call(self._keep, number, image, crop.offset, crop.window)
+
+        return tf.cond(tf.size(kept) > 0, lambda: kept, decode)
+
+    @staticmethod
+    def _call(function: Callable, *arguments: Tensor) -> Tensor:
+        return tf.ensure_shape(tf.numpy_function(function, arguments, tf.uint8, stateful=False), [None, None, 3])
+
+    def _window_of(self, number: np.ndarray, offset: np.ndarray, size: np.ndarray) -> np.ndarray:
+        image = self._images.get(int(number))
+        return _ABSENT if image is None else _cut(image, offset, size)
+
+    def _keep(self, number: np.ndarray, image: np.ndarray, offset: np.ndarray, size: np.ndarray) -> np.ndarray:
+        if not self._is_full:
+            available, total = self._memory()
+            if available - image.nbytes > _LEFT_FREE * total:
+                self._images[int(number)] = image.copy()  # the argument's memory is TensorFlow's
+            else:
+                self._is_full = True
+                self._say(f"--cache=decoded: {len(self._images)} images fill the memory; the others are decoded each time")
+        return _cut(image, offset, size)
+
+
+def _cut(image: np.ndarray, offset: np.ndarray, size: np.ndarray) -> np.ndarray:
+    (top, left), (bottom, right) = offset, offset + size
+    return np.ascontiguousarray(image[top:bottom, left:right])

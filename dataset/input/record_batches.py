@@ -1,0 +1,96 @@
+"""What goes wrong while records become batches, as one line that names the record."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from dataset.records.record_index import RecordReader
+from dataset.records.record_inspection import inspect_record
+from object_detection.errors import InputError
+from object_detection.structures import Tensor
+
+_RAISED_IN_PYTHON = "Traceback (most recent call last):"
+_INPUT_ERROR = re.compile(r"\bInputError: (.*?)\s*" + re.escape(_RAISED_IN_PYTHON), re.DOTALL)
+_GRAPH_NODES = re.compile(r"\{\{.*?\}\}|\[\[.*|\[Op:.*", re.DOTALL)
+# Everything else is the machine's (out of memory, cancelled) or ours
+_MISTAKES_OF_DATA = (tf.errors.InvalidArgumentError, tf.errors.DataLossError, tf.errors.NotFoundError,
+                     tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
+
+
+def input_error(error: tf.errors.OpError) -> InputError | None:
+    """What reading or decoding records raised, in one line without nodes and traceback; None where records are not at
+    fault: the error is then to be raised as it is."""
+    if raised := _INPUT_ERROR.search(error.message):
+        return InputError(" ".join(raised[1].split()))
+    if _RAISED_IN_PYTHON in error.message or not isinstance(error, _MISTAKES_OF_DATA):
+        return None
+    return InputError(f"a record cannot be used: {_words(error)}")
+
+
+def _words(error: tf.errors.OpError) -> str:
+    return " ".join(_GRAPH_NODES.sub("", error.message).split())
+
+
+class Rows(NamedTuple):
+    """Where the rows of a batch come from."""
+
+    numbers: np.ndarray  # [B] record numbers
+    positions: np.ndarray  # [B] int64, positions in the stream
+
+
+class RecordBatches:
+    """Batches of a tf.data pipeline over records; iterating raises InputError, naming file, offset and image.
+
+    TensorFlow's own errors name a node of the graph. So the records of the batch that failed, which are known since the
+    order of data is a function, are gone through again one by one.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, reader: RecordReader, *, rows_of: Callable[[int], Rows],
+                 example: Callable[[Tensor, Tensor], Any], category_ids: tuple[int, ...] | None = None):
+        """`rows_of` a batch number from 0; `example` is what the pipeline makes of (serialized record, position)."""
+        self._dataset, self._reader, self._rows_of = dataset, reader, rows_of
+        self._example, self._category_ids = example, category_ids
+
+    @property
+    def element_spec(self) -> Any:
+        """As of a tf.data.Dataset."""
+        return self._dataset.element_spec
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches(iter(self._dataset))
+
+    def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        done = 0
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except tf.errors.OpError as error:
+                if (found := input_error(error)) is None:
+                    raise
+                read = _RAISED_IN_PYTHON not in error.message  # by then the message has the name
+                raise (self._culprit(done) if read else None) or found from error
+            yield batch
+            done += 1
+
+    def _culprit(self, batch_number: int) -> InputError | None:
+        rows, index = self._rows_of(batch_number), self._reader.index
+        for number, position in zip(rows.numbers.tolist(), rows.positions.tolist(), strict=True):
+            (payload,) = self._reader.read(np.array([number]))
+            if failure := self._failure(payload, position):
+                found = inspect_record(payload, category_ids=self._category_ids)
+                return InputError(f"{index.path(number)}: the record at byte {index.start(number)} "
+                                  f"({found.name}) cannot be used: {found.contradiction or failure}")
+        return None
+
+    def _failure(self, payload: bytes, position: int) -> str:
+        try:
+            with tf.device("CPU"):
+                self._example(tf.constant(payload), tf.constant(position, tf.int64))
+        except tf.errors.OpError as error:
+            return _words(error)
+        return ""

@@ -1,0 +1,87 @@
+"""Which files a glob pattern names; free of TensorFlow, so that a wrong pattern is told before its slow import."""
+
+import glob
+import re
+from collections import Counter
+from pathlib import Path
+
+from dataset.conversion.file_kinds import FileKind, annotations_in, holds_records, kind_of_file
+from object_detection.errors import InputError
+
+_SHARD_NAME = re.compile(r"(?P<prefix>.*)-\d{5}-of-(?P<total>\d{5})(?P<suffix>\.tfrecord)?")
+_NAMES_SHOWN = 5
+_FILES_LOOKED_AT = 1000
+_CONVERT = "make records of the data set first (dataset/create_coco_tfrecord.py, dataset/create_pascal_tfrecord.py)"
+
+
+def expand_glob(pattern: str | Path) -> list[str]:
+    """The files a pattern names, sorted, so that every rank numbers the records alike.
+
+    Raises InputError where nothing matches (with what the folder does hold), where something else than records does, and
+    where the shards of two conversions lie together: every image would be read twice.
+    """
+    if Path(pattern).is_dir():
+        raise InputError(f"{pattern}: is a folder, wanted a pattern that names records; {_advice(Path(pattern))}")
+    paths = sorted(path for path in glob.glob(str(pattern)) if Path(path).is_file())
+    if not paths:
+        advice = _patterns([Path(path) for path in sorted(glob.glob(f"{pattern}-*"))])
+        raise InputError(f"{pattern}: no file matches; "
+                         f"{f'give {advice}' if advice else _what_stands_in(Path(pattern).parent)}")
+    for path in paths:
+        if kind := kind_of_file(path):
+            raise InputError(f"{path}: is {kind.value}, wanted records; {_instead_of(path, kind, among=paths)}")
+    totals: dict[str, set[str]] = {}
+    for path in paths:
+        if match := _SHARD_NAME.fullmatch(path):
+            totals.setdefault(match["prefix"], set()).add(match["total"])
+    for prefix, found in totals.items():
+        if len(found) > 1:
+            counts = " and of ".join(str(int(total)) for total in sorted(found))
+            raise InputError(f"{pattern}: {prefix} are shards of several conversions, of {counts}; wanted one of them")
+    return paths
+
+
+def _instead_of(path: str, kind: FileKind, *, among: list[str]) -> str:
+    """What to give in place of a file that holds no records."""
+    if patterns := _patterns([Path(other) for other in among]):
+        return f"give {patterns}"
+    if kind is FileKind.COCO:
+        return (f"convert it (dataset/create_coco_tfrecord.py --object_annotations_file={path}) and give the records; "
+                "what takes a COCO json is --val_json_file")
+    return _CONVERT
+
+
+def _advice(folder: Path) -> str:
+    """What to do with a folder that was given in place of records."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())[:_FILES_LOOKED_AT]
+    if patterns := _patterns(files):
+        return f"give {patterns}"
+    if found := next(annotations_in(folder), None):
+        return f"it holds no records but {found[0].name}, which is {found[1].value}: {_CONVERT}"
+    if any(kind_of_file(path) is FileKind.IMAGE for path in files[:_NAMES_SHOWN]):
+        return f"it holds images and no records: {_CONVERT}"
+    return _what_stands_in(folder)
+
+
+def _patterns(paths: list[Path]) -> str:
+    """The patterns that name the records among some files, such as 'records/train-*' (8 files)."""
+    found: Counter[str] = Counter()
+    for path in paths:
+        if match := _SHARD_NAME.fullmatch(str(path)):
+            found[f"{match['prefix']}-*"] += 1
+        elif holds_records(path):
+            found[str(path.with_name(f"*{path.suffix}"))] += 1
+    return " or ".join(f"'{pattern}' ({count} file{'s' if count > 1 else ''})" for pattern, count in
+                       sorted(found.items())[:_NAMES_SHOWN])
+
+
+def _what_stands_in(folder: Path) -> str:
+    if glob.has_magic(str(folder)):
+        return f"{folder} is itself a pattern"
+    if not folder.is_dir():
+        return f"there is no folder {folder}"
+    names = sorted(path.name for path in folder.iterdir())
+    if not names:
+        return f"the folder {folder} is empty"
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return f"the folder {folder} holds {', '.join(names[:_NAMES_SHOWN])}{more}"

@@ -1,0 +1,108 @@
+"""What one record holds and what is wrong with it, without decoding its image.
+
+As in conversion (the tables of README.md): a record with nothing to learn from can be left out, one that contradicts
+itself cannot be trusted.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+from dataset.input import transforms
+
+NO_BOX_KEYS = "no keys of boxes (image/object/bbox/..)"
+_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
+_LABELS, _CROWD = "image/object/class/label", "image/object/is_crowd"
+_SINGLE = ("image/source_id", "image/filename")
+_KINDS = {"image/encoded": "bytes_list", **dict.fromkeys(_SINGLE, "bytes_list"), **dict.fromkeys(_SIDES, "float_list"),
+          _LABELS: "int64_list", _CROWD: "int64_list", "image/object/area": "float_list"}
+_COMMON_IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")  # JPEG, PNG, WebP; the decoder is asked about others
+
+Features = Mapping[str, tf.train.Feature]
+Box = tuple[float, float, float, float]  # y_min, x_min, y_max, x_max as fractions of the image
+
+
+class Inspection(NamedTuple):
+    """`useless` and `contradiction` complete "the record holds ..."; empty where there is nothing to say."""
+
+    name: str  # of the image, as the record has it
+    useless: str = ""
+    contradiction: str = ""
+    boxes: int = 0
+    boxes_outside: int = 0  # without area inside the image: training never shows them
+
+
+def inspect_record(payload: bytes, *, category_ids: Collection[int] | None = None) -> Inspection:
+    """Look at one record; `category_ids` are those that may occur (None: any)."""
+    try:
+        features = dict(tf.train.Example.FromString(payload).features.feature)
+    except DecodeError:
+        return Inspection(name="no name", useless="no tf.train.Example")
+    name, useless = _name(features), ""
+    contradiction = _contradicting_kinds(features) or _contradicting_counts(features)
+    if not contradiction:
+        boxes = list(zip(*(_values(features, side) for side in _SIDES), strict=True))
+        contradiction = _contradicting_objects(boxes, _values(features, _LABELS), category_ids)
+        useless = _useless(features)
+    if contradiction or useless:
+        return Inspection(name=name, useless=useless, contradiction=contradiction)
+    return Inspection(name=name, boxes=len(boxes), boxes_outside=sum(not _has_area_inside(*box) for box in boxes))
+
+
+def _values(features: Features, key: str) -> Sequence[Any]:
+    """Of the list of the kind that is wanted; empty where the key is absent."""
+    return getattr(features[key], _KINDS[key]).value if key in features else ()
+
+
+def _name(features: Features) -> str:
+    file_name, image_id = (b"".join(_values(features, key)[:1]).decode("utf-8", "replace")
+                           for key in ("image/filename", "image/source_id"))
+    image = f"image {image_id}" if image_id else ""
+    return f"{file_name}, {image}" if file_name and image else file_name or image or "no name"
+
+
+def _contradicting_kinds(features: Features) -> str:
+    for key, wanted in _KINDS.items():
+        found = features[key].WhichOneof("kind") if key in features else None
+        if found not in (None, wanted):
+            return f"a {found} in {key}, wanted a {wanted}"
+        if found and key in _SINGLE and len(_values(features, key)) != 1:
+            return f"{len(_values(features, key))} values in {key}, wanted one"
+    return ""
+
+
+def _contradicting_counts(features: Features) -> str:
+    counts = {key: len(_values(features, key)) for key in (*_SIDES, _LABELS, _CROWD)}
+    crowd = counts.pop(_CROWD)
+    if len({*counts.values()}) == 1 and crowd in (0, counts[_LABELS]):
+        return ""
+    shown = ", ".join(f"{count} {key.rsplit('/', 1)[1]}" for key, count in {**counts, _CROWD: crowd}.items())
+    return f"lists of unequal lengths ({shown})"
+
+
+def _contradicting_objects(boxes: list[Box], labels: Sequence[int], category_ids: Collection[int] | None) -> str:
+    broken = next((box for box in boxes if not all(map(math.isfinite, box))), None)
+    if broken:
+        numbers = ", ".join(f"{value:g}" for value in broken)
+        return f"a box that is no four finite numbers (ymin, xmin, ymax, xmax: {numbers})"
+    unknown = [] if category_ids is None else sorted({*labels}.difference(category_ids))
+    return f"unknown category ids {unknown}, the categories are {sorted(category_ids)}" if unknown else ""
+
+
+def _useless(features: Features) -> str:
+    images = _values(features, "image/encoded")
+    if len(images) != 1 or not images[0]:
+        return "no image (image/encoded)"
+    if not images[0].startswith(_COMMON_IMAGES):
+        try:
+            transforms.decode_image(images[0])
+        except tf.errors.OpError:
+            return "an image that cannot be decoded"
+    return "" if any(side in features for side in _SIDES) else NO_BOX_KEYS
+
+
+def _has_area_inside(y_min: float, x_min: float, y_max: float, x_max: float) -> bool:
+    return min(y_max, 1.0) > max(y_min, 0.0) and min(x_max, 1.0) > max(x_min, 0.0)

@@ -1,0 +1,199 @@
+"""A detector looked at from outside: made or read, summarised, written as a checkpoint or as a SavedModel."""
+
+import math
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from dataset.class_names import COCO_2017, ClassNames
+from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.checkpoints.restore import Restored, restore_detector
+from efficientdet.families.efficientdet.build import build_detector
+from efficientdet.families.efficientdet.hyperparameters import (
+    Hyperparameters,
+    height_and_width,
+    hyperparameters_of,
+    with_overrides,
+)
+from efficientdet.machine.device import backend_name
+from efficientdet.machine.runtime import Runtime, start_runtime
+from model.detector import named_variables
+from object_detection.errors import InputError
+
+_LARGEST_NETWORK_DIFFERENCE = 1e-3
+_LEAST_AGREEMENT = 0.95  # of near-equal scores, rounding decides which is detection 100 and which 101
+_TOLERANCES = {"float32": (1e-3, 0.5), "mixed_float16": (2e-2, 4.0), "mixed_bfloat16": (5e-2, 8.0)}  # score, pixels
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which detector, and how it is computed."""
+
+    ckpt_path: str | None  # None: random weights, always the same
+    model_name: str
+    model_name_given: bool
+    overrides: dict[str, Any]
+    averaged: bool = True
+    precision: str | None = None
+    amp: bool | None = None
+    use_xla: bool | None = None
+    runtime: str = "keras"  # what runs the network
+    int8_images: tuple[str, ...] = ()  # to take the ranges of activations from, where it is to run in 8 bits
+
+
+class Agreement(NamedTuple):
+    """How far two lists of detections of one image are the same."""
+
+    compared: int
+    share: float  # of the first that have a partner in the second
+    score_difference: float  # largest, between detections of equal rank
+
+
+def open_model(config: ModelConfig) -> tuple[Restored, Runtime]:
+    """The detector of a checkpoint, or one with random weights."""
+    runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, seed=0)
+    if config.ckpt_path:
+        restored = restore_detector(
+            config.ckpt_path, model_name=config.model_name, model_name_given=config.model_name_given,
+            overrides=config.overrides, averaged=config.averaged, precision=runtime.precision)
+    else:
+        hparams = with_overrides(hyperparameters_of(config.model_name, {}), config.overrides)
+        restored = _with_random_weights(hparams, precision=runtime.precision)
+    return restored, runtime
+
+
+def dry_run(config: ModelConfig, *, export_ckpt: str | None) -> None:
+    """Build the detector, say what it is, and write its weights where asked."""
+    restored, runtime = open_model(config)
+    for name, value in summary(restored).items():
+        print(f"{name:<22} {value}")
+    print(f"{'precision':<22} {runtime.precision}")
+    if export_ckpt:
+        arrays = {name: np.asarray(variable) for name, variable in named_variables(restored.detector.network).items()}
+        write_arrays(export_ckpt, arrays, restored.description)
+        print(f"wrote {export_ckpt}: {len(arrays)} arrays")
+
+
+def summary(restored: Restored) -> dict[str, str]:
+    """Sizes of a detector, for people to read."""
+    network = restored.detector.network
+    trainable = sum(math.prod(variable.shape) for variable in network.trainable_variables)
+    total = sum(math.prod(variable.shape) for variable in named_variables(network).values())
+    height, width = height_and_width(restored.hparams.image_size)
+    return {
+        "model": restored.hparams.name,
+        "input": f"{height} x {width} pixels (height x width)",
+        "classes": str(len(restored.class_names)),
+        "parameters": f"{total:,}",
+        "trainable parameters": f"{trainable:,}",
+        "anchors": f"{len(restored.detector.anchors):,}",
+        "GFLOPs": f"{2 * multiply_adds(network) / 1e9:.3g} an image, a multiplication and an addition counted as two",
+    }
+
+
+def multiply_adds(network: keras.Model) -> int:
+    """Of one image, in convolutions and matrix products: all that counts.
+
+    A layer counts once for each place where the network uses it, as the heads are used at every level.
+    """
+    count = 0
+    # Keras has no public way from a shared layer to its several outputs.
+    for node in chain.from_iterable(network._nodes_by_depth.values()):
+        layer = node.operation
+        if isinstance(layer, keras.layers.Conv2D | keras.layers.DepthwiseConv2D | keras.layers.SeparableConv2D):
+            kernels = [variable for variable in layer.weights if variable.name.endswith("kernel")]
+            height, width = node.outputs[0].shape[1:3]
+            count += height * width * sum(math.prod(kernel.shape) for kernel in kernels)
+        elif isinstance(layer, keras.layers.Dense):
+            count += math.prod(layer.kernel.shape)
+    return count
+
+
+def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None:
+    """Write a SavedModel, read it back, and see that it finds what the detector in memory finds.
+
+    Compared on `input_image`, else on random pixels. Raises InputError under another backend than TensorFlow, and
+    RuntimeError where the two differ.
+    """
+    if backend_name() != "tensorflow":
+        raise InputError("--mode=export: a SavedModel is written by the TensorFlow backend; KERAS_BACKEND is "
+                         f"{backend_name()}")
+    from efficientdet.export.saved_model import export_saved_model, load_saved_model
+    from efficientdet.inference.annotate import Found, detect_with_checkpoint
+    from efficientdet.inference.image_files import read_image
+
+    restored, runtime = open_model(config)
+    height, width = height_and_width(restored.hparams.image_size)
+    noise = np.random.default_rng(0).integers(0, 256, (height * 3 // 4, width * 5 // 4, 3), np.uint8)
+    image = read_image(input_image) if input_image else noise
+    export_saved_model(restored.detector, folder, description=restored.description)
+    print(f"wrote {folder}")
+    detect, _ = detect_with_checkpoint(restored, batch_size=1, compiled=False)
+    signature, _ = load_saved_model(folder)
+    outputs = {name: np.asarray(value)[0] for name, value in signature(image[None]).items()}
+    count = int(outputs["count"])
+    reloaded = Found(outputs["boxes"][:count], outputs["scores"][:count], outputs["classes"][:count])
+    score_tolerance, pixels = _TOLERANCES[runtime.precision]
+    agreement = compare_detections(detect([image])[0], reloaded, pixels=pixels)
+    print(f"read back: {agreement.share:.1%} of {agreement.compared} detections agree within {pixels} pixels; "
+          f"largest difference of scores {agreement.score_difference:.2g}")
+    if agreement.share < _LEAST_AGREEMENT or agreement.score_difference > score_tolerance:
+        raise RuntimeError(f"{folder}: the SavedModel does not find what the detector in memory finds")
+    if not agreement.compared:
+        print("nothing was found in that image, so nothing was compared: --input_image=FILE names one with objects")
+
+
+def export_network(config: ModelConfig, path: str) -> None:
+    """Write the network as an ONNX file, run that by ONNX Runtime, and see that its outputs are those of the network.
+
+    Raises RuntimeError where they differ.
+    """
+    from efficientdet.export.onnx_file import export_onnx
+    from efficientdet.inference.exported_network import ExportedNetwork
+
+    restored, _ = open_model(config)
+    detector = restored.detector
+    export_onnx(detector, path, description=restored.description)
+    print(f"wrote {path}")
+    size = detector.config.image_size
+    images = np.random.default_rng(0).integers(0, 256, (1, *size, 3), np.uint8)
+    sizes = np.int32([[size[0], size[1] * 3 // 4]])
+    [found] = ExportedNetwork(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, lambda outputs: outputs)
+    wanted = [np.asarray(output)[0] for output in detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))]
+    difference = max(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max())
+                     for ours, theirs in zip(found[:2], wanted, strict=True))
+    print(f"read back: outputs agree within {difference:.2g} of the largest")
+    if not difference < _LARGEST_NETWORK_DIFFERENCE:
+        raise RuntimeError(f"{path}: the file's network does not find what the detector in memory finds")
+
+
+def compare_detections(ours, others, *, pixels: float) -> Agreement:
+    """`Found` against `Found`: each of ours has a partner of its class with all four sides within `pixels`."""
+    common = min(len(ours.scores), len(others.scores))
+    if not common:
+        same = len(ours.scores) == len(others.scores)
+        return Agreement(0, 1.0 if same else 0.0, 0.0)
+    distances = np.abs(ours.boxes[:, None] - others.boxes[None]).max(axis=-1)  # [N, N']
+    partners = (distances <= pixels) & (ours.category_ids[:, None] == others.category_ids[None])
+    matched = int(partners.any(axis=1).sum())
+    difference = float(np.abs(ours.scores[:common] - others.scores[:common]).max())
+    return Agreement(len(ours.scores), matched / max(len(ours.scores), len(others.scores)), difference)
+
+
+def _with_random_weights(hparams: Hyperparameters, *, precision: str) -> Restored:
+    names = _names_for(hparams.num_classes)
+    detector = build_detector(hparams, num_classes=len(names), precision=precision)
+    description = Description(model_name=hparams.model_name, hparams=hparams.to_dict(), categories=names.to_categories(),
+                              weights="raw")
+    return Restored(detector=detector, hparams=hparams, class_names=names, description=description)
+
+
+def _names_for(num_classes: int | None) -> ClassNames:
+    if num_classes is None or num_classes == len(COCO_2017):
+        return COCO_2017
+    numbers = tuple(range(1, num_classes + 1))
+    return ClassNames(numbers, tuple(f"class {number}" for number in numbers))

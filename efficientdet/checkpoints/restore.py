@@ -1,0 +1,54 @@
+"""A detector ready to be read from: the checkpoint decides what it is, --hparams has the last word."""
+
+from dataclasses import dataclass
+
+from dataset.class_names import COCO_2017, ClassNames
+from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.checkpoints.weights import load_weights, read_source
+from efficientdet.families.efficientdet.build import build_detector
+from efficientdet.families.efficientdet.hyperparameter_limits import stated_classes
+from efficientdet.families.efficientdet.hyperparameters import Hyperparameters, hyperparameters_of, with_overrides
+from efficientdet.families.efficientdet.presets import PRESETS
+from model.dense_detector import DenseDetector
+from object_detection.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """A detector with weights, and what it was made from."""
+
+    detector: DenseDetector
+    hparams: Hyperparameters
+    class_names: ClassNames
+    description: Description
+
+
+def restore_detector(
+    ckpt_path: str, *, model_name: str, model_name_given: bool, overrides: dict, class_names: ClassNames | None = None,
+    averaged: bool = True, precision: str = "float32",
+) -> Restored:
+    """Read a checkpoint of any kind into a detector.
+
+    Model and hyperparameters are those of the checkpoint where it states them, else those of `model_name`; `overrides` go
+    on top. Classes are the checkpoint's, else `class_names`, else those of COCO. Raises InputError where the checkpoint and
+    what was asked for disagree.
+    """
+    source = read_source(ckpt_path)
+    stated = source.description.model_name if source.description else None
+    if stated not in PRESETS:
+        stated = None  # once a label could be stored in its place
+    if model_name_given and stated not in (None, model_name):
+        raise InputError(f"{source.prefix}: holds {stated}; --model_name={model_name} asked for another")
+    if source.class_names is not None and class_names is not None and source.class_names != class_names:
+        raise InputError(f"{source.prefix}: its classes are {', '.join(source.class_names.names[:6])}; those of the data are "
+                         f"{', '.join(class_names.names[:6])}")
+    names = source.class_names or class_names or COCO_2017
+    stated_classes(overrides.get("num_classes"), names)
+    hparams = with_overrides(hyperparameters_of(stated or model_name, source.conventions), overrides)
+    detector = build_detector(hparams, num_classes=len(names), precision=precision)
+    load_weights(detector.network, source, class_names=names, averaged=averaged)
+    description = Description(
+        model_name=hparams.model_name, hparams=hparams.to_dict(), categories=names.to_categories(),
+        weights="averaged" if averaged else "raw",
+        global_step=source.description.global_step if source.description else 0)
+    return Restored(detector=detector, hparams=hparams, class_names=names, description=description)

@@ -1,0 +1,187 @@
+"""The checkpoints of a training: `ckpt-STEP`, the last few of them, and which can be trusted after a crash.
+
+Steps say nothing about which is the newest: a batch that grew makes the step smaller, and `--resume=OLDER` and a rollback go
+back. What counts is the order of writing, see checkpoint.py; of two checkpoints after the same step the later one stays. Each
+checkpoint names the one that its training had written or read before (`continues`). A training's lineage is what leads to
+where it stands: what it has written itself, the one it was resumed from, the one which that continues, and so on. A rollback
+stays in the lineage.
+"""
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from efficientdet.checkpoints.bundle_files import INDEX_SUFFIX, remove_bundle, remove_unused_data_files
+from efficientdet.checkpoints.checkpoint import (
+    checkpoint_prefix,
+    prefixes,
+    write_arrays,
+    write_second_name,
+    writing_order,
+)
+from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, Description, read_description
+from efficientdet.checkpoints.weights import Source, read_source
+from efficientdet.training.state import Standing
+from object_detection.errors import InputError
+
+KEPT = 3
+NEWEST = "ckpt"  # the name under which the reference's users look for the newest
+_NAME = re.compile(r"ckpt-\d+")
+
+
+class _Saved(NamedTuple):
+    """A checkpoint in the folder."""
+
+    prefix: Path
+    description: Description | None  # None: of an older version that left none, or damaged
+    damage: InputError | None
+
+    @property
+    def save_number(self) -> int:
+        return self.description.save_number if self.description else 0
+
+
+class CheckpointStore:
+    """The checkpoints in a model_dir. Every rank may have one; the first one writes."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        self._resumed: Path | None = None  # the checkpoint that this training goes on from
+        self._last_number = 0  # of the folder at that moment: what has a higher one is this training's own
+
+    def goes_on_from(self, prefix: str | Path) -> None:
+        """From here on the lineage is that of this checkpoint, in this folder or another. To be called by all ranks."""
+        prefix = Path(prefix)
+        self._resumed = self.folder / prefix.name if prefix.parent.resolve() == self.folder.resolve() else prefix
+        self._last_number = max((saved.save_number for saved in self._saved()), default=0)
+
+    def save(self, arrays: Mapping[str, np.ndarray], description: Description) -> str:
+        """Write `ckpt-STEP`, let `ckpt` be its second name, drop what is older; returns the prefix.
+
+        The last three stay, and as long as these are not of the lineage its last three too. Raises InputError where the
+        folder cannot be written; the checkpoints before are then untouched.
+        """
+        prefix = self.folder / f"ckpt-{description.global_step}"
+        before = next((earlier for earlier in self._lineage() if earlier != prefix), None)
+        continues = before.name if before and before.parent == self.folder else ""
+        written = write_arrays(str(prefix), arrays, replace(description, continues=continues))
+        write_second_name(str(self.folder / NEWEST), str(prefix), written)
+        try:
+            self._remove_older()
+        except OSError as error:
+            raise InputError(f"{self.folder}: an older checkpoint cannot be removed ({error.strerror})") from error
+        return str(prefix)
+
+    def names(self) -> list[str]:
+        """Of the checkpoints, the newest first."""
+        return [saved.prefix.name for saved in self._saved()]
+
+    def readable(self) -> Iterator[Source | InputError]:
+        """The checkpoints from the newest back; one that is torn or corrupt comes as the error that says so.
+
+        First those that do not say when they were written, as errors; then the newest and its lineage, then the others.
+        """
+        saved = self._saved()
+        sound = [one for one in saved if not one.damage]
+        yield from (one.damage for one in saved if one.damage)
+        yield from _read_each(dict.fromkeys(one.prefix for one in (*_lineage_of(next(iter(sound), None), sound), *sound)))
+
+    def readable_lineage(self) -> Iterator[Source | InputError]:
+        """The checkpoints of this training's lineage in the same way."""
+        yield from _read_each(self._lineage())
+
+    def put_aside(self) -> Path | None:
+        """Move the checkpoints of an earlier training into a folder of their own; None where there are none."""
+        files = [file for pattern in ("ckpt*", "checkpoint") for file in self.folder.glob(pattern) if file.is_file()]
+        if not any(file.name != "checkpoint" for file in files):
+            return None
+        aside = self.folder / f"before-{time.strftime('%Y-%m-%d-%H-%M-%S')}"
+        aside.mkdir(exist_ok=True)
+        for file in files:
+            file.rename(aside / file.name)
+        return aside
+
+    def _saved(self) -> list[_Saved]:
+        """The newest first; at the end what is damaged so that it does not say when it was written."""
+        found = [prefix for prefix in prefixes(self.folder) if _NAME.fullmatch(prefix.name)]
+        saved = [_saved(prefix) for prefix in sorted(found, key=writing_order, reverse=True)]
+        return sorted(saved, key=lambda one: one.damage is not None)
+
+    def _lineage(self) -> list[Path]:
+        """The newest first."""
+        saved = [one for one in self._saved() if not one.damage]
+        lineage = [one for one in saved if one.save_number > self._last_number]
+        if self._resumed is not None:
+            if self._resumed.parent != self.folder:
+                saved = [one for one in CheckpointStore(self._resumed.parent)._saved() if not one.damage]
+            start = _saved(self._resumed) if Path(f"{self._resumed}{INDEX_SUFFIX}").exists() else None
+            lineage += _lineage_of(start, saved)
+        return list(dict.fromkeys(one.prefix for one in lineage))
+
+    def _remove_older(self) -> None:
+        saved = [one.prefix for one in self._saved()]
+        kept = {*saved[:KEPT], *self._lineage()[:KEPT]}
+        for prefix in saved:
+            if prefix not in kept:
+                remove_bundle(prefix)
+        for prefix in prefixes(self.folder):  # what follows is of a save, or a removal, that was killed
+            remove_unused_data_files(prefix)
+        for file in self.folder.glob("ckpt-*"):
+            of_bundle = file.suffix.startswith(".data-") or file.suffix == DESCRIPTION_SUFFIX
+            if of_bundle and _NAME.fullmatch(file.stem) and not file.with_suffix(INDEX_SUFFIX).exists():
+                file.unlink()
+
+
+def read_checkpoint(path: str) -> Source:
+    """The training checkpoint that the user named; raises InputError where it is none or damaged."""
+    return _read_whole(checkpoint_prefix(path))
+
+
+def _saved(prefix: Path) -> _Saved:
+    try:
+        return _Saved(prefix, read_description(prefix), None)
+    except InputError as error:
+        return _Saved(prefix, None, error)
+
+
+def _lineage_of(start: _Saved | None, saved: list[_Saved]) -> Iterator[_Saved]:
+    """A checkpoint and those which it continues. `saved`, the newest first, are those of its folder.
+
+    One from before there were save numbers continues all older ones of that kind.
+    """
+    by_name = {one.prefix.name: one for one in saved}
+    current = start
+    while current:
+        yield current
+        if not current.save_number:
+            yield from saved[saved.index(current) + 1:] if current in saved else ()
+            return
+        before = by_name.get(current.description.continues)
+        # A higher number: another training has written over the one that was meant.
+        current = before if before and before.save_number < current.save_number else None
+
+
+def _read_each(found: Iterable[Path]) -> Iterator[Source | InputError]:
+    for prefix in found:
+        try:
+            yield _read_whole(str(prefix))
+        except InputError as error:
+            yield error
+
+
+def _read_whole(prefix: str) -> Source:
+    """Read everything: each array's checksum is compared on the way."""
+    source = read_source(prefix)
+    if source.description is None or "global_step" not in source.arrays:
+        raise InputError(f"{prefix}: is no checkpoint of a training that could go on (no {prefix}{DESCRIPTION_SUFFIX}, or "
+                         "weights only)")
+    Standing.from_json(source.description.run, where=f"{prefix}{DESCRIPTION_SUFFIX}")
+    if (step := int(source.arrays["global_step"])) != source.description.global_step:
+        raise InputError(f"{prefix}: its arrays are those after step {step}, {prefix}{DESCRIPTION_SUFFIX} is of step "
+                         f"{source.description.global_step}")
+    return source

@@ -1,0 +1,132 @@
+"""The COCO numbers of a detector over records."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dataset.class_names import ClassNames
+from dataset.input.pipeline import InputConfig, evaluation_dataset, ground_truth_of_records
+from dataset.records.record_index import RecordIndex, index_records
+from efficientdet.checkpoints.restore import restore_detector
+from efficientdet.families.efficientdet.hyperparameters import height_and_width
+from efficientdet.inference.predict import Predict, build_predict
+from efficientdet.machine.distributed import World, join_world
+from efficientdet.machine.runtime import start_runtime
+from efficientdet.observing.progress import Progress
+from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
+from object_detection.coco_ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
+from object_detection.coco_results import TESTDEV_FILE_NAME, CocoResults, DetectionRows, results_json, write_results
+from object_detection.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """An evaluation; the flags of eval.py, resolved."""
+
+    ckpt_path: str
+    records: tuple[str, ...]
+    json_file: str | None
+    class_names: ClassNames
+    model_name: str
+    model_name_given: bool
+    overrides: dict[str, Any]
+    averaged: bool = True
+    batch_size: int = 8
+    samples: int = 0
+    num_threads: int = 0
+    testdev_dir: str | None = None
+    output_json: str | None = None
+    precision: str | None = None
+    amp: bool | None = None
+    use_xla: bool | None = None
+    runtime: str = "keras"
+    int8_images: tuple[str, ...] = ()
+
+
+def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
+    """Restore, detect, measure, print; write what was asked for. Several ranks share the images; the first one speaks."""
+    world = join_world()
+    runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla)
+    restored = restore_detector(
+        config.ckpt_path, model_name=config.model_name, model_name_given=config.model_name_given,
+        overrides=config.overrides, class_names=config.class_names, averaged=config.averaged, precision=runtime.precision)
+    index = index_records(config.records)
+    evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None
+    inputs = InputConfig(
+        image_size=height_and_width(restored.hparams.image_size), batch_size=config.batch_size,
+        category_ids=restored.class_names.category_ids,
+        max_instances_per_image=restored.hparams.max_instances_per_image, num_threads=config.num_threads)
+    predict = build_predict(restored.detector, compiled=runtime.use_xla, runtime=config.runtime, int8_images=config.int8_images)
+    rows = detect_all(predict, index, inputs, class_names=restored.class_names, samples=config.samples, world=world)
+    if not world.is_first:
+        return None
+    if config.testdev_dir:
+        write_results(Path(config.testdev_dir) / TESTDEV_FILE_NAME, results_json(rows))
+    measures = evaluator.evaluate(rows)
+    print(measures.table())
+    if config.output_json:
+        write_measures(config.output_json, measures)
+    return measures
+
+
+def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: str | None) -> CocoEvaluator:
+    """Against a COCO json or, without one, against the objects in the records.
+
+    Raises InputError where the json's categories are not the detector's classes.
+    """
+    if json_file is None:
+        truth = ground_truth_from_dataset(ground_truth_of_records(index, class_names), source="the records")
+    else:
+        truth = read_ground_truth(json_file)
+        check_categories(truth, class_names)
+    return CocoEvaluator(truth)
+
+
+def check_categories(truth: GroundTruth, class_names: ClassNames) -> None:
+    """Raises InputError naming a category id that means something else to the detector."""
+    ours = dict(zip(class_names.category_ids, class_names.names, strict=True))
+    for category_id in sorted({*ours, *truth.categories}):
+        theirs = truth.categories.get(category_id)
+        if theirs != ours.get(category_id):
+            raise InputError(f"{truth.source}: category {category_id} is {theirs!r} there and "
+                             f"{ours.get(category_id)!r} to the detector; wanted the same classes")
+
+
+def detect_all(
+    predict: Predict, index: RecordIndex, config: InputConfig, *, class_names: ClassNames, samples: int = 0,
+    world: World | None = None, watched: Callable[[Iterable], Iterable] = iter,
+) -> DetectionRows:
+    """Detections of the first `samples` records (0: all), each image decoded once, by one rank; all ranks get all rows.
+
+    The batches pass through `watched`, which may raise at the end or between them.
+    """
+    world = world or World()
+    results = CocoResults()
+    count = len(range(world.rank, min(samples or len(index), len(index)), world.size))
+    category_ids = np.asarray(class_names.category_ids)
+    with Progress("eval", total=count, noun="image", silent=not world.is_first) as progress:
+        batches = evaluation_dataset(index, config, samples=samples, rank=world.rank, world_size=world.size)
+        for batch, row_valid in watched(batches):
+            detections = predict(batch.images, batch.sizes, batch.scales)
+            rows = np.asarray(row_valid)
+            boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections)
+            results.add(np.asarray(batch.image_ids)[rows], boxes, scores=scores, category_ids=category_ids[classes],
+                        valid=valid)
+            progress.advance(int(rows.sum()), images=int(rows.sum()))
+    if world.size == 1:
+        return results.rows()
+    everything = CocoResults()
+    for rows in world.gather(results.rows()):
+        everything.add_rows(rows)
+    return everything.rows()
+
+
+def write_measures(path: str | Path, measures: CocoMeasures) -> None:
+    """The numbers as JSON."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(measures.to_json(), indent=1) + "\n", encoding="utf-8")

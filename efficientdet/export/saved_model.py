@@ -1,0 +1,65 @@
+"""A detector as a TensorFlow SavedModel that needs none of this project to run."""
+
+import json
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from dataset.class_names import ClassNames
+from dataset.input.transforms import letterbox
+from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.inference.predict import detections_in_original
+from model.dense_detector import DenseDetector
+from object_detection.errors import InputError
+
+DESCRIPTION_FILE = "description.json"
+SIGNATURE = "serving_default"
+
+
+def export_saved_model(detector: DenseDetector, folder: str, *, description: Description) -> None:
+    """Write a SavedModel: `images` uint8 [B, h, w, 3] of any size in; out a dictionary of
+
+    `boxes` [B, D, 4] float32 yxyx in pixels of those images, `scores` [B, D] float32, `classes` [B, D] int64 (the data
+    set's category ids) and `count` [B] int32, how many of the D are detections. Class names and configuration lie in
+    description.json beside it.
+    """
+    class_names = ClassNames.from_categories(description.categories)
+    module = tf.Module()
+    module.network = detector.network
+    size = detector.config.image_size
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")])
+    def detect(images):
+        boxed, sizes, scales = tf.map_fn(
+            lambda image: letterbox(image, size), images,
+            fn_output_signature=(tf.TensorSpec([*size, 3], tf.uint8), tf.TensorSpec([2], tf.int32),
+                                 tf.TensorSpec([2], tf.float32)))
+        found = detections_in_original(detector, boxed, sizes, scales)
+        return {
+            "boxes": found.boxes,
+            "scores": found.scores,
+            "classes": tf.gather(tf.constant(class_names.category_ids, tf.int64), found.classes),
+            "count": tf.reduce_sum(tf.cast(found.valid, tf.int32), axis=1),
+        }
+
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(f"a SavedModel is written by the TensorFlow backend; this is {keras.backend.backend()}")
+    tf.saved_model.save(module, folder, signatures={SIGNATURE: detect})
+    description.write(f"{folder}/{DESCRIPTION_FILE}")
+
+
+def load_saved_model(folder: str):
+    """(signature, Description) of what `export_saved_model` wrote. Raises InputError for any other folder."""
+    try:
+        loaded = tf.saved_model.load(folder)
+        description = Description(**json.loads(Path(folder, DESCRIPTION_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{folder}: is no SavedModel of this project ({str(error).splitlines()[0]})") from error
+    run = loaded.signatures[SIGNATURE]
+
+    def signature(images):
+        return run(images=tf.convert_to_tensor(images, tf.uint8))
+
+    signature.keep_alive = loaded  # its variables go with the loaded object
+    return signature, description

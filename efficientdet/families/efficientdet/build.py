@@ -1,0 +1,75 @@
+"""From hyperparameters to a detector: the one place that knows which of them goes where."""
+
+from efficientdet.families.efficientdet.hyperparameter_limits import ACTIVATIONS
+from efficientdet.families.efficientdet.hyperparameters import Hyperparameters, height_and_width, normalised_aspect_ratios
+from model.batch_norm import BatchNormalization
+from model.bifpn import BifpnConfig
+from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
+from model.efficientdet import EfficientDetConfig, build_efficientdet
+from model.heads import HeadConfig
+from object_detection.anchor_grid import AnchorConfig
+from object_detection.suppression import SuppressionConfig
+
+
+def build_detector(
+    hparams: Hyperparameters, *, num_classes: int, precision: str = "float32", backbone_weights: str | None = None
+) -> DenseDetector:
+    """A detector with random weights, or with a backbone of `backbone_weights` (see `build_backbone`)."""
+    network = build_efficientdet(network_config(hparams, num_classes=num_classes), precision=precision,
+                                 backbone_weights=backbone_weights)
+    if not hparams.is_training_bn:
+        for layer in network.layers:
+            if isinstance(layer, BatchNormalization):
+                layer.trainable = False
+    return DenseDetector(network, detector_config(hparams))
+
+
+def network_config(hparams: Hyperparameters, *, num_classes: int) -> EfficientDetConfig:
+    """The part that shapes the network."""
+    activation = ACTIVATIONS[hparams.act_type]
+    return EfficientDetConfig(
+        backbone=hparams.backbone_name,
+        image_size=height_and_width(hparams.image_size),
+        num_classes=num_classes,
+        bifpn=BifpnConfig(
+            filters=hparams.fpn_num_filters, cells=hparams.fpn_cell_repeats, min_level=hparams.min_level,
+            max_level=hparams.max_level, weight_method=hparams.fpn_weight_method, fusion_relu=hparams.fusion_relu,
+            half_pixel_upsampling=hparams.half_pixel_upsampling, activation=activation, separable_conv=hparams.separable_conv,
+            apply_bn_for_resampling=hparams.apply_bn_for_resampling,
+            conv_after_downsample=hparams.conv_after_downsample, conv_bn_act_pattern=hparams.conv_bn_act_pattern),
+        head=HeadConfig(filters=hparams.fpn_num_filters, depth=hparams.box_class_repeats, min_level=hparams.min_level,
+                        activation=activation, separable_conv=hparams.separable_conv),
+        anchors=anchor_config(hparams),
+        survival_prob=hparams.survival_prob,
+    )
+
+
+def detector_config(hparams: Hyperparameters) -> DenseDetectorConfig:
+    """The part that says how the network's outputs are trained and read."""
+    return DenseDetectorConfig(
+        image_size=height_and_width(hparams.image_size),
+        anchors=anchor_config(hparams),
+        losses=LossConfig(
+            alpha=hparams.alpha, gamma=hparams.gamma, label_smoothing=hparams.label_smoothing, delta=hparams.delta,
+            box_loss_weight=hparams.box_loss_weight, iou_loss_type=hparams.iou_loss_type,
+            iou_loss_weight=hparams.iou_loss_weight, weight_decay=hparams.weight_decay),
+        suppression=suppression_config(hparams),
+        normalisations=hparams.normalisations,
+    )
+
+
+def suppression_config(hparams: Hyperparameters) -> SuppressionConfig:
+    """The reference's `nms_configs`, whose None means its own default, as does a threshold of 0 of soft suppression."""
+    nms = hparams.nms_configs
+    unset = nms.score_thresh is None or (nms.method == "gaussian" and nms.score_thresh == 0)
+    return SuppressionConfig(
+        method=nms.method, per_class=nms.per_class, candidates=nms.max_nms_inputs, max_detections=nms.max_output_size,
+        iou_threshold=0.5 if nms.iou_thresh is None else nms.iou_thresh,
+        score_threshold=0.001 if unset else nms.score_thresh,
+        sigma=0.5 if nms.sigma is None else nms.sigma)
+
+
+def anchor_config(hparams: Hyperparameters) -> AnchorConfig:
+    """The anchors."""
+    return AnchorConfig(min_level=hparams.min_level, max_level=hparams.max_level, num_scales=hparams.num_scales,
+                        aspect_ratios=normalised_aspect_ratios(hparams.aspect_ratios), anchor_scale=hparams.anchor_scale)

@@ -1,0 +1,115 @@
+"""Images that a user names: an image, several, a folder or a glob; free of TensorFlow."""
+
+import glob
+import io
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from dataset.conversion.bounded_files import open_regular_file
+from dataset.conversion.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
+from object_detection.errors import InputError
+
+_SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".mpo", ".png", ".tif", ".tiff", ".webp"}
+
+
+class StoredImage(NamedTuple):
+    """A picture as its file stores it, which is the frame of every box unless the user asks for another."""
+
+    pixels: np.ndarray  # [h, w, 3] uint8
+    orientation: int  # EXIF's, 1 (as stored) .. 8: how viewers turn it
+
+
+def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str, ...]:
+    """The files that paths, folders and globs name, in that order, each once.
+
+    Raises InputError, with the `flag` that names them, for a name that stands for nothing.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            files = sorted(str(file) for file in path.iterdir()
+                           if file.suffix.lower() in _SUFFIXES and not file.name.startswith(".") and file.is_file())
+        else:
+            files = [name] if path.is_file() else sorted(file for file in glob.glob(name) if Path(file).is_file())
+        if not files:
+            raise InputError(f"--{flag}={name}: {_why_nothing(path)}; wanted an image, a folder or a glob")
+        found |= dict.fromkeys(files)
+    return tuple(found)
+
+
+def _why_nothing(path: Path) -> str:
+    if path.is_dir():
+        return "no image in this folder"
+    return "no regular file but a pipe or a device" if path.exists() else "no such file"
+
+
+def read_image(path: str) -> np.ndarray:
+    """[h, w, 3] uint8, the stored pixels: EXIF's orientation is left alone, as in training. Raises as `read_stored_image`."""
+    return read_stored_image(path).pixels
+
+
+def read_stored_image(path: str) -> StoredImage:
+    """Decode a file in full, of an animation the first frame. Raises InputError for one that is no whole image."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about metadata, and sizes that are judged here
+        try:
+            with open_regular_file(path) as file, Image.open(file, formats=FORMATS) as image:
+                pixels = _as_rgb(image)
+                return StoredImage(pixels, exif_orientation(image))  # of a TIFF 1: Pillow has turned it, as its format says
+        except FileNotFoundError as error:
+            raise InputError(f"{path}: there is no such file") from error
+        except UnidentifiedImageError as error:
+            raise InputError(f"{path}: cannot be decoded (in none of the formats {', '.join(FORMATS)})") from error
+        except DECODING_ERRORS as error:
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+            raise InputError(f"{path}: cannot be decoded ({reason})") from error
+
+
+def _as_rgb(image: Image.Image) -> np.ndarray:
+    if image.mode.startswith("I;16"):  # Pillow would cut off all above 255 instead of scaling
+        return np.asarray(Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB"))
+    return np.asarray(image.convert("RGB"))
+
+
+def image_ids(paths: Sequence[str]) -> list[int]:
+    """The number in each file name where all are distinct whole numbers, as COCO's are; else 1, 2, .."""
+    stems = [Path(path).stem for path in paths]
+    if all(stem.isascii() and stem.isdigit() for stem in stems) and len(set(map(int, stems))) == len(stems):
+        return [int(stem) for stem in stems]
+    return list(range(1, len(paths) + 1))
+
+
+def output_names(paths: Sequence[str]) -> Iterator[str]:
+    """A file name for each drawing: that of the image, made distinct where two share it, also but for their case."""
+    used: set[str] = set()
+    for path in paths:
+        stem, number = Path(path).stem, 1
+        name = f"{stem}.jpg"
+        while name.casefold() in used:  # there are file systems that know no case
+            number += 1
+            name = f"{stem}-{number}.jpg"
+        used.add(name.casefold())
+        yield name
+
+
+def distinct_names(paths: Sequence[str]) -> list[str]:
+    """The file name of each image; where two share it, the path as it was given."""
+    names = [Path(path).name for path in paths]
+    times = Counter(names)
+    return [name if times[name] == 1 else path for name, path in zip(names, paths, strict=True)]
+
+
+def encode_image(image: np.ndarray, kind: str, *, quality: int = 85, orientation: int = 1) -> bytes:
+    """uint8 [h, w, 3] as a "PNG" or "JPEG" file; with an EXIF `orientation` for viewers to turn it by."""
+    stream, exif = io.BytesIO(), Image.Exif()
+    if orientation != 1:
+        exif[ExifTags.Base.Orientation] = orientation
+    Image.fromarray(image).save(stream, kind, quality=quality, exif=exif)
+    return stream.getvalue()

@@ -1,0 +1,127 @@
+"""A video in, the same video with detections drawn into it out; OpenCV reads and writes the files.
+
+A video that says how players should turn it comes out turned: OpenCV does so, and no boxes are told in numbers.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from dataset.class_names import ClassNames
+from efficientdet.observing.progress import Progress
+from object_detection.drawing import draw_detections
+from object_detection.errors import InputError
+
+_USUAL_FPS = 25.0  # where a file does not say
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoConfig:
+    """What is drawn, and where it goes."""
+
+    input_video: str
+    output_video: str
+    batch_size: int = 1
+    min_score: float = 0.4
+    max_boxes: int = 100
+
+
+def annotate_video(config: VideoConfig, detect, names: ClassNames) -> None:
+    """Detect in every frame and write an MP4 with the frames per second of the source; it appears when it is whole.
+
+    `detect`: a list of images [h, w, 3] uint8 -> a list of `Found`, see annotate.py. Raises InputError for a file that
+    is no video or a place that cannot be written.
+    """
+    source = _open_source(config.input_video)
+    target = Path(config.output_video)
+    unfinished = target.with_name(f".{target.stem}.{os.getpid()}.mp4")
+    writer = None
+    try:
+        frames_per_second, total = _rate_and_length(source)
+        with Progress("video", total=total, noun="frame") as progress:
+            for frames in _batches(source, config.batch_size):
+                writer = writer or _open_writer(unfinished, frames_per_second, frames[0].shape[:2])
+                for frame, found in zip(frames, detect(frames), strict=True):
+                    writer.write(_drawn(frame, found, names, config)[..., ::-1].copy())  # OpenCV's order is BGR
+                progress.advance(len(frames), images=len(frames))
+        if writer is None:
+            raise InputError(f"{config.input_video}: holds no frame that can be decoded")
+        writer.release()
+        unfinished.replace(target)
+    finally:
+        source.release()
+        unfinished.unlink(missing_ok=True)
+    print(f"wrote {target}")
+
+
+def checkpoint_detector(model, *, batch_size: int):
+    """(detect, class names) of a `ModelConfig`."""
+    from efficientdet.benchmark.inspection import open_model
+    from efficientdet.inference.annotate import detect_with_checkpoint
+
+    restored, runtime = open_model(model)
+    return detect_with_checkpoint(restored, batch_size=batch_size, compiled=runtime.use_xla, runtime=model.runtime,
+                                  int8_images=model.int8_images)
+
+
+def saved_model_detector(folder: str):
+    """(detect, class names) of a SavedModel; images of one call are of one size, as frames are."""
+    from efficientdet.export.saved_model import load_saved_model
+    from efficientdet.inference.annotate import Found
+
+    signature, description = load_saved_model(folder)
+
+    def detect(images):
+        outputs = {name: np.asarray(value) for name, value in signature(np.stack(images)).items()}
+        return [Found(boxes[:count], scores[:count], classes[:count]) for boxes, scores, classes, count in
+                zip(outputs["boxes"], outputs["scores"], outputs["classes"], outputs["count"], strict=True)]
+
+    return detect, ClassNames.from_categories(description.categories)
+
+
+def _open_source(path: str):
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # its own lines would hide ours; read when first used
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    source = cv2.VideoCapture(path)
+    if not source.isOpened():
+        raise InputError(f"{path}: cannot be read as a video")
+    return source
+
+
+def _rate_and_length(source) -> tuple[float, int]:
+    """Frames a second, and how many there should be (0: the file does not say)."""
+    frames_per_second = source.get(cv2.CAP_PROP_FPS)
+    usable = np.isfinite(frames_per_second) and frames_per_second > 0
+    return frames_per_second if usable else _USUAL_FPS, max(int(source.get(cv2.CAP_PROP_FRAME_COUNT)), 0)
+
+
+def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int]):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), frames_per_second, (size[1], size[0]))
+    if not writer.isOpened():
+        raise InputError(f"--output_video={path.parent}: cannot be written there")
+    return writer
+
+
+def _batches(source, batch_size: int) -> Iterator[list[np.ndarray]]:
+    """Frames as RGB, up to batch_size at a time."""
+    frames = []
+    while True:
+        there, frame = source.read()
+        if there:
+            frames.append(np.ascontiguousarray(frame[..., ::-1]))
+        if frames and (not there or len(frames) == batch_size):
+            yield frames
+            frames = []
+        if not there:
+            return
+
+
+def _drawn(frame: np.ndarray, found, names: ClassNames, config: VideoConfig) -> np.ndarray:
+    shown = np.flatnonzero(found.scores >= config.min_score)[: config.max_boxes]
+    classes = np.searchsorted(names.category_ids, found.category_ids[shown])
+    return draw_detections(frame, found.boxes[shown], classes=classes, names=names.names, scores=found.scores[shown])

@@ -1,0 +1,95 @@
+"""A polite end: SIGTERM (Slurm, Kubernetes, a launcher whose other process died) and Ctrl-C ask a training to save and stop."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from dataset.signals import Listener, exit_code
+from efficientdet.machine.distributed import World
+
+INTERRUPTED_EXIT_CODE = exit_code(signal.SIGTERM)  # 143: everything is saved, start the same command again
+_SAME_WISH_SECONDS = 0.5  # a terminal and a launcher may both pass one Ctrl-C on
+_TOLD_SECONDS = 2.0  # a wish that is fulfilled before needs no word on how to hurry it
+_PATIENCE_SECONDS = 5.0  # where nothing would be lost
+
+Item = TypeVar("Item")
+
+
+class Interrupted(SystemExit):
+    """Ends the process with the code that says: saved, start me again."""
+
+    def __init__(self, number: int = signal.SIGTERM):
+        super().__init__(exit_code(number))
+
+
+class StopWish:
+    """Whether this process was asked to stop; listens while it is entered.
+
+    The first signal is only noted: in the middle of a step nothing can be saved, and all ranks must agree first. Where
+    nothing would be lost by it a process that trains alone ends five seconds later, whatever keeps it: a compilation,
+    the batch of an evaluation, an export. A second signal ends it at once.
+    """
+
+    def __init__(self, world: World, *, saved_step: Callable[[], int], unsaved_steps: Callable[[], int]):
+        """Of the last checkpoint, and how many steps were done since; both are called in another thread."""
+        self._world, self._saved_step, self._unsaved_steps = world, saved_step, unsaved_steps
+        self._number, self._heard_at, self._ended = 0, 0.0, threading.Event()
+
+    def __enter__(self) -> "StopWish":
+        self._listener = Listener(self._hear).start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._ended.set()
+        self._listener.stop()
+
+    @property
+    def wished(self) -> bool:
+        """Whether this process was asked."""
+        return self._number != 0
+
+    def heed(self) -> None:
+        """Raises `Interrupted` on every rank if any was asked to stop; to be called by all."""
+        if any(self._world.gather(self.wished)):
+            raise self.interrupted()
+
+    def interrupted(self) -> Interrupted:
+        """What ends this rank, whether it or another one was asked."""
+        return Interrupted(self._number or signal.SIGTERM)
+
+    def watched(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items up to the wish to stop; at their end, where all ranks meet, `heed`."""
+        for item in items:
+            if self.wished:
+                break
+            yield item
+        self.heed()
+
+    def _hear(self, number: int) -> None:
+        if not self.wished:
+            self._heard_at, self._number = time.monotonic(), number
+            threading.Thread(target=self._hurry, daemon=True, name="stop wish").start()
+        elif time.monotonic() - self._heard_at > _SAME_WISH_SECONDS:
+            self._listener.end(number, f"ended at once: {farewell(self._saved_step())}")
+
+    def _hurry(self) -> None:
+        """See to it that the process ends."""
+        told = False
+        while not self._ended.wait(0.1):
+            waited = time.monotonic() - self._heard_at
+            unsaved = self._unsaved_steps()
+            if waited > _PATIENCE_SECONDS and unsaved <= 0 and self._world.size == 1:
+                self._listener.end(self._number, f"asked to stop: {farewell(self._saved_step())}")
+            if waited > _TOLD_SECONDS and unsaved > 0 and not told and self._world.is_first:
+                told = True
+                self._listener.tell(f"asked to stop: will save when the running step has ended; asked again, ends at once and "
+                                    f"loses the {unsaved} steps since the last checkpoint")
+
+
+def farewell(saved_step: int) -> str:
+    """What remains of a training that was interrupted."""
+    if saved_step <= 0:
+        return "no step is saved; the same command starts anew"
+    return f"saved after step {saved_step}; --resume=auto, the default, goes on from there"

@@ -1,0 +1,128 @@
+"""Where a training starts: at random weights, at those of a file, or where it was left."""
+
+import math
+import re
+from collections.abc import Callable
+
+from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
+from efficientdet.checkpoints.weights import Source, load_backbone, load_what_fits, read_source
+from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
+from efficientdet.families.efficientdet.build import build_detector
+from efficientdet.machine.distributed import World
+from efficientdet.training.optimizer import build_optimizer
+from efficientdet.training.state import TrainingState
+from efficientdet.training.weight_average import WeightAverage
+from model.dense_detector import DenseDetector
+from model.detector import named_variables
+from object_detection.errors import InputError
+
+Say = Callable[[str], None]
+
+
+def initial_state(config: TrainingConfig, *, precision: str, world: World, say: Say) -> TrainingState:
+    """Detector, optimizer and average before the first step."""
+    init = config.backbone_init
+    detector = build_detector(config.hparams, num_classes=len(config.class_names), precision=precision,
+                              backbone_weights=None if is_checkpoint(init) else init)
+    if is_checkpoint(init):
+        _say_all(say, load_backbone(detector.network, read_source(init)))
+    if config.pretrained_ckpt:
+        source = read_source(config.pretrained_ckpt)
+        _say_all(say, load_what_fits(detector.network, source, class_names=config.class_names))
+    if expression := config.hparams.var_freeze_expr:
+        _freeze(detector, expression, say=say)
+    decay = config.hparams.moving_average_decay
+    average = WeightAverage(list(named_variables(detector.network).values()), decay=decay) if decay else None
+    optimizer = build_optimizer(config.hparams, precision=precision)
+    optimizer.build(detector.network.trainable_variables)
+    return TrainingState(detector, optimizer, average, world=world)
+
+
+def is_checkpoint(backbone_init: str | None) -> bool:
+    """Whether --backbone_init names a checkpoint, not ImageNet's weights or a file of keras.applications."""
+    return bool(backbone_init) and backbone_init != PRETRAINED_BACKBONE and not backbone_init.endswith(".h5")
+
+
+def resume(state: TrainingState, config: TrainingConfig, *, store: CheckpointStore, images_a_step: int, say: Say) -> None:
+    """Go on as `--resume` says: from the newest checkpoint in the store that is whole, from one by name, or not at all.
+
+    With another batch or number of ranks the count of images seen is kept; the step follows from it.
+    """
+    state.standing.images_a_step, state.standing.ranks = images_a_step, state.world.size
+    if config.benchmark:
+        return
+    source = None
+    if config.resume == "auto":
+        source = _newest(store, say=say)
+    elif config.resume != "never":
+        source = read_checkpoint(config.resume)
+    elif state.world.is_first and (aside := store.put_aside()):
+        say(f"starts anew; the checkpoints of the training before are in {aside}")
+    if source is not None:
+        go_on_from(state, source, config, store=store, images_a_step=images_a_step, say=say)
+    steps = state.world.gather(state.step)  # all have read, or looked: from here on the first may write
+    if len(set(steps)) > 1:
+        raise InputError(f"{config.model_dir}: the ranks find checkpoints of different steps there ({_some(steps)}); wanted "
+                         "a folder that all machines share")
+
+
+def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, store: CheckpointStore, images_a_step: int,
+               say: Say) -> None:
+    """Put a checkpoint's numbers into the state; what the store saves from here on continues it.
+
+    Raises InputError where it is another training's.
+    """
+    if source.class_names != config.class_names:
+        raise InputError(f"{source.prefix}: was written for other classes; use another --model_dir or remove it")
+    state.restore(source.arrays, source.description.run, prefix=source.prefix)
+    store.goes_on_from(source.prefix)
+    standing = state.standing
+    say(f"resumes from {source.prefix} after step {state.step}, {standing.images_seen} images")
+    if standing.images_a_step != images_a_step:
+        state.step = standing.images_seen // images_a_step
+        say(f"a step has {images_a_step} images now and had {standing.images_a_step}: {standing.images_seen} images make "
+            f"step {state.step}")
+    if standing.ranks != state.world.size:
+        say(f"{state.world.size} processes go on where {standing.ranks} stopped; batch statistics start from their mean")
+    standing.images_a_step, standing.ranks = images_a_step, state.world.size
+
+
+def _newest(store: CheckpointStore, *, say: Say) -> Source | None:
+    for found in store.readable():
+        if isinstance(found, InputError):
+            say(f"warning: {found}; takes the one before")
+        else:
+            return found
+    if names := store.names():
+        raise InputError(f"{store.folder}: none of its {len(names)} checkpoints can be read; remove them, or say "
+                         "--resume=never")
+    return None
+
+
+def _freeze(detector: DenseDetector, expression: str, *, say: Say) -> None:
+    """Weights whose name begins with the expression are neither trained nor decayed."""
+    variables = named_variables(detector.network)
+    frozen = [variable for name, variable in variables.items() if variable.trainable and re.match(expression, name)]
+    if not frozen:
+        raise InputError(f"hparam var_freeze_expr is {expression!r}: matches the beginning of no weight's name, such "
+                         f"as {next(iter(variables))}")
+    for variable in frozen:
+        variable.trainable = False
+    left = len(detector.network.trainable_variables)
+    if not left:
+        raise InputError(f"hparam var_freeze_expr is {expression!r}: leaves nothing to train")
+    say(f"var_freeze_expr freezes {len(frozen)} weights, {left} stay trainable")
+
+
+def _some(steps: list[int]) -> str:
+    return ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8])) + (", ..." if len(steps) > 8 else "")
+
+
+def _say_all(say: Say, lines: list[str]) -> None:
+    for line in lines:
+        say(line)
+
+
+def trainable_parameters(state: TrainingState) -> int:
+    """How many numbers are learnt."""
+    return sum(math.prod(variable.shape) for variable in state.detector.network.trainable_variables)

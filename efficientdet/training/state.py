@@ -1,0 +1,194 @@
+"""What changes while a training runs, and its way into named arrays and back."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+
+import keras
+import numpy as np
+
+from efficientdet.checkpoints.description import Description
+from efficientdet.machine.distributed import World, average_over_ranks, is_batch_statistic
+from efficientdet.training.optimizer import ClippedSGD, inner_optimizer
+from efficientdet.training.weight_average import WeightAverage
+from model.dense_detector import DenseDetector
+from model.detector import SEED_STATE, named_variables
+from model.import_weights import AVERAGE_SUFFIX
+from object_detection.errors import InputError
+
+_MOMENTUM_SUFFIX = "/Momentum"
+
+
+@dataclass
+class Standing:
+    """How far a training has come, beside the numbers in its network; travels as JSON with each checkpoint."""
+
+    images_seen: int = 0  # over all ranks: the position in the endless stream of records
+    images_a_step: int = 0  # over all ranks
+    ranks: int = 1
+    best_ap: float = -1.0
+    best_epoch: int = 0
+    evaluations_since_best: int = 0
+    rate_factor: float = 1.0  # halved by each rollback
+    rollbacks: int = 0
+    unfinished_epoch: int = 0  # its steps are done, its calibration and evaluation are not; 0: none
+
+    @classmethod
+    def from_json(cls, content: Mapping, *, where: str) -> "Standing":
+        """As a checkpoint's description holds it. Raises InputError, with `where`, for anything else."""
+        kinds = {item.name: item.type for item in fields(cls)}
+        for name, value in content.items():
+            kind = kinds.get(name)
+            fits = kind is not None and isinstance(value, (int, float) if kind is float else kind)
+            if not fits or (isinstance(value, bool) and kind is not bool):
+                raise InputError(f"{where}: {name} of run is {value!r}; wanted "
+                                 + (kind.__name__ if kind else f"only {', '.join(kinds)}"))
+        standing = cls(**content)
+        if standing.images_seen < 0 or standing.ranks < 1:
+            raise InputError(f"{where}: run has {standing.images_seen} images_seen and {standing.ranks} ranks; wanted at "
+                             "least 0 and 1")
+        return standing
+
+
+@dataclass
+class TrainingState:
+    """A training between two steps."""
+
+    detector: DenseDetector
+    optimizer: keras.optimizers.Optimizer
+    average: WeightAverage | None
+    world: World = field(default_factory=World)
+    standing: Standing = field(default_factory=Standing)
+    step: int = 0  # steps done
+
+    @contextlib.contextmanager
+    def averaged_weights(self):
+        """The network with its averaged weights, for evaluation; the raw ones are put back bit for bit."""
+        if self.average is None:
+            yield
+            return
+        variables = self.average.variables
+        raw = [keras.ops.copy(variable.value) for variable in variables]
+        _assign_all(variables, self.average.averages)
+        try:
+            yield
+        finally:
+            _assign_all(variables, raw)
+
+    def change_averages(self, change: Callable[[], None]) -> None:
+        """What `change` makes of the network with its averaged weights is the average from now on."""
+        with self.averaged_weights():
+            change()
+            if self.average is not None:
+                changed = self.average.packing.pack([variable.value for variable in self.average.variables])
+        if self.average is not None:
+            self.average.packed.assign(changed)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything a training needs to go on, by the names of the published checkpoints. To be called by all ranks."""
+        arrays = self._own_arrays()
+        for rank, statistics in enumerate(self.world.gather(_batch_statistics(arrays))):
+            arrays |= {_of_rank(name, rank): array for name, array in statistics.items()} if rank else {}
+        arrays["global_step"] = np.int64(self.step)
+        return arrays
+
+    def averages_by_name(self) -> dict[str, np.ndarray]:
+        """The averaged weights by the names of the weights."""
+        names = _names_of(self.average.variables, self.detector)
+        return dict(zip(names, self.average.packing.arrays(self.average.packed.value), strict=True))
+
+    def raw_by_name(self) -> dict[str, np.ndarray]:
+        """The weights as they are."""
+        return {name: np.asarray(variable.value) for name, variable in named_variables(self.detector.network).items()}
+
+    def description(self, template: Description, *, weights: str) -> Description:
+        """What stands beside arrays of this state."""
+        return replace(template, weights=weights, global_step=self.step, run=asdict(self.standing))
+
+    def restore(self, arrays: Mapping[str, np.ndarray], standing: Mapping, *, prefix: str) -> None:
+        """Put a checkpoint's arrays back; raises InputError naming one that is missing or of another shape."""
+        self.standing = Standing.from_json(standing, where=prefix)
+        self._assign(_for_rank(arrays, self.world, saved_by=self.standing.ranks), prefix=prefix)
+        self.step = int(arrays["global_step"])
+
+    def align(self) -> None:
+        """All ranks as the first, batch statistics included: weights, optimizer and average of a start."""
+        average = [self.average.packed] if self.average is not None else []
+        self.world.broadcast([*self.detector.network.variables, *self.optimizer.variables, *average])
+
+    def average_batch_statistics(self) -> None:
+        """All ranks with the mean of what each measured on its own images; their learnt weights agree to the bit anyway."""
+        if self.world.size > 1:
+            own = self._own_arrays()
+            statistics = _batch_statistics(own)
+            means = average_over_ranks(self.world, list(statistics.values()))
+            self._assign({**own, **dict(zip(statistics, means, strict=True))}, prefix="")
+
+    def _own_arrays(self) -> dict[str, np.ndarray]:
+        arrays = {name: np.asarray(variable.value) for name, variable in self._variables().items()}
+        if self.average is not None:
+            arrays |= {f"{name}{AVERAGE_SUFFIX}": array for name, array in self.averages_by_name().items()}
+        momentum = self._sgd.packing.arrays(self._sgd.packed_momentum.value)
+        return arrays | dict(zip(self._momentum_names(), momentum, strict=True))
+
+    def _assign(self, arrays: Mapping[str, np.ndarray], *, prefix: str) -> None:
+        def read(name, shape):
+            if name not in arrays or tuple(arrays[name].shape) != tuple(shape):
+                found = f"has shape {arrays[name].shape}, wanted {tuple(shape)}" if name in arrays else "is missing"
+                raise InputError(f"{prefix}: {name} {found}; this training is another one: use another --model_dir")
+            return arrays[name]
+
+        def read_packed(names, packing):
+            return packing.pack([read(name, shape) for name, shape in zip(names, packing.shapes, strict=True)])
+
+        for name, variable in self._variables().items():
+            variable.assign(read(name, variable.shape))
+        if self.average is not None:
+            names = [f"{name}{AVERAGE_SUFFIX}" for name in _names_of(self.average.variables, self.detector)]
+            self.average.packed.assign(read_packed(names, self.average.packing))
+        self._sgd.packed_momentum.assign(read_packed(self._momentum_names(), self._sgd.packing))
+
+    @property
+    def _sgd(self) -> ClippedSGD:
+        return inner_optimizer(self.optimizer)
+
+    def _momentum_names(self) -> list[str]:
+        trained = self.detector.network.trainable_variables
+        return [f"{name}{_MOMENTUM_SUFFIX}" for name in _names_of(trained, self.detector)]
+
+    def _variables(self) -> dict[str, keras.Variable]:
+        """Weights, the optimizer's counters, and the state of random layers."""
+        network = self.detector.network
+        variables = {**named_variables(network), "optimizer/iterations": self._sgd.iterations}
+        if self._sgd is not self.optimizer:
+            variables["optimizer/loss_scale/current_loss_scale"] = self.optimizer.dynamic_scale
+            variables["optimizer/loss_scale/good_steps"] = self.optimizer.step_counter
+        seeds = [variable for variable in network.variables if variable.name == SEED_STATE]
+        return variables | {f"run/seed_{number}": variable for number, variable in enumerate(seeds)}
+
+
+def _assign_all(variables: list[keras.Variable], values: list) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def _names_of(variables: list[keras.Variable], detector: DenseDetector) -> list[str]:
+    names = {id(variable): name for name, variable in named_variables(detector.network).items()}
+    return [names[id(variable)] for variable in variables]
+
+
+def _of_rank(name: str, rank: int) -> str:
+    return f"run/rank_{rank}/{name}"
+
+
+def _batch_statistics(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array for name, array in arrays.items() if is_batch_statistic(name.removesuffix(AVERAGE_SUFFIX))}
+
+
+def _for_rank(arrays: Mapping[str, np.ndarray], world: World, *, saved_by: int) -> dict[str, np.ndarray]:
+    """A checkpoint as this rank left it; where another number of ranks wrote it, with the mean of their statistics."""
+    own = dict(arrays)
+    for name in _batch_statistics({name: array for name, array in arrays.items() if not name.startswith("run/")}):
+        versions = [arrays[name], *(arrays[_of_rank(name, rank)] for rank in range(1, saved_by))]
+        own[name] = versions[world.rank] if world.size == saved_by else np.mean(versions, axis=0, dtype=np.float32)
+    return own

@@ -1,0 +1,184 @@
+"""Evaluations while a training runs: which weights are best so far, and whether going on is worth it."""
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from keras import ops
+
+from dataset.input.pipeline import InputConfig, evaluation_dataset, original_images
+from dataset.records.record_index import RecordIndex, index_records
+from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.evaluation.evaluate import detect_all, read_evaluator, write_measures
+from efficientdet.inference.predict import Predict
+from efficientdet.observing.journal import Journal
+from efficientdet.training.guards import check_collapse
+from efficientdet.training.interruption import StopWish
+from efficientdet.training.state import TrainingState
+from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
+from object_detection.coco_results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
+from object_detection.drawing import draw_detections
+from object_detection.structures import Batch, Objects
+
+BEST = "emackpt-best"
+_PICTURES = 4
+_DRAWN_FROM = 0.3  # score
+WEIGHT_LOSS = "reg_l2_loss"
+_PERCENT = ("AP", "AP50", "AP75", "APs", "APm", "APl")
+
+
+class Validation:
+    """Measures a training state on the validation records; every rank detects its share, the first one counts."""
+
+    def __init__(self, config: TrainingConfig, state: TrainingState, journal: Journal, *, predict: Predict,
+                 inputs: InputConfig, description: Description, stop_wish: StopWish):
+        """`stop_wish` ends any of the methods between two batches."""
+        self._config, self._state, self._journal = config, state, journal
+        self._predict, self._inputs, self._description, self._stop_wish = predict, inputs, description, stop_wish
+        self.pictures: list[tuple[str, np.ndarray]] = []  # the last ones drawn, with captions
+        self._measured: tuple[int, CocoMeasures, DetectionRows] | None = None  # of the averaged weights after a step
+        self._reported_step = -1
+
+    @property
+    def samples(self) -> int:
+        """How many images an evaluation looks at."""
+        return min(self._config.eval_samples or len(self._index), len(self._index))
+
+    @property
+    def target_reached(self) -> bool:
+        """Whether the best AP is what --target_ap asks for."""
+        return 0 < self._config.target_ap <= self._state.standing.best_ap
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether --patience evaluations in a row brought nothing better."""
+        return 0 < self._config.patience <= self._state.standing.evaluations_since_best
+
+    def evaluate(self, epoch: int) -> float:
+        """Measure averaged weights and raw ones, keep the better as emackpt-best if none was; returns the best AP.
+
+        Raises InputError where the AP has collapsed.
+        """
+        state, standing = self._state, self._state.standing
+        averaged = self._measured_average()[0]
+        found = {"averaged": averaged.numbers["AP"]}
+        if state.average is not None:
+            found["raw"] = self._measure()[0].numbers["AP"]
+        weights = max(found, key=found.get)
+        check_collapse(found[weights], best=standing.best_ap, epoch=epoch)
+        standing.evaluations_since_best += 1
+        if found[weights] > standing.best_ap:
+            standing.best_ap, standing.best_epoch, standing.evaluations_since_best = found[weights], epoch, 0
+            self._keep_best(weights)
+        self._report(epoch)  # last: where there are numbers, the best weights are not older
+        if "raw" in found:
+            self._journal.curves(state.step, {"validation/AP_raw": found["raw"]})
+        self._journal.say(f"epoch {epoch} AP averaged {averaged.numbers['AP']:.4f}"
+                          + (f" raw {found['raw']:.4f}" if "raw" in found else "")
+                          + f" best {standing.best_ap:.4f} (epoch {standing.best_epoch})")
+        return found[weights]
+
+    def finish(self, epoch: int) -> CocoMeasures:
+        """The averaged weights' numbers at the end, with the table and the submission file."""
+        measures, rows = self._measured_average()
+        self._report(epoch)
+        if self._state.world.is_first:
+            write_measures(Path(self._config.model_dir) / "metrics-final.json", measures)
+            if self._config.testdev_dir:
+                write_results(Path(self._config.testdev_dir) / TESTDEV_FILE_NAME, results_json(rows))
+        self._journal.say(measures.table())
+        return measures
+
+    def losses(self, epoch: int) -> None:
+        """The losses of the averaged weights on the validation records, without augmentation."""
+        losses = self.mean_losses()
+        self._journal.log((epoch,), {f"val_{name}": value for name, value in losses.items()})
+        self._journal.curves(self._state.step, {f"validation/{name}": value for name, value in losses.items()})
+
+    def mean_losses(self) -> dict[str, float]:
+        """By name; as of one batch of all images, whatever the number that fits into memory at a time."""
+        detector, sums, positives, one = self._state.detector, {}, 0.0, ops.ones(())
+        batches = evaluation_dataset(self._index, self._inputs, samples=self._config.eval_samples)
+        with self._state.averaged_weights():
+            for batch, row_valid in self._stop_wish.watched(batches):
+                batch = _first_rows(batch, int(np.sum(row_valid)))  # the others only fill up
+                targets = detector.assign(batch.objects)
+                for name, value in detector.loss_terms(batch, targets, one, training=False).items():
+                    # That of the weights is the same for every batch and not divided.
+                    sums[name] = float(value) + (0.0 if name == WEIGHT_LOSS else sums.get(name, 0.0))
+                positives += float(detector.count_positives(targets))
+        return {name: value if name == WEIGHT_LOSS else value / (positives + 1.0) for name, value in sums.items()}
+
+    @property
+    def measures(self) -> CocoMeasures | None:
+        """The last ones of averaged weights."""
+        return self._measured[1] if self._measured else None
+
+    def _measured_average(self) -> tuple[CocoMeasures, DetectionRows]:
+        """Of the averaged weights; measured once after a step."""
+        state = self._state
+        if self._measured is None or self._measured[0] != state.step:
+            with state.averaged_weights():
+                self._measured = (state.step, *self._measure())
+        return self._measured[1:]
+
+    def _report(self, epoch: int) -> None:
+        """Write, draw and log what was measured of the averaged weights; once after a step."""
+        step, measures, rows = self._measured
+        if self._reported_step == step:
+            return
+        self._reported_step = step
+        self._draw(rows)
+        if self._state.world.is_first:
+            write_measures(Path(self._config.model_dir) / f"metrics-{epoch}.json", measures)
+        percent = ",".join(f"{100 * measures.numbers[name]:.2f}" for name in _PERCENT)
+        self._journal.say(f"csv format: {epoch},{percent}")
+        self._journal.validation(epoch, step=self._state.step, average_precision=measures.numbers["AP"])
+
+    def _draw(self, rows: DetectionRows) -> None:
+        """Detections in the first validation images, always the same ones."""
+        if not self._state.world.is_first:
+            return
+        names, ids = self._config.class_names.names, list(self._config.class_names.category_ids)
+        self.pictures = []
+        for image_id, image in self._first_images:
+            drawn = np.flatnonzero((rows.image_ids == image_id) & (rows.scores >= _DRAWN_FROM))
+            classes = [ids.index(category_id) for category_id in rows.category_ids[drawn]]
+            self.pictures.append((f"image {image_id}, score {_DRAWN_FROM} and above", draw_detections(
+                image, rows.boxes[drawn], classes=classes, names=names, scores=rows.scores[drawn])))
+        self._journal.pictures(self._state.step, {f"detections/{number}": image
+                                                  for number, (_, image) in enumerate(self.pictures)})
+
+    def _measure(self) -> tuple[CocoMeasures, DetectionRows]:
+        config, world = self._config, self._state.world
+        rows = detect_all(self._predict, self._index, self._inputs, class_names=config.class_names,
+                          samples=config.eval_samples, world=world, watched=self._stop_wish.watched)
+        return world.gather(self._evaluator.evaluate(rows) if world.is_first else None)[0], rows
+
+    def _keep_best(self, weights: str) -> None:
+        """The better weights under a name of their own."""
+        state = self._state
+        if not state.world.is_first:
+            return
+        arrays = state.averages_by_name() if weights == "averaged" and state.average is not None else state.raw_by_name()
+        description = state.description(self._description, weights=weights)
+        write_arrays(str(Path(self._config.model_dir) / BEST), arrays, description, newest=False)
+
+    @cached_property
+    def _index(self) -> RecordIndex:
+        return index_records(self._config.val_records)
+
+    @cached_property
+    def _first_images(self) -> list[tuple[int, np.ndarray]]:
+        return original_images(self._index, _PICTURES)
+
+    @cached_property
+    def _evaluator(self) -> CocoEvaluator:
+        return read_evaluator(self._index, self._config.class_names, json_file=self._config.val_json_file)
+
+
+def _first_rows(batch: Batch, count: int) -> Batch:
+    """The first images of a batch."""
+    objects = Objects(*(values[:count] for values in batch.objects))
+    return Batch(*(objects if name == "objects" else values[:count] for name, values in batch._asdict().items()))
