@@ -18,6 +18,8 @@ from efficientdet.configuration.flags import (
     model_name_given,
     runtime_settings,
 )
+from efficientdet.configuration.hyperparameters import with_overrides
+from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.configuration.training_config import (
     class_names_for,
     existing_file,
@@ -26,7 +28,7 @@ from efficientdet.configuration.training_config import (
     writable_file,
     writable_folder,
 )
-from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.machine.runtime_environment import prepare_environment
 
 FLAGS = flags.FLAGS

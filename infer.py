@@ -18,9 +18,11 @@ from efficientdet.configuration.flags import (
     model_name_given,
     runtime_settings,
 )
+from efficientdet.configuration.hyperparameters import with_overrides
+from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.configuration.training_config import required, writable_folder
 from efficientdet.export.saved_model_files import TRUSTED_ONLY, is_saved_model
-from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of, parse_overrides, with_overrides
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.image_files import find_images
 from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError

@@ -16,6 +16,7 @@ from efficientdet.configuration.flags import (
     machine_settings,
 )
 from efficientdet.configuration.former_flags import AUTOML_MODES, training_mode
+from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.configuration.training_config import (
     TrainingConfig,
     class_names_for,
@@ -27,7 +28,6 @@ from efficientdet.configuration.training_config import (
     writable_file,
     writable_folder,
 )
-from efficientdet.families.efficientdet.hyperparameters import parse_overrides
 from efficientdet.machine.runtime_environment import prepare_environment
 
 FLAGS = flags.FLAGS

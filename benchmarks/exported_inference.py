@@ -18,8 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 
-from efficientdet.families.efficientdet.build import build_detector
-from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.inference.predict import exported_network, predict_on_host
 from efficientdet.machine.device import device_name, versions
 

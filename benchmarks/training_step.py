@@ -20,8 +20,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from efficientdet.families.efficientdet.build import build_detector
-from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.machine.device import backend_name, device_name, peak_device_memory, peak_host_memory, versions
 from efficientdet.machine.runtime import accelerator_count, skip_graph_rewriting
 from efficientdet.training.optimizer import build_optimizer

@@ -6,7 +6,7 @@ backbone weights, the class predictor) can be tried on it.
 
 import keras
 
-from efficientdet.families.efficientdet.hyperparameters import height_and_width
+from efficientdet.configuration.hyperparameters import height_and_width
 from model.batch_norm import BatchNormalization
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.heads import HeadConfig, build_box_head, build_class_head

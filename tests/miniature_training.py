@@ -22,7 +22,7 @@ from miniature import HPARAMS, build_miniature
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints import restore
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training import loop as train_loop
 from efficientdet.training import start as training_start
 from object_detection.errors import InputError

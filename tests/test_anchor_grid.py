@@ -5,9 +5,10 @@ import oracles
 import pytest
 from oracles import TESTDATA
 
+from efficientdet.configuration.hyperparameters import height_and_width
 from efficientdet.families.efficientdet.build import anchor_config
-from efficientdet.families.efficientdet.hyperparameters import height_and_width, hyperparameters_of
 from efficientdet.families.efficientdet.presets import PRESETS
+from efficientdet.families.registry import hyperparameters_of
 from object_detection.anchor_grid import AnchorConfig, anchor_boxes, feature_sizes
 from object_detection.errors import InputError
 

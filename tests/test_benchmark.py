@@ -30,7 +30,7 @@ from efficientdet.benchmark.measurements import (
 )
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.restore import Restored
-from efficientdet.families.efficientdet.hyperparameters import Hyperparameters
+from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.machine.runtime import Runtime
 from object_detection.suppression import SuppressionConfig
 
@@ -44,7 +44,7 @@ def miniature(monkeypatch):
     detector = miniature_detector()
     names = ClassNames((1, 2, 3), ("a", "b", "c"))
     description = Description(model_name="efficientdet-d0", hparams={}, categories=names.to_categories(), weights="raw")
-    restored = Restored(detector=detector, hparams=Hyperparameters(image_size=64), class_names=names,
+    restored = Restored(detector=detector, hparams=EfficientDetHyperparameters(image_size=64), class_names=names,
                         description=description)
     monkeypatch.setattr(module, "open_model", lambda _: (restored, Runtime(precision="float32", use_xla=False)))
     return detector
@@ -184,12 +184,13 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-import efficientdet.benchmark.measurements, efficientdet.inspection, efficientdet.journal
+import efficientdet.benchmark.inspection, efficientdet.observing.journal
+from efficientdet.benchmark import measurements
 from miniature import miniature_detector
 detector = miniature_detector()
-programs = efficientdet.benchmark.detector_programs(detector, use_xla=False)
-images = efficientdet.benchmark.Images(None, size=(64, 64), batch_size=2)
-run = efficientdet.benchmark.measure_detector(programs, images, preprocessing=None)
+programs = measurements.detector_programs(detector, use_xla=False)
+images = measurements.Images(None, size=(64, 64), batch_size=2)
+run = measurements.measure_detector(programs, images, preprocessing=None)
 print(sorted(run.seconds), run.detections)
 """
 

@@ -4,6 +4,7 @@ import pytest
 
 from dataset.class_names import ClassNames
 from efficientdet.configuration.flag_values import RANGES, Range
+from efficientdet.configuration.hyperparameters import with_overrides
 from efficientdet.configuration.training_config import (
     TrainingConfig,
     class_names_for,
@@ -15,15 +16,16 @@ from efficientdet.configuration.training_config import (
     writable_file,
     writable_folder,
 )
-from efficientdet.families.efficientdet.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from object_detection.errors import InputError
 
 NAMES = ClassNames((1, 7), ("cat", "dog"))
 
 
 def config(hparams=None, **changes):
-    defaults = {"hparams": with_overrides(Hyperparameters(), hparams or {}), "records": ("train-00000-of-00001.tfrecord",),
-                "val_records": ("val-00000-of-00001.tfrecord",), "val_json_file": None, "class_names": NAMES,
+    defaults = {"hparams": with_overrides(EfficientDetHyperparameters(), hparams or {}),
+                "records": ("train-00000-of-00001.tfrecord",), "val_records": ("val-00000-of-00001.tfrecord",),
+                "val_json_file": None, "class_names": NAMES,
                 "model_dir": "out"}
     return TrainingConfig(**{**defaults, **changes})
 

@@ -11,8 +11,8 @@ from dataset.class_names import ClassNames
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.efficientdet.build import network_config
-from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training import loop as train_loop
 from efficientdet.training.conventions import with_conventions_of_start
 from object_detection.errors import InputError

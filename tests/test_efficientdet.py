@@ -9,8 +9,8 @@ from oracles import TESTDATA
 
 from efficientdet.export.onnx_file import onnx_model
 from efficientdet.families.efficientdet.build import build_detector, network_config
-from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
 from efficientdet.families.efficientdet.presets import PRESETS
+from efficientdet.families.registry import hyperparameters_of
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig, NearestResize, build_bifpn
 from model.dense_detector import DenseDetector, DenseDetectorConfig

@@ -12,7 +12,7 @@ from PIL import Image
 from efficientdet.export.onnx_file import onnx_model
 from efficientdet.export.quantisation import quantised
 from efficientdet.families.efficientdet.build import build_detector
-from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.predict import build_predict, exported_network, predict_on_host
 from object_detection.errors import InputError

@@ -8,19 +8,19 @@ import pytest
 import yaml
 
 from dataset.class_names import ClassNames
+from efficientdet.configuration.hyperparameters import height_and_width, with_overrides
+from efficientdet.configuration.limits import stated_classes
+from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.families.efficientdet.build import network_config, suppression_config
-from efficientdet.families.efficientdet.gone_hyperparameters import GONE
-from efficientdet.families.efficientdet.hyperparameter_limits import ACTIVATIONS, LIMITS, stated_classes
 from efficientdet.families.efficientdet.hyperparameters import (
-    Hyperparameters,
+    ACTIVATIONS,
+    EfficientDetHyperparameters,
     NmsConfigs,
-    height_and_width,
-    hyperparameters_of,
     normalised_aspect_ratios,
-    parse_overrides,
-    with_overrides,
 )
 from efficientdet.families.efficientdet.presets import BACKBONES, PRESETS
+from efficientdet.families.efficientdet.reference_keys import GONE
+from efficientdet.families.registry import hyperparameters_of
 from model import bifpn
 from object_detection import box_geometry, suppression
 from object_detection.errors import InputError
@@ -36,7 +36,7 @@ def test_keys_of_the_reference_are_taken_or_have_a_reason():
         lr_decay_method moving_average_decay ckpt_var_scope skip_mismatch backbone_name backbone_config var_freeze_expr
         use_keras_model dataset_type positives_momentum grad_checkpoint nms_configs loss_scale heads seg_num_classes
         backbone_init mixed_precision mixed_precision_on_inputs sample_image shuffle_buffer"""
-    ours = {field.name for field in dataclasses.fields(Hyperparameters)}
+    ours = {field.name for field in dataclasses.fields(EfficientDetHyperparameters)}
     assert set(keys.split()) - ours - set(GONE) == set()
     assert {"method", "iou_thresh", "score_thresh", "sigma", "max_nms_inputs", "max_output_size"} <= {
         field.name for field in dataclasses.fields(NmsConfigs)}
@@ -76,7 +76,7 @@ def test_parses_the_reference_syntax():
 
 
 def test_overrides_take_effect_in_both_levels():
-    found = with_overrides(Hyperparameters(), parse_overrides(
+    found = with_overrides(EfficientDetHyperparameters(), parse_overrides(
         "momentum=0.93,moving_average_decay=0,nms_configs.method=hard,nms_configs.iou_thresh=0.6,aspect_ratios=1.0*2.0*0.5"))
     assert (found.momentum, found.moving_average_decay) == (0.93, 0)
     assert isinstance(found.moving_average_decay, float)  # a whole number is fine where a fraction is meant
@@ -97,7 +97,7 @@ def test_json_and_back():
 def test_yaml_file(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("image_size: 1920x1280\nnms_configs:\n  method: hard\n  sigma: null\naspect_ratios: [1.0, 2.0]\n")
-    found = with_overrides(Hyperparameters(), parse_overrides(str(path)))
+    found = with_overrides(EfficientDetHyperparameters(), parse_overrides(str(path)))
     assert height_and_width(found.image_size) == (1280, 1920)
     assert (found.nms_configs.method, found.nms_configs.sigma, found.aspect_ratios) == ("hard", None, (1.0, 2.0))
 
@@ -166,7 +166,7 @@ def test_the_references_whole_default_configuration_is_taken(tmp_path, reference
 @pytest.mark.parametrize(("text", "reason"), [
     ("data_format=channels_first", "XLA chooses its own layout"), ("heads=object_detection*segmentation", "no segmentation"),
     ("heads=segmentation", "no segmentation"), ("fpn_name=qufpn", "the pyramid is the BiFPN"),
-    ("lr_decay_method=stepwise", "always the cosine"), ("mixed_precision=True", "use --precision"),
+    ("poly_lr_power=0.5", "no schedule is a polynomial"), ("mixed_precision=True", "use --precision"),
     ("mean_rgb=127.0", "ImageNet's mean"), ("mean_rgb=127.0*127.0*127.0", "ImageNet's mean"),
     ("mean_rgb=123.675*116.28", "ImageNet's mean"),
     ("grid_mask=True", "flipped, scaled and cropped"), ("strategy=tpu", "Horovod"), ("drop_remainder=False", "is full"),
@@ -174,13 +174,13 @@ def test_the_references_whole_default_configuration_is_taken(tmp_path, reference
 def test_a_gone_key_that_asks_for_something_is_refused_with_the_reason(text, reason):
     key, value = text.split("=")
     with pytest.raises(InputError, match=f"^hparam {key} is gone: .*{reason}") as caught:
-        with_overrides(Hyperparameters(), parse_overrides(text))
+        with_overrides(EfficientDetHyperparameters(), parse_overrides(text))
     assert value.split("*")[0] in str(caught.value)
 
 
 def test_a_gone_key_that_asks_for_nothing_is_passed_over():
     text = "data_format=channels_last,heads=object_detection,skip_mismatch=True,nms_configs.pyfunc=False,fpn_name=bifpn"
-    assert with_overrides(Hyperparameters(), parse_overrides(text)) == Hyperparameters()
+    assert with_overrides(EfficientDetHyperparameters(), parse_overrides(text)) == EfficientDetHyperparameters()
 
 
 def test_no_weight_method_is_the_fast_one_as_in_the_reference():
@@ -201,7 +201,7 @@ def test_yaml_text_is_read_as_the_reference_reads_it(tmp_path):
     assert parse_overrides(str(path)) == {"weight_decay": 4e-5, "momentum": 0.8, "survival_prob": None, "name": "mine"}
     path.write_text("1: 2\n")
     with pytest.raises(InputError, match="hparam 1 does not exist"):
-        with_overrides(Hyperparameters(), parse_overrides(str(path)))
+        with_overrides(EfficientDetHyperparameters(), parse_overrides(str(path)))
 
 
 THREE = ClassNames((1, 2, 9), ("cat", "dog", "cow"))
@@ -230,7 +230,10 @@ IMPOSSIBLE = {  # key -> values that no training, or no network, can be made wit
     "normalisations": [0, 3], "max_instances_per_image": [0], "jitter_min": [0.0, -1.0, 3.0, NAN],
     "jitter_max": [0.05, INFINITE, NAN], "label_smoothing": [-0.1, 1.0, NAN], "alpha": [0.0, 1.0, -1.0, NAN],
     "gamma": [-1.0, NAN, INFINITE], "delta": [0.0, -1.0, NAN], "box_loss_weight": [-1.0, NAN], "iou_loss_type": ["l1"],
-    "iou_loss_weight": [-1.0, NAN], "weight_decay": [-1e-5, NAN, INFINITE], "optimizer": ["adam"],
+    "iou_loss_weight": [-1.0, NAN], "weight_decay": [-1e-5, NAN, INFINITE], "optimizer": ["rmsprop"],
+    "beta_1": [1.0, -0.1, NAN], "beta_2": [1.0, -0.1, NAN], "epsilon": [0.0, NAN], "lr_decay_method": ["polynomial"],
+    "first_lr_drop_epoch": [0.0, 251.0, NAN], "second_lr_drop_epoch": [0.0, 199.0, NAN], "lr_drop_factor": [0.0, NAN],
+    "flat_share": [-0.1, 1.0, NAN],
     "momentum": [-0.1, 1.0, 2.0, NAN], "learning_rate": [0.0, -1.0, NAN, INFINITE], "lr_warmup_init": [-1.0, NAN],
     "lr_warmup_epoch": [-1.0, NAN, INFINITE], "num_epochs": [0, -3], "clip_gradients_norm": [-1.0, NAN, INFINITE],
     "moving_average_decay": [-0.1, 1.0, NAN], "loss_scale": [0.0, NAN, INFINITE],
@@ -245,7 +248,7 @@ IMPOSSIBLE = {  # key -> values that no training, or no network, can be made wit
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in IMPOSSIBLE.items() for value in values])
 def test_an_impossible_value_is_a_line_with_key_value_and_what_is_wanted(key, value):
     with pytest.raises(InputError, match="wanted") as caught:
-        with_overrides(Hyperparameters(), {key: value})
+        with_overrides(EfficientDetHyperparameters(), {key: value})
     message = str(caught.value)
     assert message.startswith("hparam ")
     assert f"{key} " in message or f"{key.removeprefix('nms_configs.')} " in message
@@ -256,10 +259,10 @@ def test_an_impossible_value_is_a_line_with_key_value_and_what_is_wanted(key, va
 def test_every_number_and_name_has_its_impossible_values():
     """A key that is added comes into the table, or is free: a switch, or text that is checked elsewhere."""
     free = {"model_name", "var_freeze_expr", "nms_configs"}
-    keys = {field.name: field.type for field in dataclasses.fields(Hyperparameters) if field.name not in free}
+    keys = {field.name: field.type for field in dataclasses.fields(EfficientDetHyperparameters) if field.name not in free}
     keys |= {f"nms_configs.{field.name}": field.type for field in dataclasses.fields(NmsConfigs)}
     assert set(IMPOSSIBLE) == {key for key, kind in keys.items() if kind is not bool}
-    assert set(IMPOSSIBLE) == {*LIMITS, "image_size", "aspect_ratios"}
+    assert set(IMPOSSIBLE) == {*EfficientDetHyperparameters.LIMITS, "image_size", "aspect_ratios"}
 
 
 @pytest.mark.parametrize("overrides", [
@@ -268,15 +271,15 @@ def test_every_number_and_name_has_its_impossible_values():
     {"lr_warmup_epoch": 0, "lr_warmup_init": 0}, {"min_level": 2, "max_level": 8}, {"nms_configs.iou_thresh": 1},
     {"nms_configs.score_thresh": 0}, {"box_loss_weight": 0, "iou_loss_type": "ciou"}, {"gamma": 0}])
 def test_values_at_the_edge_are_taken(overrides):
-    assert with_overrides(Hyperparameters(), overrides) is not None
+    assert with_overrides(EfficientDetHyperparameters(), overrides) is not None
 
 
 def test_the_names_are_those_that_the_parts_know():
     for names, key in ((bifpn.WEIGHT_METHODS, "fpn_weight_method"), (box_geometry.IOU_KINDS, "iou_loss_type"),
                        (suppression.METHODS, "nms_configs.method"), (BACKBONES, "backbone_name"),
                        (tuple(ACTIVATIONS), "act_type")):
-        assert LIMITS[key].wanted == f"one of {', '.join(names)}"
-        assert all(map(LIMITS[key].holds, names))
+        assert EfficientDetHyperparameters.LIMITS[key].wanted == f"one of {', '.join(names)}"
+        assert all(map(EfficientDetHyperparameters.LIMITS[key].holds, names))
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -286,7 +289,7 @@ def test_the_names_are_those_that_the_parts_know():
     ("nms_configs.pyfunc=fast", "is gone: there is one suppression"),
     ("skip_mismatch=False", "is gone"),
     ("model_name=efficientdet-d1", "use --model_name"),
-    ("nms_configs=hard", r"wanted its keys, as in nms_configs\.method=hard$"),
+    ("nms_configs=hard", r"wanted its keys, as in nms_configs\.method=gaussian$"),
     ("momentum={[]:1}", "wanted float"),
     ("grid_masc=1", "grid_masc does not exist; the nearest is grid_mask$"),
     ("gridmask_on=True", "gridmask_on does not exist$"),
@@ -298,7 +301,7 @@ def test_the_names_are_those_that_the_parts_know():
     ("num_epochs=1.5", "num_epochs is 1.5; wanted int"),
     ("num_epochs=0", "wanted at least 1"),
     ("momentum=None", "momentum is None"),
-    ("optimizer=adam", "wanted sgd"),
+    ("optimizer=rmsprop", "wanted one of sgd, adam, adamw"),
     ("act_type=gelu", "wanted one of silu"),
     ("moving_average_decay=1", "moving_average_decay is 1"),
     ("image_size=0", "image_size is 0"),
@@ -308,7 +311,7 @@ def test_the_names_are_those_that_the_parts_know():
 ])
 def test_wrong_override(text, message):
     with pytest.raises(InputError, match=message):
-        with_overrides(Hyperparameters(), parse_overrides(text))
+        with_overrides(EfficientDetHyperparameters(), parse_overrides(text))
 
 
 def test_unknown_model_names_the_known_ones():
@@ -325,7 +328,7 @@ def test_image_sizes():
 def test_aspect_ratios():
     assert normalised_aspect_ratios((4.0, 1)) == ((2.0, 0.5), (1.0, 1.0))
     assert normalised_aspect_ratios([[1.4, 0.7]]) == ((1.4, 0.7),)
-    first, second, third = normalised_aspect_ratios(Hyperparameters().aspect_ratios)
+    first, second, third = normalised_aspect_ratios(EfficientDetHyperparameters().aspect_ratios)
     assert math.isclose(second[0] * second[1], 1.0)
     assert third == second[::-1]
     assert first == (1.0, 1.0)

@@ -1,5 +1,6 @@
 import json
 import re
+from functools import partial
 
 import keras
 import numpy as np
@@ -9,18 +10,24 @@ from miniature import MINIATURE_BACKBONE, miniature_detector
 from oracles import TESTDATA, to_numpy
 
 from dataset.class_names import COCO_2017, ClassNames
+from efficientdet.checkpoints import weights
+from efficientdet.checkpoints.arrays import check_against, is_object_based, model_arrays
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.restore import restore_detector
-from efficientdet.checkpoints.weights import Source, load_backbone, load_weights, load_what_fits, read_source
+from efficientdet.checkpoints.weights import Source, read_source
+from efficientdet.families.efficientdet.family import FAMILY
+from efficientdet.families.efficientdet.published_weights import from_nvidia
 from model.bifpn import NearestResize
 from model.detector import named_variables
 from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
-from model.import_weights import check_against, from_nvidia, is_object_based, model_arrays
 from object_detection.errors import InputError
 
 SEVEN = ClassNames(tuple(range(1, 8)), tuple("abcdefg"))
 THREE = ClassNames((1, 2, 3), ("one", "two", "three"))
 FOUR = ClassNames((1, 2, 3, 4), ("one", "two", "three", "four"))
+
+load_weights, load_what_fits, load_backbone = (
+    partial(load, family=FAMILY) for load in (weights.load_weights, weights.load_what_fits, weights.load_backbone))
 
 
 def shapes_of(file: str) -> dict[str, tuple[int, ...]]:
@@ -218,7 +225,7 @@ def test_the_backbone_alone(network):
 def test_a_network_without_a_backbone_loads_none(network):
     """Its layers would have to be called so; a load of nothing is no load."""
     other = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Conv2D(2, 1, name="resnet50.stem.conv2d")])
-    with pytest.raises(InputError, match=r"no weights named efficientnet-\.\., so nothing .*; its first are resnet50"):
+    with pytest.raises(InputError, match=r"no weights of a backbone, so nothing .*; its first are resnet50"):
         load_backbone(other, Source("some/ckpt", arrays_like(network), None))
 
 

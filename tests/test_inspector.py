@@ -21,7 +21,7 @@ from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_arrays, read_description
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.export import saved_model as export_module
-from efficientdet.families.efficientdet.hyperparameters import Hyperparameters
+from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference.annotate import Found
 from efficientdet.machine.runtime import Runtime
 from model.detector import named_variables
@@ -72,7 +72,7 @@ def test_a_mistake_is_one_line_before_tensorflow(outcome, arguments, message):
 def miniature(monkeypatch):
     """What every mode opens."""
     names = ClassNames((1, 7, 9), ("a", "b", "c"))
-    hparams = Hyperparameters(image_size=64)
+    hparams = EfficientDetHyperparameters(image_size=64)
     description = Description(model_name="efficientdet-d0", hparams=hparams.to_dict(),
                               categories=names.to_categories(), weights="raw")
     restored = Restored(detector=miniature_detector(), hparams=hparams, class_names=names, description=description)

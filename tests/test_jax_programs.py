@@ -12,7 +12,7 @@ from drawn_records import draw_records
 from miniature import miniature_detector
 
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
-from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.families.registry import hyperparameters_of
 from model.detector import named_variables
 
 pytestmark = pytest.mark.slow

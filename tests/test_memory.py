@@ -12,7 +12,8 @@ import tensorflow as tf
 from dataset.class_names import ClassNames
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.efficientdet.build import build_detector
-from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.families.efficientdet.presets import NUMBERS_PER_PIXEL
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.machine import device, memory
 from efficientdet.machine.distributed import World
 from efficientdet.machine.memory import is_out_of_memory, telling_out_of_memory, with_batch_sizes
@@ -52,7 +53,7 @@ def test_numbers_per_pixel_are_those_of_the_network():
         network = build_detector(hyperparameters_of("efficientdet-d0", {"image_size": 128}), num_classes=90).network
     outputs = chain.from_iterable(node.outputs for node in chain.from_iterable(network._nodes_by_depth.values()))
     counted = sum(math.prod(output.shape[1:]) for output in outputs) / 128**2
-    assert memory._NUMBERS_PER_PIXEL["efficientdet-d0"] == pytest.approx(counted, rel=0.02)
+    assert NUMBERS_PER_PIXEL["efficientdet-d0"] == pytest.approx(counted, rel=0.02)
 
 
 def test_default_batches_by_hand(machine):

@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training.optimizer import ClippedSGD, build_optimizer, global_norm, inner_optimizer
 
 

@@ -14,10 +14,11 @@ from dataset.records.record_index import index_records
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.restore import restore_detector
+from efficientdet.configuration.hyperparameters import height_and_width
 from efficientdet.evaluation.evaluate import EvaluationConfig, check_categories, detect_all, evaluate_checkpoint, read_evaluator
 from efficientdet.export.saved_model import export_saved_model, load_saved_model
-from efficientdet.families.efficientdet.hyperparameters import height_and_width, hyperparameters_of
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.predict import build_predict
 from model.detector import named_variables

@@ -13,7 +13,7 @@ from efficientdet.checkpoints.checkpoint import checkpoint_prefix, read_arrays
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.export import saved_model as export
-from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training import guards
 from efficientdet.training import start as training_start
 from efficientdet.training.loop import train

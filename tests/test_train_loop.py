@@ -26,7 +26,7 @@ from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.export.saved_model import load_saved_model
-from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.machine.distributed import World
 from efficientdet.observing.journal import Journal

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from miniature import miniature_detector
 
-from efficientdet.families.efficientdet.hyperparameters import hyperparameters_of
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training.optimizer import build_optimizer, inner_optimizer
 from efficientdet.training.step import build_train_step
 from efficientdet.training.weight_average import WeightAverage

@@ -12,13 +12,8 @@ import numpy as np
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.restore import Restored, restore_detector
-from efficientdet.families.efficientdet.build import build_detector
-from efficientdet.families.efficientdet.hyperparameters import (
-    Hyperparameters,
-    height_and_width,
-    hyperparameters_of,
-    with_overrides,
-)
+from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.machine.device import backend_name
 from efficientdet.machine.runtime import Runtime, start_runtime
 from model.detector import named_variables
@@ -83,7 +78,7 @@ def summary(restored: Restored) -> dict[str, str]:
     network = restored.detector.network
     trainable = sum(math.prod(variable.shape) for variable in network.trainable_variables)
     total = sum(math.prod(variable.shape) for variable in named_variables(network).values())
-    height, width = height_and_width(restored.hparams.image_size)
+    height, width = restored.hparams.input_size
     return {
         "model": restored.hparams.name,
         "input": f"{height} x {width} pixels (height x width)",
@@ -127,7 +122,7 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     from efficientdet.inference.image_files import read_image
 
     restored, runtime = open_model(config)
-    height, width = height_and_width(restored.hparams.image_size)
+    height, width = restored.hparams.input_size
     noise = np.random.default_rng(0).integers(0, 256, (height * 3 // 4, width * 5 // 4, 3), np.uint8)
     image = read_image(input_image) if input_image else noise
     export_saved_model(restored.detector, folder, description=restored.description)

@@ -309,11 +309,11 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
 
 def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:
     from efficientdet.export.saved_model import load_saved_model
-    from efficientdet.families.efficientdet.hyperparameters import height_and_width, hyperparameters_of
+    from efficientdet.families.registry import hyperparameters_of
 
     start_runtime(precision=model.precision, amp=model.amp, use_xla=model.use_xla)
     signature, description = load_saved_model(config.saved_model_dir)
-    size = height_and_width(hyperparameters_of(description.model_name, description.hparams).image_size)
+    size = hyperparameters_of(description.model_name, description.hparams).input_size
     images = Images(read_image(config.input_image) if config.input_image else None, size=size,
                     batch_size=config.batch_size)
 

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.weights import load_weights, read_source
-from efficientdet.families.efficientdet.build import build_detector
-from efficientdet.families.efficientdet.hyperparameter_limits import stated_classes
-from efficientdet.families.efficientdet.hyperparameters import Hyperparameters, hyperparameters_of, with_overrides
-from efficientdet.families.efficientdet.presets import PRESETS
-from model.dense_detector import DenseDetector
+from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.configuration.limits import stated_classes
+from efficientdet.families.registry import build_detector, family_of, hyperparameters_of, model_names
+from model.detector import Detector
 from object_detection.errors import InputError
 
 
@@ -17,7 +16,7 @@ from object_detection.errors import InputError
 class Restored:
     """A detector with weights, and what it was made from."""
 
-    detector: DenseDetector
+    detector: Detector
     hparams: Hyperparameters
     class_names: ClassNames
     description: Description
@@ -35,7 +34,7 @@ def restore_detector(
     """
     source = read_source(ckpt_path)
     stated = source.description.model_name if source.description else None
-    if stated not in PRESETS:
+    if stated not in model_names():
         stated = None  # once a label could be stored in its place
     if model_name_given and stated not in (None, model_name):
         raise InputError(f"{source.prefix}: holds {stated}; --model_name={model_name} asked for another")
@@ -44,9 +43,10 @@ def restore_detector(
                          f"{', '.join(class_names.names[:6])}")
     names = source.class_names or class_names or COCO_2017
     stated_classes(overrides.get("num_classes"), names)
-    hparams = with_overrides(hyperparameters_of(stated or model_name, source.conventions), overrides)
+    family = family_of(stated or model_name)
+    hparams = with_overrides(hyperparameters_of(stated or model_name, source.conventions(family)), overrides)
     detector = build_detector(hparams, num_classes=len(names), precision=precision)
-    load_weights(detector.network, source, class_names=names, averaged=averaged)
+    load_weights(detector.network, source, family=family, class_names=names, averaged=averaged)
     description = Description(
         model_name=hparams.model_name, hparams=hparams.to_dict(), categories=names.to_categories(),
         weights="averaged" if averaged else "raw",

@@ -6,12 +6,9 @@ from absl import flags
 
 from efficientdet.configuration.flag_values import RANGES, refusal
 from efficientdet.configuration.former_flags import ALIASES, GONE
-from efficientdet.families.efficientdet.hyperparameters import (
-    Hyperparameters,
-    hyperparameters_of,
-    parse_overrides,
-    with_overrides,
-)
+from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.families.registry import hyperparameters_of, model_names
 from efficientdet.inference.image_files import find_images
 from object_detection.errors import InputError
 
@@ -21,7 +18,7 @@ DEFAULT_MODEL = "efficientdet-d0"
 
 def define_model_flags() -> None:
     """--model_name and --hparams."""
-    flags.DEFINE_string("model_name", DEFAULT_MODEL, "efficientdet-d0 to efficientdet-d7x.")
+    flags.DEFINE_string("model_name", DEFAULT_MODEL, f"One of {', '.join(model_names())}.")
     flags.DEFINE_string("hparams", "", "Hyperparameters: key=value items with commas between, or a .yaml file.")
 
 

@@ -9,8 +9,8 @@ from dataset.class_names import ClassNames, class_names_of_records, read_class_n
 from dataset.records.record_files import expand_glob
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.configuration.flag_values import check_numbers
-from efficientdet.families.efficientdet.hyperparameter_limits import stated_classes
-from efficientdet.families.efficientdet.hyperparameters import Hyperparameters
+from efficientdet.configuration.hyperparameters import Hyperparameters
+from efficientdet.configuration.limits import stated_classes
 from efficientdet.observing.loggers import check_logger_names
 from object_detection.errors import InputError
 

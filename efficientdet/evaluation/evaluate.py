@@ -12,7 +12,6 @@ from dataset.class_names import ClassNames
 from dataset.input.pipeline import InputConfig, evaluation_dataset, ground_truth_of_records
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.restore import restore_detector
-from efficientdet.families.efficientdet.hyperparameters import height_and_width
 from efficientdet.inference.predict import Predict, build_predict
 from efficientdet.machine.distributed import World, join_world
 from efficientdet.machine.runtime import start_runtime
@@ -57,7 +56,7 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     index = index_records(config.records)
     evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None
     inputs = InputConfig(
-        image_size=height_and_width(restored.hparams.image_size), batch_size=config.batch_size,
+        image_size=restored.hparams.input_size, batch_size=config.batch_size,
         category_ids=restored.class_names.category_ids,
         max_instances_per_image=restored.hparams.max_instances_per_image, num_threads=config.num_threads)
     predict = build_predict(restored.detector, compiled=runtime.use_xla, runtime=config.runtime, int8_images=config.int8_images)

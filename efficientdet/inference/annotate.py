@@ -11,7 +11,6 @@ import numpy as np
 from dataset.class_names import ClassNames
 from dataset.input.transforms import letterbox
 from efficientdet.checkpoints.restore import Restored, restore_detector
-from efficientdet.families.efficientdet.hyperparameters import height_and_width
 from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
 from efficientdet.inference.image_files import (
     StoredImage,
@@ -147,7 +146,7 @@ def detect_with_checkpoint(
     restored: Restored, *, batch_size: int, compiled: bool, runtime: str = "keras", int8_images: tuple[str, ...] = ()
 ) -> tuple[Detect, ClassNames]:
     predict = build_predict(restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images)
-    size = height_and_width(restored.hparams.image_size)
+    size = restored.hparams.input_size
     category_ids = np.asarray(restored.class_names.category_ids, np.int64)
 
     def detect(images):

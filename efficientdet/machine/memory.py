@@ -4,19 +4,14 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from efficientdet.configuration.hyperparameters import Hyperparameters
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.families.efficientdet.hyperparameters import Hyperparameters, height_and_width
+from efficientdet.families.registry import family_of
 from efficientdet.machine.device import peak_device_memory, total_device_memory, total_host_memory
 from efficientdet.machine.distributed import World
 from efficientdet.machine.runtime import Runtime, accelerator_count
 from object_detection.errors import InputError
 
-# Numbers that the layers of a network put out for each pixel of its input, with 90 classes (test_memory.py counts them).
-_NUMBERS_PER_PIXEL = {
-    "efficientdet-d0": 599, "efficientdet-d1": 817, "efficientdet-d2": 886, "efficientdet-d3": 1210,
-    "efficientdet-d4": 1608, "efficientdet-d5": 2156, "efficientdet-d6": 2862, "efficientdet-d7": 2862,
-    "efficientdet-d7x": 3585,
-}
 _BYTES_PER_NUMBER = {"float32": 4, "mixed_float16": 2, "mixed_bfloat16": 2}
 # A training step holds all of them, and more. On a CPU 1.04 to 1.12 times (D0 in float32, peak memory of
 # `python benchmarks/training_step.py --steps=1 --size=S --batch_size=B`: 3031, 5511 and 9308 MiB at S=512, B=2, 6, 12; 3038 and
@@ -67,8 +62,8 @@ def available_memory(*, on_device: bool, local_ranks: int) -> Memory | None:
 
 def bytes_per_image(hparams: Hyperparameters, precision: str, *, share: float = _OF_TRAINING) -> float:
     """Of memory, while a batch is worked on."""
-    height, width = height_and_width(hparams.image_size)
-    numbers = _NUMBERS_PER_PIXEL[hparams.model_name]
+    height, width = hparams.input_size
+    numbers = family_of(hparams.model_name).numbers_per_pixel(hparams)
     return share * numbers * height * width * _BYTES_PER_NUMBER[precision]
 
 
@@ -90,7 +85,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def out_of_memory(config: TrainingConfig, runtime: Runtime, *, local_ranks: int) -> InputError:
     """One line with the largest batch that should fit."""
-    height, width = height_and_width(config.hparams.image_size)
+    height, width = config.hparams.input_size
     memory = available_memory(on_device=accelerator_count() > 0, local_ranks=local_ranks)
     usable = peak_device_memory() or (memory.usable if memory else 0)  # what it got is less than all, where others are there
     fitting = int((usable - _BESIDE_IMAGES) / bytes_per_image(config.hparams, runtime.precision))

@@ -7,16 +7,13 @@ from typing import Any
 
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix, prefixes, writing_order
 from efficientdet.checkpoints.description import read_description
-from efficientdet.checkpoints.weights import read_source, stored_conventions
+from efficientdet.checkpoints.weights import read_source
+from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.configuration.limits import stated_classes
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.families.efficientdet.hyperparameter_limits import stated_classes
-from efficientdet.families.efficientdet.hyperparameters import Hyperparameters, normalised_aspect_ratios, with_overrides
-from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
+from efficientdet.families.registry import family_of
 from efficientdet.training.start import is_checkpoint
 from object_detection.errors import InputError
-
-CONVENTIONS = (*NVIDIA_CONVENTIONS, "anchor_scale", "act_type", "conv_after_downsample")  # no shape of a weight tells them
-_OF_BACKBONES = ("normalisations", "act_type")
 
 
 def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]:
@@ -40,19 +37,21 @@ def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, l
 
 def _conventions_of_start(config: TrainingConfig) -> tuple[str, dict[str, Any]]:
     """The checkpoint's prefix, and those of its hyperparameters that are conventions."""
+    family = family_of(config.hparams.model_name)
     if resumed := _resumed(config):
-        return resumed[0], _only(resumed[1], CONVENTIONS)
+        return resumed[0], _only(family.stored_conventions(resumed[1]), family.conventions)
     if config.pretrained_ckpt:
         source = read_source(config.pretrained_ckpt)
-        return source.prefix, _only(source.conventions, CONVENTIONS)
+        return source.prefix, _only(source.conventions(family), family.conventions)
     if is_checkpoint(config.backbone_init):
         source = read_source(config.backbone_init)
-        return source.prefix, _only(source.conventions, _OF_BACKBONES)
+        return source.prefix, _only(source.conventions(family), family.backbone_conventions)
     return "", {}
 
 
 def _resumed(config: TrainingConfig) -> tuple[str, dict[str, Any]] | None:
-    """Of the newest checkpoint in model_dir whose description can be read; all there are of one training."""
+    """Prefix and hyperparameters of the newest checkpoint in model_dir whose description can be read; all there are of one
+    training."""
     if config.benchmark or config.resume == "never":
         return None
     if config.resume != "auto":
@@ -65,7 +64,7 @@ def _resumed(config: TrainingConfig) -> tuple[str, dict[str, Any]] | None:
         except InputError:
             continue  # torn; reading it as a checkpoint will say so
         if description is not None:
-            return prefix, stored_conventions(description)
+            return prefix, description.hparams
     return None
 
 
@@ -74,12 +73,7 @@ def _only(hparams: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _differences(one: Hyperparameters, other: Hyperparameters, keys: Iterable[str]) -> list[str]:
-    return [key for key in keys if _value(one, key) != _value(other, key)]
-
-
-def _value(hparams: Hyperparameters, key: str) -> Any:
-    value = getattr(hparams, key)
-    return normalised_aspect_ratios(value) if key == "aspect_ratios" else value
+    return [key for key in keys if one.comparable(key) != other.comparable(key)]
 
 
 def _shown(hparams: Hyperparameters, keys: Iterable[str]) -> str:

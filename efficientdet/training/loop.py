@@ -22,7 +22,6 @@ from dataset.records.verify import verify_records
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.families.efficientdet.hyperparameters import height_and_width
 from efficientdet.inference.predict import build_predict
 from efficientdet.machine.device import device_name
 from efficientdet.machine.distributed import World, join_world
@@ -193,7 +192,7 @@ class _Training:
         """What a reader of the log or the report should know of this run."""
         config = self.config
         return {
-            "model": config.hparams.name, "image_size": height_and_width(config.hparams.image_size),
+            "model": config.hparams.name, "image_size": config.hparams.input_size,
             "classes": len(config.class_names), "trainable_parameters": trainable_parameters(self.state),
             "records": len(self.index), "batch_size": config.batch_size, "accumulate_steps": config.accumulate_steps,
             "ranks": self.world.size, "steps_per_epoch": self.steps_per_epoch, "epochs": config.last_epoch,
@@ -216,7 +215,7 @@ class _Training:
         spare = 2 if accelerator_count() > 0 and self.config.set_num_threads else 0
         threads = max(2, cores - spare) if spare or self.world.local_size > 1 else 0
         return InputConfig(
-            image_size=height_and_width(hparams.image_size), batch_size=batch_size,
+            image_size=hparams.input_size, batch_size=batch_size,
             category_ids=self.config.class_names.category_ids,
             max_instances_per_image=hparams.max_instances_per_image, seed=self.config.seed,
             jitter_min=hparams.jitter_min, jitter_max=hparams.jitter_max,
@@ -398,7 +397,7 @@ class _Training:
 
     def _calibrate(self) -> None:
         """Once after a step, before anything measures or writes the averaged weights."""
-        config, size = self.config, height_and_width(self.config.hparams.image_size)
+        config, size = self.config, self.config.hparams.input_size
         images, asked_for = config.calibration_images, config.calibration_images is not None
         if not asked_for:
             images = min(IMAGES, len(self.index)) if config.batch_size < SMALL_BATCH else 0

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from efficientdet.families.efficientdet.hyperparameters import Hyperparameters
+from efficientdet.configuration.hyperparameters import OptimizerHyperparameters
 from efficientdet.training.packing import Packing
 
 
@@ -34,7 +34,7 @@ class ClippedSGD(keras.optimizers.SGD):
         self.iterations.assign_add(1)
 
 
-def build_optimizer(hparams: Hyperparameters, *, precision: str) -> keras.optimizers.Optimizer:
+def build_optimizer(hparams: OptimizerHyperparameters, *, precision: str) -> keras.optimizers.Optimizer:
     """The optimizer; with dynamic loss scaling under mixed_float16. Its learning rate is set every step."""
     sgd = ClippedSGD(learning_rate=0.0, momentum=hparams.momentum, clip_gradients_norm=hparams.clip_gradients_norm)
     if precision != "mixed_float16":

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
 from efficientdet.checkpoints.weights import Source, load_backbone, load_what_fits, read_source
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
-from efficientdet.families.efficientdet.build import build_detector
+from efficientdet.families.registry import build_detector, family_of
 from efficientdet.machine.distributed import World
 from efficientdet.training.optimizer import build_optimizer
 from efficientdet.training.state import TrainingState
 from efficientdet.training.weight_average import WeightAverage
-from model.dense_detector import DenseDetector
-from model.detector import named_variables
+from model.detector import Detector, named_variables
 from object_detection.errors import InputError
 
 Say = Callable[[str], None]
@@ -21,14 +20,14 @@ Say = Callable[[str], None]
 
 def initial_state(config: TrainingConfig, *, precision: str, world: World, say: Say) -> TrainingState:
     """Detector, optimizer and average before the first step."""
-    init = config.backbone_init
+    init, family = config.backbone_init, family_of(config.hparams.model_name)
     detector = build_detector(config.hparams, num_classes=len(config.class_names), precision=precision,
                               backbone_weights=None if is_checkpoint(init) else init)
     if is_checkpoint(init):
-        _say_all(say, load_backbone(detector.network, read_source(init)))
+        _say_all(say, load_backbone(detector.network, read_source(init), family=family))
     if config.pretrained_ckpt:
         source = read_source(config.pretrained_ckpt)
-        _say_all(say, load_what_fits(detector.network, source, class_names=config.class_names))
+        _say_all(say, load_what_fits(detector.network, source, family=family, class_names=config.class_names))
     if expression := config.hparams.var_freeze_expr:
         _freeze(detector, expression, say=say)
     decay = config.hparams.moving_average_decay
@@ -99,7 +98,7 @@ def _newest(store: CheckpointStore, *, say: Say) -> Source | None:
     return None
 
 
-def _freeze(detector: DenseDetector, expression: str, *, say: Say) -> None:
+def _freeze(detector: Detector, expression: str, *, say: Say) -> None:
     """Weights whose name begins with the expression are neither trained nor decayed."""
     variables = named_variables(detector.network)
     frozen = [variable for name, variable in variables.items() if variable.trainable and re.match(expression, name)]

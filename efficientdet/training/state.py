@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 import keras
 import numpy as np
 
+from efficientdet.checkpoints.arrays import AVERAGE_SUFFIX
 from efficientdet.checkpoints.description import Description
 from efficientdet.machine.distributed import World, average_over_ranks, is_batch_statistic
 from efficientdet.training.optimizer import ClippedSGD, inner_optimizer
 from efficientdet.training.weight_average import WeightAverage
 from model.dense_detector import DenseDetector
 from model.detector import SEED_STATE, named_variables
-from model.import_weights import AVERAGE_SUFFIX
 from object_detection.errors import InputError
 
 _MOMENTUM_SUFFIX = "/Momentum"

@@ -1,7 +1,10 @@
 """From hyperparameters to a detector: the one place that knows which of them goes where."""
 
-from efficientdet.families.efficientdet.hyperparameter_limits import ACTIVATIONS
-from efficientdet.families.efficientdet.hyperparameters import Hyperparameters, height_and_width, normalised_aspect_ratios
+from efficientdet.families.efficientdet.hyperparameters import (
+    ACTIVATIONS,
+    EfficientDetHyperparameters,
+    normalised_aspect_ratios,
+)
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
@@ -12,7 +15,7 @@ from object_detection.suppression import SuppressionConfig
 
 
 def build_detector(
-    hparams: Hyperparameters, *, num_classes: int, precision: str = "float32", backbone_weights: str | None = None
+    hparams: EfficientDetHyperparameters, *, num_classes: int, precision: str = "float32", backbone_weights: str | None = None
 ) -> DenseDetector:
     """A detector with random weights, or with a backbone of `backbone_weights` (see `build_backbone`)."""
     network = build_efficientdet(network_config(hparams, num_classes=num_classes), precision=precision,
@@ -24,12 +27,12 @@ def build_detector(
     return DenseDetector(network, detector_config(hparams))
 
 
-def network_config(hparams: Hyperparameters, *, num_classes: int) -> EfficientDetConfig:
+def network_config(hparams: EfficientDetHyperparameters, *, num_classes: int) -> EfficientDetConfig:
     """The part that shapes the network."""
     activation = ACTIVATIONS[hparams.act_type]
     return EfficientDetConfig(
         backbone=hparams.backbone_name,
-        image_size=height_and_width(hparams.image_size),
+        image_size=hparams.input_size,
         num_classes=num_classes,
         bifpn=BifpnConfig(
             filters=hparams.fpn_num_filters, cells=hparams.fpn_cell_repeats, min_level=hparams.min_level,
@@ -44,21 +47,21 @@ def network_config(hparams: Hyperparameters, *, num_classes: int) -> EfficientDe
     )
 
 
-def detector_config(hparams: Hyperparameters) -> DenseDetectorConfig:
+def detector_config(hparams: EfficientDetHyperparameters) -> DenseDetectorConfig:
     """The part that says how the network's outputs are trained and read."""
     return DenseDetectorConfig(
-        image_size=height_and_width(hparams.image_size),
+        image_size=hparams.input_size,
         anchors=anchor_config(hparams),
         losses=LossConfig(
             alpha=hparams.alpha, gamma=hparams.gamma, label_smoothing=hparams.label_smoothing, delta=hparams.delta,
             box_loss_weight=hparams.box_loss_weight, iou_loss_type=hparams.iou_loss_type,
-            iou_loss_weight=hparams.iou_loss_weight, weight_decay=hparams.weight_decay),
+            iou_loss_weight=hparams.iou_loss_weight, weight_decay=hparams.decays_in_loss),
         suppression=suppression_config(hparams),
         normalisations=hparams.normalisations,
     )
 
 
-def suppression_config(hparams: Hyperparameters) -> SuppressionConfig:
+def suppression_config(hparams: EfficientDetHyperparameters) -> SuppressionConfig:
     """The reference's `nms_configs`, whose None means its own default, as does a threshold of 0 of soft suppression."""
     nms = hparams.nms_configs
     unset = nms.score_thresh is None or (nms.method == "gaussian" and nms.score_thresh == 0)
@@ -69,7 +72,7 @@ def suppression_config(hparams: Hyperparameters) -> SuppressionConfig:
         sigma=0.5 if nms.sigma is None else nms.sigma)
 
 
-def anchor_config(hparams: Hyperparameters) -> AnchorConfig:
+def anchor_config(hparams: EfficientDetHyperparameters) -> AnchorConfig:
     """The anchors."""
     return AnchorConfig(min_level=hparams.min_level, max_level=hparams.max_level, num_scales=hparams.num_scales,
                         aspect_ratios=normalised_aspect_ratios(hparams.aspect_ratios), anchor_scale=hparams.anchor_scale)

@@ -1,7 +1,5 @@
 """The published models: what `--model_name` stands for (Tan et al. 2020, table 1; numbers of google/automl)."""
 
-from object_detection.errors import InputError
-
 BACKBONES = tuple(f"efficientnet-b{number}" for number in range(8))
 
 
@@ -24,15 +22,15 @@ PRESETS = {
     "efficientdet-d7x": _preset(7, 1536, 384, 8, 5, fpn_weight_method="sum", max_level=8),
 }
 
+# Numbers that the layers of a network put out for each pixel of its input, with 90 classes (test_memory.py counts them).
+NUMBERS_PER_PIXEL = {
+    "efficientdet-d0": 599, "efficientdet-d1": 817, "efficientdet-d2": 886, "efficientdet-d3": 1210,
+    "efficientdet-d4": 1608, "efficientdet-d5": 2156, "efficientdet-d6": 2862, "efficientdet-d7": 2862,
+    "efficientdet-d7x": 3585,
+}
+
 # How NVIDIA's networks were trained, where that differs; an imported checkpoint of theirs must be read so.
 NVIDIA_CONVENTIONS = {
     "aspect_ratios": ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), "normalisations": 2, "fusion_relu": False,
     "half_pixel_upsampling": True,
 }
-
-
-def preset(model_name: str) -> dict:
-    """Hyperparameters of a model; raises InputError with the valid names."""
-    if model_name not in PRESETS:
-        raise InputError(f"--model_name={model_name}: wanted one of {', '.join(PRESETS)}")
-    return PRESETS[model_name]

@@ -1,20 +1,8 @@
 """Keys of the reference's configuration, NVIDIA's and google/automl's, that are none here: why, and when that matters."""
 
-import math
-from typing import Any, NamedTuple
-
-from object_detection.errors import InputError
-
-
-class Gone(NamedTuple):
-    """A key that is no more."""
-
-    reason: str
-    idle: tuple = (None,)  # values that ask for nothing else than what is done here, the reference's defaults among them
-
+from efficientdet.configuration.gone_keys import Gone
 
 _NOTHING_DONE = "it never did anything"
-_ONE_SCHEDULE = "the schedule is always the cosine"
 _PIXELS = tuple(255 * value for value in (0.485, 0.456, 0.406)), tuple(255 * value for value in (0.229, 0.224, 0.225))
 
 GONE = {
@@ -25,7 +13,6 @@ GONE = {
     "data_format": Gone("images are always channels last; XLA chooses its own layout", ("channels_last", None)),
     "dataset_type": Gone("records are TFRecords"),
     "drop_remainder": Gone("every training batch is full, the last evaluation batch is filled up", (True,)),
-    "first_lr_drop_epoch": Gone(_ONE_SCHEDULE, (200, None)),
     "fpn_config": Gone("the pyramid is the BiFPN"),
     "fpn_name": Gone("the pyramid is the BiFPN", (None, "bifpn", "bifpn_dyn")),
     "grad_checkpoint": Gone(_NOTHING_DONE, (False, None)),
@@ -33,20 +20,18 @@ GONE = {
     "heads": Gone("there is no segmentation head", (("object_detection",), "object_detection", None)),
     "img_summary_steps": Gone(_NOTHING_DONE),
     "label_map": Gone("class names travel with the records"),
-    "lr_decay_method": Gone(_ONE_SCHEDULE, ("cosine", None)),
     "map_freq": Gone("use --eval_period", (5, None)),
     "mean_rgb": Gone("images are normalised with ImageNet's mean and deviation", (_PIXELS[0], None)),
     "mixed_precision": Gone("use --precision", (False, None)),
     "mixed_precision_on_inputs": Gone(_NOTHING_DONE, (False, None)),
     "model_optimizations": Gone("there is no pruning", ({}, None)),
     "nms_configs.pyfunc": Gone("there is one suppression, on the device", (True, False, None)),
-    "poly_lr_power": Gone(_ONE_SCHEDULE, (0.9, None)),
+    "poly_lr_power": Gone("no schedule is a polynomial", (0.9, None)),
     "positives_momentum": Gone("positives are counted in the batch"),
     "regenerate_source_id": Gone("a record without a number gets one from its bytes anyway", (False, None)),
     "sample_image": Gone("use infer.py"),
     "save_freq": Gone("use --checkpoint_period and --checkpoint_steps", ("epoch", None)),
     "scale_range": Gone("images are normalised with ImageNet's mean and deviation", (False, None)),
-    "second_lr_drop_epoch": Gone(_ONE_SCHEDULE, (250, None)),
     "seg_num_classes": Gone("there is no segmentation head", (3, None)),
     "shuffle_buffer": Gone("every epoch is a permutation of all records", (5000, None)),
     "skip_crowd_during_training": Gone("crowds are never objects to learn", (True,)),
@@ -58,20 +43,3 @@ GONE = {
     "use_keras_model": Gone("there is no other", (True,)),
     "verbose": Gone("progress is shown where someone looks", (1, None)),
 }
-
-
-def is_gone(key: str, value: Any) -> bool:
-    """Whether a key is none here and its value asks for nothing that is not done; raises InputError where it does ask."""
-    if key not in GONE:
-        return False
-    if not any(_same(value, idle) for idle in GONE[key].idle):
-        raise InputError(f"hparam {key} is gone: {GONE[key].reason}; it was given as {value!r}")
-    return True
-
-
-def _same(value: Any, idle: Any) -> bool:
-    if isinstance(value, list | tuple) and isinstance(idle, tuple):
-        return len(value) == len(idle) and all(map(_same, value, idle))
-    if isinstance(idle, float) and isinstance(value, int | float):
-        return math.isclose(value, idle, rel_tol=1e-5)
-    return isinstance(value, bool) == isinstance(idle, bool) and value == idle

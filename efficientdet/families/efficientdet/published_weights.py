@@ -9,46 +9,12 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from object_detection.errors import InputError
+from efficientdet.checkpoints.arrays import is_of_model
 
-AVERAGE_SUFFIX = "/ExponentialMovingAverage"
-_OBJECT_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_NO_MODEL_TENSOR = re.compile(
-    r"global_step|save_counter|_CHECKPOINTABLE_OBJECT_GRAPH|.*/Momentum|optimizer/.*|save_counter/.*|.*/\.OPTIMIZER_SLOT/.*"
-    r"|run/.*")  # run/: what only a training that goes on needs
-
-
-def is_object_based(names: Iterable[str]) -> bool:
-    """Whether a checkpoint with these tensor names is a TensorFlow 2 object checkpoint."""
-    return _OBJECT_GRAPH in names
-
-
-def model_arrays(arrays: Mapping[str, np.ndarray], *, averaged: bool = True) -> dict[str, np.ndarray]:
-    """The model's tensors of a name-based checkpoint, averaged or raw, without the optimizer's.
-
-    A tensor without an average (a checkpoint that holds one kind only) is taken as it is.
-    """
-    raw = {name: array for name, array in arrays.items()
-           if not name.endswith(AVERAGE_SUFFIX) and not _NO_MODEL_TENSOR.fullmatch(name)}
-    if not averaged:
-        return raw
-    averages = {name.removesuffix(AVERAGE_SUFFIX): array for name, array in arrays.items()
-                if name.endswith(AVERAGE_SUFFIX) and not _NO_MODEL_TENSOR.fullmatch(name)}
-    return {**raw, **averages}
-
-
-def check_against(
-    arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], *, source: str
-) -> None:
-    """Raises InputError naming tensors of the model that are missing, unexpected or of another shape."""
-    problems = [f"{name} is missing" for name in shapes if name not in arrays]
-    problems += [f"{name} is unexpected" for name in arrays if name not in shapes]
-    problems += [f"{name} has shape {tuple(arrays[name].shape)}, wanted {tuple(shape)}" for name, shape in shapes.items()
-                 if name in arrays and tuple(arrays[name].shape) != tuple(shape)]
-    if problems:
-        more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise InputError(f"{source}: {'; '.join(problems[:5])}{more}")
+OBJECT_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+CLASS_PREDICTOR = "class_net/class-predict/"
+_CUT_BY_CLASS = re.compile(r"class_net/class-predict/(pointwise_kernel|kernel|bias)")
+_CLASS_BIAS, _BOX_BIAS = "class_net/class-predict/bias", "box_net/box-predict/bias"
 
 
 def from_nvidia(arrays: Mapping[str, np.ndarray], names: Iterable[str], *, min_level: int = 3) -> dict[str, np.ndarray]:
@@ -59,8 +25,7 @@ def from_nvidia(arrays: Mapping[str, np.ndarray], names: Iterable[str], *, min_l
     counterpart keeps its own name, for `check_against` to report.
     """
     ours = {theirs: name for name, theirs in _nvidia_names(names, min_level=min_level).items()}
-    model = {name.removesuffix(_OBJECT_SUFFIX): array for name, array in arrays.items()
-             if not _NO_MODEL_TENSOR.fullmatch(name)}
+    model = {name.removesuffix(OBJECT_SUFFIX): array for name, array in arrays.items() if is_of_model(name)}
     return {ours.get(name, name): array for name, array in model.items()}
 
 
@@ -93,3 +58,28 @@ def _nvidia_head_name(name: str, *, min_level: int) -> str:
     if normalised := re.fullmatch(rf"{kind}-(\d+)-bn-(\d+)", layer):
         return f"{net}/bns/{normalised[1]}/{int(normalised[2]) - min_level}/{role}"
     return f"{net}/conv_ops/{layer.removeprefix(kind + '-')}/{role}"
+
+
+def count_classes(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+    """For how many classes the class predictor among the arrays is; None where it does not fit the network's anchors."""
+    bias = arrays.get(_CLASS_BIAS)
+    if bias is None or len(bias) % _anchors_per_cell(shapes):
+        return None
+    return len(bias) // _anchors_per_cell(shapes)
+
+
+def with_class_rows(
+    arrays: Mapping[str, np.ndarray], rows: list[int], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, np.ndarray]:
+    """The same with the class predictor's last axis (anchor-major, then class) cut down to these classes."""
+    cut, num_anchors = dict(arrays), _anchors_per_cell(shapes)
+    for name, array in arrays.items():
+        if _CUT_BY_CLASS.fullmatch(name) and array.shape[-1] % num_anchors == 0:
+            by_class = array.reshape(*array.shape[:-1], num_anchors, -1)
+            if max(rows) < by_class.shape[-1]:
+                cut[name] = by_class[..., rows].reshape(*array.shape[:-1], -1)
+    return cut
+
+
+def _anchors_per_cell(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    return shapes[_BOX_BIAS][0] // 4

@@ -1,0 +1,76 @@
+"""EfficientDet D0 to D7x (Tan et al. 2020), as google/automl's and NVIDIA's programs train it."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from efficientdet.checkpoints.arrays import is_object_based
+from efficientdet.families.efficientdet import published_weights
+from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
+from efficientdet.families.efficientdet.presets import NUMBERS_PER_PIXEL, NVIDIA_CONVENTIONS, PRESETS
+from efficientdet.families.family import Arrays, Family
+
+if TYPE_CHECKING:
+    from model.dense_detector import DenseDetector
+
+
+class EfficientDetFamily(Family):
+    """See `Family`."""
+
+    name = "efficientdet"
+    hyperparameters = EfficientDetHyperparameters
+    presets = PRESETS
+    conventions = (*NVIDIA_CONVENTIONS, "anchor_scale", "act_type", "conv_after_downsample")
+    backbone_conventions = ("normalisations", "act_type")
+    coco_class_rows = (90, 91)
+
+    def build(self, hparams: EfficientDetHyperparameters, *, num_classes: int, precision: str = "float32",
+              backbone_weights: str | None = None) -> "DenseDetector":
+        """See `build_detector`."""
+        from efficientdet.families.efficientdet.build import build_detector
+
+        return build_detector(hparams, num_classes=num_classes, precision=precision, backbone_weights=backbone_weights)
+
+    def numbers_per_pixel(self, hparams: EfficientDetHyperparameters) -> float:
+        """Of the published network, whatever is changed in it."""
+        return NUMBERS_PER_PIXEL[hparams.model_name]
+
+    def stored_conventions(self, hparams: Mapping[str, Any]) -> dict[str, Any]:
+        """Those written before `half_pixel_upsampling` was known lack it: where all others are NVIDIA's, so is that one."""
+        stored = dict(hparams)
+        others = [key for key in NVIDIA_CONVENTIONS if key != "half_pixel_upsampling"]
+        as_json = [json.dumps([values.get(key) for key in others]) for values in (stored, NVIDIA_CONVENTIONS)]
+        if "half_pixel_upsampling" not in stored and as_json[0] == as_json[1]:
+            stored["half_pixel_upsampling"] = True
+        return stored
+
+    def imported_conventions(self, names: Iterable[str]) -> dict[str, Any]:
+        """NVIDIA's checkpoints are TensorFlow's object-based ones, google/automl's are not."""
+        return dict(NVIDIA_CONVENTIONS) if is_object_based(names) else {}
+
+    def named_arrays(self, arrays: Arrays, names: Iterable[str], *, averaged: bool) -> dict[str, np.ndarray]:
+        """NVIDIA's object-based ones translated; all others have our names."""
+        if is_object_based(arrays):
+            return published_weights.from_nvidia(arrays, names)
+        return super().named_arrays(arrays, names, averaged=averaged)
+
+    def is_class_predictor(self, name: str) -> bool:
+        """The last convolution of the class network."""
+        return name.startswith(published_weights.CLASS_PREDICTOR)
+
+    def is_backbone(self, name: str) -> bool:
+        """EfficientNet's, whose names begin with its own."""
+        return name.startswith("efficientnet-")
+
+    def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+        """See `published_weights.count_classes`."""
+        return published_weights.count_classes(arrays, shapes)
+
+    def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+        """See `published_weights.with_class_rows`."""
+        return published_weights.with_class_rows(arrays, rows, shapes)
+
+
+FAMILY = EfficientDetFamily()

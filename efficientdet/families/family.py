@@ -1,0 +1,67 @@
+"""What a family of detectors tells the program about itself. Free of Keras and TensorFlow until it builds one."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from efficientdet.checkpoints.arrays import model_arrays
+from efficientdet.configuration.hyperparameters import Hyperparameters
+
+if TYPE_CHECKING:
+    from model.detector import Detector
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Family:
+    """One family: its models, its hyperparameters, how a detector of it is built and its published weights are read.
+
+    A module `family` in a folder of efficientdet/families has one as FAMILY; another package offers one by an entry point of
+    the group `efficientdet.families`.
+    """
+
+    name: ClassVar[str]
+    hyperparameters: ClassVar[type[Hyperparameters]]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # model name -> the hyperparameters that make it
+    # Hyperparameters that weights mean something only with, and which no shape of a weight tells.
+    conventions: ClassVar[tuple[str, ...]] = ()
+    backbone_conventions: ClassVar[tuple[str, ...]] = ()  # those of them that the backbone alone asks for
+    coco_class_rows: ClassVar[tuple[int, ...]] = ()  # class rows of COCO checkpoints whose row is category id - 1
+
+    def build(self, hparams: Hyperparameters, *, num_classes: int, precision: str = "float32",
+              backbone_weights: str | None = None) -> "Detector":
+        """A detector with random weights, or with a backbone of `backbone_weights`; the first that imports Keras."""
+        raise NotImplementedError
+
+    def numbers_per_pixel(self, hparams: Hyperparameters) -> float:
+        """How many numbers the network's layers put out for each pixel of its input: what memory is reckoned from."""
+        return 600.0  # EfficientDet-D0's and ResNet-50's, about
+
+    def stored_conventions(self, hparams: Mapping[str, Any]) -> dict[str, Any]:
+        """The hyperparameters beside a checkpoint of ours, with what older ones leave out."""
+        return dict(hparams)
+
+    def imported_conventions(self, names: Iterable[str]) -> dict[str, Any]:
+        """Hyperparameters of a checkpoint of another program, known from the names of its arrays."""
+        return {}
+
+    def named_arrays(self, arrays: Arrays, names: Iterable[str], *, averaged: bool) -> dict[str, np.ndarray]:
+        """A checkpoint's arrays of the model under our names, `names` in the order of the layers; averaged or raw ones."""
+        return model_arrays(arrays, averaged=averaged)
+
+    def is_class_predictor(self, name: str) -> bool:
+        """Whether a weight has a part for each class, and starts anew where the classes differ."""
+        return False
+
+    def is_backbone(self, name: str) -> bool:
+        """Whether --backbone_init brings this weight."""
+        return False
+
+    def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+        """For how many classes a checkpoint's predictor is; None where it does not tell. `shapes` are the network's."""
+        return None
+
+    def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+        """The same with the parts of these classes alone, in this order."""
+        return dict(arrays)
