@@ -46,7 +46,8 @@ def drawn_batch(size: int, batch_size: int, *, boxes: int, slots: int) -> Batch:
         objects=Objects(boxes=tensor(np.concatenate([corners, corners + sides], axis=-1)),
                         classes=tensor(random.integers(0, CLASSES, valid.shape).astype(np.int32)),
                         valid=tensor(valid), crowd=tensor(np.zeros(valid.shape, bool))),
-        image_ids=tensor(np.arange(batch_size, dtype=np.int32)), scales=tensor(np.ones((batch_size, 2), np.float32)))
+        image_ids=tensor(np.arange(batch_size, dtype=np.int32)), positions=tensor(np.arange(batch_size)),
+        scales=tensor(np.ones((batch_size, 2), np.float32)))
 
 
 def whole_step(detector: DenseDetector, hparams, *, together: int) -> Callable[[Batch], None]:

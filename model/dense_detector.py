@@ -1,4 +1,4 @@
-"""One-stage detectors: a network that speaks at every anchor, its losses and its reading."""
+"""One-stage detectors: a network with outputs at every anchor, its losses and its reading."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ from object_detection.box_coding import decode_boxes
 from object_detection.box_geometry import IOU_KINDS, generalised_iou
 from object_detection.errors import InputError
 from object_detection.losses import focal_loss, huber_loss
-from object_detection.structures import Batch, Detections, Objects, Targets, Tensor
+from object_detection.structures import Detections, Objects, Targets, Tensor
 from object_detection.suppression import SuppressionConfig, detections_from_outputs
 
 
@@ -55,38 +55,24 @@ class DenseDetectorConfig:
 class DenseDetector:
     """A `Detector` made of a network with outputs [B, A, K] and [B, A, 4] and the anchors they stand at."""
 
+    learns_from_outputs = False
+
     def __init__(self, network: keras.Model, config: DenseDetectorConfig):
         """Raises ValueError where network and anchors disagree in number."""
         self.network = network
         self.config = config
+        self.image_size = config.image_size
         self._grid = anchor_grid(config.anchors, config.image_size)
         self.anchors = self._grid.boxes
         if network.output_shape[1][1] != len(self.anchors):
-            raise ValueError(f"the network speaks at {network.output_shape[1][1]} anchors, the grid has {len(self.anchors)}")
+            raise ValueError(f"the network has outputs for {network.output_shape[1][1]} anchors, the grid has "
+                             f"{len(self.anchors)}")
         self._inference = folded(network)
-        self._detection_losses, self._normalise = self.detection_losses, self.normalise
+        self._loss_sums, self._normalise = self._sums_of_losses, self.normalise
         if tensorflow_cpu.applies():
-            self._detection_losses = tensorflow_cpu.in_one_pass(self.detection_losses)
+            self._loss_sums = tensorflow_cpu.in_one_pass(self._sums_of_losses)
             self._normalise = tensorflow_cpu.in_one_pass(self.normalise)
         self._decayed = [variable for name, variable in named_variables(network).items() if name.endswith("kernel")]
-
-    def assign(self, objects: Objects) -> Targets:
-        """Each anchor's class and box offsets."""
-        return assign_anchors(objects, self._grid)
-
-    def count_positives(self, targets: Targets) -> Tensor:
-        """How many anchors of the batch have an object."""
-        return ops.sum(ops.cast(targets.positive, "float32"))
-
-    def loss_terms(
-        self, batch: Batch, targets: Targets, normalizer: Tensor, *, training: bool = True
-    ) -> dict[str, Tensor]:
-        """`cls_loss`, `box_loss`, `box_iou_loss` if configured, and `reg_l2_loss`; `normalizer` is positives + 1."""
-        class_logits, box_deltas = self.outputs(batch.images, batch.sizes, training=training)
-        return {
-            **self._detection_losses(class_logits, box_deltas, targets, normalizer),
-            "reg_l2_loss": self._weight_decay(),
-        }
 
     def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
         """Class logits [B, A, K] and box deltas [B, A, 4], float32 whatever the precision."""
@@ -108,10 +94,33 @@ class DenseDetector:
             normalised = (normalised - mean) / stddev  # over the padding too, as its network does it
         return normalised
 
-    def detection_losses(
-        self, class_logits: Tensor, box_deltas: Tensor, targets: Targets, normalizer: Tensor
-    ) -> dict[str, Tensor]:
-        """The losses of given outputs, without weight decay."""
+    def targets(self, objects: Objects, outputs=None, seeds=None) -> Targets:
+        """Each anchor's class and box offsets; neither outputs nor chance play a part."""
+        return assign_anchors(objects, self._grid)
+
+    def counts(self, targets: Targets) -> dict[str, Tensor]:
+        """How many anchors of the batch have an object."""
+        return {"positives": ops.sum(ops.cast(targets.positive, "float32"))}
+
+    def normalisers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Positives and one more, so that a batch without any divides by something; four offsets make a box."""
+        normaliser = counts["positives"] + 1.0
+        return {"cls_loss": normaliser, "box_loss": 4.0 * normaliser, "box_iou_loss": 4.0 * normaliser}
+
+    def loss_sums(self, outputs: tuple[Tensor, Tensor], targets: Targets) -> dict[str, Tensor]:
+        """`cls_loss`, `box_loss` and, if configured, `box_iou_loss`."""
+        return self._loss_sums(*outputs, targets)
+
+    def regularisation(self) -> dict[str, Tensor]:
+        """weight_decay times half the squared norm of all trainable kernels; none of batch norm, bias, fusion."""
+        squares = [ops.sum(ops.square(ops.cast(kernel, "float32"))) for kernel in self._decayed if kernel.trainable]
+        return {"reg_l2_loss": 0.5 * self.config.losses.weight_decay * sum(squares, ops.convert_to_tensor(0.0))}
+
+    def detections(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections:
+        """In pixels of the network input, not clipped."""
+        return detections_from_outputs(*outputs, ops.convert_to_tensor(self.anchors), config=self.config.suppression)
+
+    def _sums_of_losses(self, class_logits: Tensor, box_deltas: Tensor, targets: Targets) -> dict[str, Tensor]:
         losses = self.config.losses
         learnt = ops.where(targets.positive, targets.classes, -1)[..., None]
         wanted = learnt == ops.arange(class_logits.shape[-1], dtype="int32")  # [B, A, K]
@@ -120,13 +129,13 @@ class DenseDetector:
                            label_smoothing=losses.label_smoothing)
         positive = ops.cast(targets.positive, "float32")
         huber = huber_loss(box_deltas - targets.box_deltas, delta=losses.delta) * positive[..., None]
-        terms = {
-            "cls_loss": ops.sum(ops.sum(focal, axis=-1) * counted) / normalizer,  # first over K: one pass of many threads
-            "box_loss": losses.box_loss_weight * ops.sum(huber) / (4.0 * normalizer),
+        sums = {
+            "cls_loss": ops.sum(ops.sum(focal, axis=-1) * counted),  # first over K: one pass of many threads
+            "box_loss": losses.box_loss_weight * ops.sum(huber),
         }
         if losses.iou_loss_type:
-            terms["box_iou_loss"] = losses.iou_loss_weight * self._iou_loss(box_deltas, targets) / (4.0 * normalizer)
-        return terms
+            sums["box_iou_loss"] = losses.iou_loss_weight * self._iou_loss(box_deltas, targets)
+        return sums
 
     def _iou_loss(self, box_deltas: Tensor, targets: Targets) -> Tensor:
         """Sum over positive anchors of 1 - IoU of the decoded boxes."""
@@ -135,14 +144,3 @@ class DenseDetector:
         predicted = decode_boxes(ops.where(targets.positive[..., None], box_deltas, 0.0), anchors)
         overlap = generalised_iou(predicted, decode_boxes(targets.box_deltas, anchors), kind=self.config.losses.iou_loss_type)
         return ops.sum(ops.where(targets.positive, 1.0 - overlap, 0.0))
-
-    def _weight_decay(self) -> Tensor:
-        """weight_decay times half the squared norm of all trainable kernels; none of batch norm, bias, fusion."""
-        squares = [ops.sum(ops.square(ops.cast(kernel, "float32"))) for kernel in self._decayed if kernel.trainable]
-        return 0.5 * self.config.losses.weight_decay * sum(squares, ops.convert_to_tensor(0.0))
-
-    def detect(self, images: Tensor, sizes: Tensor) -> Detections:
-        """Detections in pixels of the network input, not clipped."""
-        class_logits, box_deltas = self.outputs(images, sizes)
-        return detections_from_outputs(class_logits, box_deltas, ops.convert_to_tensor(self.anchors),
-                                       config=self.config.suppression)

@@ -1,28 +1,61 @@
 """The seam between a detector family and the program that trains, evaluates and exports it."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import keras
 
 from object_detection.structures import Batch, Detections, Objects, Tensor
 
+Outputs = Any  # tensors, or any nest of them, whose first axis is the image; float32
+Targets = Any  # as well
+
 
 class Detector(Protocol):
-    """What every family offers. Implementations are traceable: no Python branch on values."""
+    """What every family offers. Implementations are traceable: no Python branch on values.
+
+    A loss is a sum over the images of a batch, divided by a normaliser that is made of counts. Sums and counts are of the
+    batch at hand; whoever trains adds counts up over ranks and parts before they become normalisers, so that several
+    processes divide by the same numbers as one with all images.
+    """
 
     network: keras.Model
+    image_size: tuple[int, int]  # H, W of the network input
+    learns_from_outputs: bool  # whether targets depend on outputs: if not, counts are known before the forward pass
 
-    def assign(self, objects: Objects):
-        """Whatever `loss_terms` is to learn from, for a batch of ground truth; no gradient, no network."""
+    def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> Outputs:
+        """Of images [B, H, W, 3] uint8, of which `sizes` [B, 2] int32 (height, width) are image and the rest is padding."""
 
-    def count_positives(self, targets) -> Tensor:
-        """What the losses are divided by, scalar float32: known before the forward pass, so that ranks can sum it."""
+    def targets(self, objects: Objects, outputs: Outputs | None = None, seeds: Tensor | None = None) -> Targets:
+        """What is to be learnt, without gradient. Outputs where the family learns from them; seeds [B, 2] int32 for what is
+        drawn at random, (seed of the training, position of the image in it)."""
 
-    def loss_terms(self, batch: Batch, targets, normalizer: Tensor, *, training: bool = True) -> dict[str, Tensor]:
-        """Weighted scalar losses; their sum is minimised."""
+    def counts(self, targets: Targets) -> dict[str, Tensor]:
+        """Scalars, float32, by name; `positives` is what the guards and the log look at."""
 
-    def detect(self, images: Tensor, sizes: Tensor) -> Detections:
-        """Detections in pixels of the network input; images [B, H, W, 3] uint8, sizes [B, 2]."""
+    def loss_sums(self, outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
+        """Weighted losses by name, scalars float32, not divided."""
+
+    def normalisers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What each of the sums is divided by."""
+
+    def regularisation(self) -> dict[str, Tensor]:
+        """Losses of the weights by name, independent of the batch."""
+
+    def detections(self, outputs: Outputs, sizes: Tensor) -> Detections:
+        """In pixels of the network input, not clipped."""
+
+
+def losses(detector: Detector, outputs: Outputs, targets: Targets, counts: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The detection losses by name, each divided by its normaliser; their sum, with the regularisation, is minimised."""
+    sums, normalisers = detector.loss_sums(outputs, targets), detector.normalisers(counts)
+    return {name: value / normalisers[name] for name, value in sums.items()}
+
+
+def losses_of_batch(detector: Detector, batch: Batch, *, training: bool = True) -> dict[str, Tensor]:
+    """All losses of one batch by name, as one process takes them."""
+    outputs = detector.outputs(batch.images, batch.sizes, training=training)
+    targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None)
+    return {**losses(detector, outputs, targets, detector.counts(targets)), **detector.regularisation()}
 
 
 SEED_STATE = "seed_generator_state"  # Keras's name; its type differs from backend to backend

@@ -25,6 +25,7 @@ class Batch(NamedTuple):
     sizes: Tensor  # [B, 2] int32, height and width of the part that is image; the rest is padding
     objects: Objects
     image_ids: Tensor  # [B] int64
+    positions: Tensor  # [B] int64, in the endless stream of a training, or among the records of an evaluation
     scales: Tensor  # [B, 2] float32, original pixels per input pixel, y and x
 
 

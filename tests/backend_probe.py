@@ -18,7 +18,7 @@ from miniature import miniature_detector
 
 from model.bifpn import BifpnConfig
 from model.dense_detector import LossConfig
-from model.detector import named_variables
+from model.detector import losses, named_variables
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig
 from object_detection.anchor_grid import AnchorConfig, anchor_grid
@@ -69,7 +69,7 @@ def found_arrays(given) -> dict[str, np.ndarray]:
     found |= _named("assignment", _compiled(_assigned)(ops.convert_to_tensor(given["many"])))
     for method, per_class in (("hard", True), ("hard", False), ("gaussian", False)):
         found |= _named(f"{method}.{per_class}", _suppressed(logits, deltas, detector, method=method, per_class=per_class))
-    terms, gradients = _trained(detector, Batch(images, sizes, objects, None, None), targets)
+    terms, gradients = _trained(detector, Batch(images, sizes, objects, None, None, None), targets)
     found |= {f"losses.{name}": value for name, value in terms.items()}
     found |= {f"gradients.{i}": gradient for i, gradient in enumerate(gradients)}
     found |= dict(zip(("b0.logits", "b0.deltas"), _b0_outputs(detector.normalise(images, sizes), given), strict=True))
@@ -127,13 +127,16 @@ def _b0_outputs(images, given):
 
 def _trained(detector, batch, targets):
     """Loss terms in training and the gradient of every trainable weight."""
-    normalizer = detector.count_positives(targets) + 1.0
+    def loss_terms():
+        outputs = detector.outputs(batch.images, batch.sizes, training=True)
+        return {**losses(detector, outputs, targets, detector.counts(targets)), **detector.regularisation()}
+
     weights = detector.network.trainable_variables
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
-            terms = detector.loss_terms(batch, targets, normalizer)
+            terms = loss_terms()
             loss = sum(terms.values())
         return terms, tape.gradient(loss, [weight.value for weight in weights])
 
@@ -141,7 +144,7 @@ def _trained(detector, batch, targets):
 
     def loss_of(values):
         with keras.StatelessScope(state_mapping=list(zip(weights, values, strict=True))):
-            terms = detector.loss_terms(batch, targets, normalizer)
+            terms = loss_terms()
         return sum(terms.values()), terms
 
     values = [weight.value for weight in weights]

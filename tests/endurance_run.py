@@ -168,7 +168,7 @@ def kill_all(process: subprocess.Popen) -> None:
 
 
 def differences(found: Path, wanted: Path) -> list[str]:
-    """Of every number that two trainings leave: weights, momentum, averages, the best, the standing, measures, the export."""
+    """Of every number that two trainings leave: weights, momentum, averages, the best, progress, measures, the export."""
     def of(folder: Path) -> set[str]:
         bundles = {str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.index")}
         return {name for name in bundles if not name.startswith("ckpt-") or name == "ckpt-final"}

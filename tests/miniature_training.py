@@ -24,6 +24,7 @@ from efficientdet.checkpoints import restore
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training import loop as train_loop
+from efficientdet.training import run
 from efficientdet.training import start as training_start
 from object_detection.errors import InputError
 
@@ -51,9 +52,9 @@ def slow(save, seconds):
     return save_slowly
 
 
-def with_digest(run):
+def with_digest(train):
     def run_and_write(training):
-        numbers = run(training)
+        numbers, training = train(training), training._run
         arrays = training.state._own_arrays()
         digest = hashlib.sha256(b"".join(np.asarray(arrays[name]).tobytes() for name in sorted(arrays))).hexdigest()
         Path(training.config.model_dir, f"digest-{training.world.rank}.txt").write_text(digest)
@@ -65,9 +66,9 @@ def with_digest(run):
 def main():
     settings = json.loads(sys.argv[1])
     if accident := settings.pop("accident", None):
-        train_loop.training_dataset = with_accident(train_loop.training_dataset, *accident)
-    train_loop.CheckpointStore.save = slow(train_loop.CheckpointStore.save, settings.pop("slow_writing", 0))
-    train_loop._Training.run = with_digest(train_loop._Training.run)
+        run.training_dataset = with_accident(run.training_dataset, *accident)
+    run.CheckpointStore.save = slow(run.CheckpointStore.save, settings.pop("slow_writing", 0))
+    train_loop.Training.run = with_digest(train_loop.Training.run)
     training_start.build_detector = restore.build_detector = build_miniature
     if os.environ.get("HOROVOD_RANK") == str(settings.pop("without_folder", None)):
         settings["model_dir"] += "/elsewhere"

@@ -15,7 +15,7 @@ def batch_of(seed, count=4):
     images = random.integers(0, 60 * (seed + 1), (count, *detector_size, 3)).astype(np.uint8)
     sizes = np.tile(np.int32(detector_size), (count, 1))
     images, sizes = map(keras.ops.convert_to_tensor, (images, sizes))
-    return Batch(images=images, sizes=sizes, objects=None, image_ids=None, scales=None)
+    return Batch(images=images, sizes=sizes, objects=None, image_ids=None, positions=None, scales=None)
 
 
 def norms(detector):

@@ -125,7 +125,7 @@ def test_a_training_builds_says_and_stores_them(tmp_path, monkeypatch, capsys):
     """`train` up to the first step: what it would build, log and write beside its checkpoints."""
     drawn = draw_records(tmp_path / "drawn", images={"train": 2})
     begun = []
-    monkeypatch.setattr(train_loop._Training, "run", lambda training: begun.append(training) or {})
+    monkeypatch.setattr(train_loop.Training, "run", lambda training: begun.append(training._run) or {})
     hparams = hyperparameters_of("efficientdet-d0", {"image_size": 64, "num_epochs": 1, "name": "mine"})
     train_loop.train(config(
         tmp_path / "out", hparams=hparams, records=drawn.records("train"), class_names=drawn.class_names, batch_size=2,

@@ -9,7 +9,8 @@ from miniature import miniature_detector
 from oracles import to_numpy
 
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
-from model.detector import named_variables
+from model.detector import losses as losses_of_outputs
+from model.detector import losses_of_batch, named_variables
 from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
 from object_detection.anchor_grid import AnchorConfig
 from object_detection.errors import InputError
@@ -35,7 +36,12 @@ def batch_of(rng, *, images=2, valid=True):
     objects = Objects(boxes, rng.integers(0, 3, (images, 3)).astype(np.int32), np.full((images, 3), valid),
                       np.zeros((images, 3), bool))
     return Batch(rng.integers(0, 256, (images, 64, 64, 3), dtype=np.uint8), np.full((images, 2), 64, np.int32), objects,
-                 np.arange(images), np.ones((images, 2), np.float32))
+                 np.arange(images), np.arange(images), np.ones((images, 2), np.float32))
+
+
+def detection_losses(detector, logits, deltas, *, targets, positives=0.0):
+    """Of given outputs, divided as if the batch had so many positives."""
+    return losses_of_outputs(detector, (logits, deltas), targets, {"positives": np.float32(positives)})
 
 
 def random_outputs(rng, *, images=2, spread=1.0):
@@ -47,10 +53,10 @@ def test_losses_against_the_oracle(detector):
     rng = np.random.default_rng(0)
     batch = batch_of(rng, images=1)
     logits, deltas = random_outputs(rng, images=1)
-    targets = detector.assign(batch.objects)
+    targets = detector.targets(batch.objects)
     positives = to_numpy(targets.positive)[0]
-    assert float(detector.count_positives(targets)) == positives.sum() > 3
-    found = detector.detection_losses(logits, deltas, targets=targets, normalizer=7.0)
+    assert float(detector.counts(targets)["positives"]) == positives.sum() > 3
+    found = detection_losses(detector, logits, deltas, targets=targets, positives=6.0)
     classes, wanted_deltas = to_numpy(targets.classes)[0], to_numpy(targets.box_deltas)[0]
     focal = sum(oracles.focal_loss(float(logits[0, a, k]), int(positives[a] and classes[a] == k), alpha=0.25, gamma=1.5)
                 for a in range(720) for k in range(3))
@@ -87,10 +93,10 @@ def test_the_published_losses(golden_folder):
         objects.valid[image, :count] = True
     for smoothing, name in ((0.0, "class_loss"), (0.1, "class_loss_smoothing_0p1")):
         detector = whole_pyramid_detector(LossConfig(label_smoothing=smoothing))
-        targets = detector.assign(objects)
+        targets = detector.targets(objects)
         np.testing.assert_array_equal(to_numpy(targets.positive).sum(axis=1), golden["num_positives"])
-        losses = detector.detection_losses(tf.constant(outputs["class_logits"]), tf.constant(outputs["box_outputs"]),
-                                           targets=targets, normalizer=detector.count_positives(targets) + 1.0)
+        losses = detection_losses(detector, tf.constant(outputs["class_logits"]), tf.constant(outputs["box_outputs"]),
+                                           targets=targets, positives=detector.counts(targets)["positives"])
         assert float(losses["cls_loss"]) == pytest.approx(float(golden[name]), rel=1e-5)
         assert float(losses["box_loss"]) / 50 == pytest.approx(float(golden["box_loss"]), rel=1e-5)
 
@@ -105,7 +111,7 @@ def targets_of_one(*, positive=True, ignored=False):
 def test_an_offset_of_exactly_zero_counts(detector):
     deltas = np.zeros((1, 720, 4), np.float32)
     deltas[0, :2] = 1.0
-    losses = detector.detection_losses(np.zeros((1, 720, 3), np.float32), deltas, targets=targets_of_one(), normalizer=1.0)
+    losses = detection_losses(detector, np.zeros((1, 720, 3), np.float32), deltas, targets=targets_of_one(), positives=0.0)
     assert float(losses["box_loss"]) == pytest.approx(50 * 0.095)  # four coordinates of anchor 0, none of anchor 1
 
 
@@ -113,20 +119,20 @@ def test_an_ignored_anchor_counts_in_no_class(detector):
     logits = np.full((1, 720, 3), -1000.0, np.float32)
     logits[0, 0] = 1000.0
     deltas = np.zeros((1, 720, 4), np.float32)
-    counted, ignored = (detector.detection_losses(logits, deltas, targets=targets_of_one(positive=False, ignored=ignored),
-                                                  normalizer=1.0)["cls_loss"] for ignored in (False, True))
+    counted, ignored = (detection_losses(detector, logits, deltas, targets=targets_of_one(positive=False, ignored=ignored),
+                                                  positives=0.0)["cls_loss"] for ignored in (False, True))
     assert float(counted) == pytest.approx(3 * 750)
     assert float(ignored) == 0.0
 
 
 def test_two_halves_make_a_whole(detector):
-    """What lets two ranks equal one: the normalizer is summed first, the losses add up."""
+    """What lets two ranks equal one: the counts are summed first, the losses add up."""
     rng = np.random.default_rng(1)
     batch, (logits, deltas) = batch_of(rng), random_outputs(rng)
-    targets = to_numpy(detector.assign(batch.objects))
-    halves = [detector.detection_losses(logits[i:i + 1], deltas[i:i + 1], normalizer=30.0,
+    targets = to_numpy(detector.targets(batch.objects))
+    halves = [detection_losses(detector, logits[i:i + 1], deltas[i:i + 1], positives=29.0,
                                         targets=Targets(*(array[i:i + 1] for array in targets))) for i in range(2)]
-    for name, value in detector.detection_losses(logits, deltas, targets=targets, normalizer=30.0).items():
+    for name, value in detection_losses(detector, logits, deltas, targets=targets, positives=29.0).items():
         assert float(value) == pytest.approx(float(halves[0][name]) + float(halves[1][name]), rel=1e-5)
 
 
@@ -135,14 +141,14 @@ def test_two_halves_make_a_whole(detector):
 def test_losses_are_finite_in_value_and_gradient(detector, iou_loss_type, valid):
     rng = np.random.default_rng(2)
     detector = with_config(detector, losses=LossConfig(iou_loss_type=iou_loss_type))
-    targets = detector.assign(batch_of(rng, valid=valid).objects)
+    targets = detector.targets(batch_of(rng, valid=valid).objects)
     logits, deltas = (tf.Variable(array) for array in random_outputs(rng))
     logits.assign(1000.0 * tf.sign(logits))
     deltas.assign(tf.where(tf.range(720)[:, None] % 3 == 0, -1000.0, deltas))  # boxes that have shrunk to nothing
     negative = ~to_numpy(targets.positive)[..., None]
     deltas.assign(tf.where(negative, 1000.0, deltas))  # boundless ones, whose loss is masked
     with tf.GradientTape() as tape:
-        losses = detector.detection_losses(logits.value(), deltas.value(), targets=targets, normalizer=1.0)
+        losses = detection_losses(detector, logits.value(), deltas.value(), targets=targets, positives=0.0)
         total = sum(losses.values())
     assert np.isfinite(total)
     for gradient in tape.gradient(total, [logits, deltas]):
@@ -153,10 +159,10 @@ def test_losses_are_finite_in_value_and_gradient(detector, iou_loss_type, valid)
 
 def test_a_perfect_answer_costs_nothing(detector):
     batch = batch_of(np.random.default_rng(3))
-    targets = to_numpy(detector.assign(batch.objects))
+    targets = to_numpy(detector.targets(batch.objects))
     right = (targets.classes[..., None] == np.arange(3)) & targets.positive[..., None]
-    losses = detector.detection_losses(np.where(right, 1000.0, -1000.0).astype(np.float32), targets.box_deltas,
-                                       targets=targets, normalizer=1.0)
+    losses = detection_losses(detector, np.where(right, 1000.0, -1000.0).astype(np.float32), targets.box_deltas,
+                                       targets=targets, positives=0.0)
     assert {name: float(value) for name, value in losses.items()} == pytest.approx(
         dict.fromkeys(losses, 0.0), abs=1e-3)
 
@@ -167,13 +173,12 @@ def test_weight_decay_acts_on_trainable_kernels_alone():
     kernels = {name: to_numpy(variable.value) for name, variable in variables.items() if name.endswith("kernel")}
     assert len(kernels) == 4 + 8
     batch = batch_of(np.random.default_rng(0))
-    targets = detector.assign(batch.objects)
-    losses = detector.loss_terms(batch, targets, 1.0, training=False)
+    losses = losses_of_batch(detector, batch, training=False)
     assert set(losses) == {"cls_loss", "box_loss", "reg_l2_loss"}
     assert float(losses["reg_l2_loss"]) == pytest.approx(2e-5 * sum(np.sum(kernel**2) for kernel in kernels.values()), rel=1e-5)
     frozen = "efficientnet-miniature/blocks_0/conv2d/kernel"
     variables[frozen].trainable = False
-    losses = detector.loss_terms(batch, targets, 1.0, training=False)
+    losses = losses_of_batch(detector, batch, training=False)
     assert float(losses["reg_l2_loss"]) == pytest.approx(
         2e-5 * sum(np.sum(kernel**2) for name, kernel in kernels.items() if name != frozen), rel=1e-5)
 
@@ -183,9 +188,9 @@ def test_training_moves_the_batch_statistics_and_evaluation_does_not():
     batch = batch_of(np.random.default_rng(0))
     statistics = [variable for name, variable in named_variables(detector.network).items() if "moving" in name]
     before = [to_numpy(variable.value) for variable in statistics]
-    detector.loss_terms(batch, detector.assign(batch.objects), 1.0, training=False)
+    losses_of_batch(detector, batch, training=False)
     assert all((to_numpy(variable.value) == old).all() for variable, old in zip(statistics, before, strict=True))
-    detector.loss_terms(batch, detector.assign(batch.objects), 1.0)
+    losses_of_batch(detector, batch)
     assert all((to_numpy(variable.value) != old).any() for variable, old in zip(statistics, before, strict=True))
 
 
@@ -212,7 +217,7 @@ def test_detections_are_what_the_oracle_makes_of_the_outputs(detector):
         detector.config.suppression, candidates=50, max_detections=10, score_threshold=1e-6))
     batch = batch_of(np.random.default_rng(4))
     logits, deltas = to_numpy(detector.outputs(batch.images, batch.sizes))
-    found = to_numpy(detector.detect(batch.images, batch.sizes))
+    found = to_numpy(detector.detections((logits, deltas), batch.sizes))
     for image in range(2):
         scores, classes, numbers = oracles.top_candidates(logits[image], 50)
         boxes = np.array([oracles.decode(deltas[image, number], detector.anchors[number]) for number in numbers])
@@ -227,7 +232,7 @@ def test_outputs_and_losses_are_float32_under_16_bits(precision):
     batch = batch_of(np.random.default_rng(0))
     assert {output.dtype for output in detector.network.outputs} == {precision.removeprefix("mixed_")}
     assert {output.dtype for output in detector.outputs(batch.images, batch.sizes)} == {tf.float32}
-    losses = detector.loss_terms(batch, detector.assign(batch.objects), 1.0)
+    losses = losses_of_batch(detector, batch)
     assert {loss.dtype for loss in losses.values()} == {tf.float32}
     assert all(np.isfinite(loss) for loss in losses.values())
 
@@ -240,7 +245,7 @@ def test_the_miniature_is_the_same_for_the_same_seed():
 
 
 def test_a_network_with_other_anchors_is_refused(detector):
-    with pytest.raises(ValueError, match=r"speaks at 720 anchors, the grid has 180"):
+    with pytest.raises(ValueError, match=r"has outputs for 720 anchors, the grid has 180"):
         with_config(detector, image_size=(32, 32))
 
 

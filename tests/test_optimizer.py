@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.training.optimizer import ClippedSGD, build_optimizer, global_norm, inner_optimizer
+from efficientdet.training.optimizer import SGD, build_optimizer, global_norm
 
 
 def built(values, *, precision="float32", **overrides):
@@ -13,11 +13,23 @@ def built(values, *, precision="float32", **overrides):
     return optimizer, variables
 
 
+def take(optimizer, variables, gradients, *, rate=1.0):
+    """One step, results assigned; returns whether it was applied."""
+    state = {name: variable.value for name, variable in optimizer.variables.items()}
+    weights = optimizer.packing.pack([variable.value for variable in variables])
+    move, state, applied = optimizer.updated(state, [keras.ops.convert_to_tensor(np.float32(g)) for g in gradients],
+                                             np.float32(rate), weights=weights)
+    for variable, part in zip(variables, optimizer.packing.unpack(move), strict=True):
+        variable.assign_add(part)
+    for name, variable in optimizer.variables.items():
+        variable.assign(state[name])
+    return bool(applied)
+
+
 def updates(gradients, limit):
     """What is subtracted from weights at rate 1 without momentum."""
     optimizer, variables = built([np.zeros_like(g, np.float32) for g in gradients], clip_gradients_norm=limit, momentum=0.0)
-    inner_optimizer(optimizer).learning_rate.assign(1.0)
-    optimizer.apply([keras.ops.convert_to_tensor(np.float32(g)) for g in gradients], variables)
+    assert take(optimizer, variables, gradients)
     return [-np.asarray(variable) for variable in variables]
 
 
@@ -54,35 +66,69 @@ def test_momentum_by_hand():
     optimizer, [weight] = built([[1.0]], momentum=0.9)
     wanted, velocity = 1.0, 0.0
     for rate, gradient in ((0.1, 2.0), (0.2, -1.0), (0.05, 3.0)):
-        optimizer.learning_rate.assign(rate)
-        optimizer.apply([keras.ops.convert_to_tensor(np.float32([gradient]))], [weight])
+        take(optimizer, [weight], [[gradient]], rate=rate)
         velocity = 0.9 * velocity - rate * gradient  # no Nesterov
         wanted += velocity
         np.testing.assert_allclose(np.asarray(weight), [wanted], rtol=1e-6)
     assert int(optimizer.iterations) == 3
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_adam_moves_as_keras_does(name):
+    """Ten steps of three weights. Keras adds epsilon before it takes the bias off the deviation, so here it is next to none."""
+    random = np.random.default_rng(1)
+    start = [random.normal(size=shape).astype(np.float32) for shape in ((3,), (2, 4), (1,))]
+    optimizer, weights = built(start, optimizer=name, clip_gradients_norm=0, weight_decay=0.1, epsilon=1e-12)
+    theirs = [keras.Variable(value) for value in start]
+    keras_optimizer = {"adam": keras.optimizers.Adam(0.0, epsilon=1e-12),
+                       "adamw": keras.optimizers.AdamW(0.0, weight_decay=0.1, epsilon=1e-12)}[name]
+    for rate in np.linspace(0.1, 0.01, 10):
+        gradients = [random.normal(size=value.shape).astype(np.float32) for value in start]
+        take(optimizer, weights, gradients, rate=rate)
+        keras_optimizer.learning_rate.assign(rate)
+        keras_optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in gradients], theirs)
+    for weight, other in zip(weights, theirs, strict=True):
+        np.testing.assert_allclose(np.asarray(weight), np.asarray(other), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_decay_is_in_the_loss_or_in_the_step(name):
+    hparams = hyperparameters_of("efficientdet-d0", {"optimizer": name, "weight_decay": 0.1})
+    assert hparams.decays_in_loss == (0.0 if name == "adamw" else 0.1)
+    assert build_optimizer(hparams, precision="float32").reads_weights == (name == "adamw")
+
+
 def test_loss_scale_is_taken_off_before_clipping():
     optimizer, [weight] = built([[0.0]], precision="mixed_float16", momentum=0.0)
-    assert float(optimizer.scale_loss(np.float32(1.0))) == 2.0**15
-    inner_optimizer(optimizer).learning_rate.assign(1.0)
-    optimizer.apply([keras.ops.convert_to_tensor(np.float32([4.0 * 2.0**15]))], [weight])
+    assert float(optimizer.dynamic_scale) == 2.0**15
+    assert take(optimizer, [weight], [[4.0 * 2.0**15]])
     np.testing.assert_allclose(np.asarray(weight), [-4.0])
-    assert int(inner_optimizer(optimizer).iterations) == 1
+    assert int(optimizer.iterations) == 1
 
 
-@pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_overflow_is_skipped_and_halves_the_scale(bad):
-    optimizer, variables = built([[1.0], [2.0]], precision="mixed_float16")
-    inner_optimizer(optimizer).learning_rate.assign(1.0)
-    optimizer.apply([keras.ops.convert_to_tensor(np.float32([value])) for value in (1.0, bad)], variables)
-    assert [float(np.asarray(variable)[0]) for variable in variables] == [1.0, 2.0]
-    assert int(inner_optimizer(optimizer).iterations) == 0
-    assert float(optimizer.dynamic_scale) == 2.0**14
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_overflow_is_skipped_and_halves_the_scale(bad, name):
+    optimizer, variables = built([[1.0], [-0.0]], precision="mixed_float16", optimizer=name)
+    assert not take(optimizer, variables, [[1.0], [bad]])
+    assert [np.asarray(variable).tobytes() for variable in variables] == [np.float32([v]).tobytes() for v in (1.0, -0.0)]
+    assert all(not np.asarray(variable.value).any() for variable in optimizer.slot_variables.values())
+    assert (int(optimizer.iterations), float(optimizer.dynamic_scale)) == (0, 2.0**14)
+
+
+def test_the_scale_doubles_after_two_thousand_good_steps():
+    optimizer, variables = built([[1.0]], precision="mixed_float16")
+    optimizer.good_steps.assign(1998)
+    for scale, good_steps in ((2.0**15, 1999), (2.0**16, 0), (2.0**16, 1)):
+        take(optimizer, variables, [[1.0]])
+        assert (float(optimizer.dynamic_scale), int(optimizer.good_steps)) == (scale, good_steps)
+    take(optimizer, variables, [[np.inf]])
+    assert (float(optimizer.dynamic_scale), int(optimizer.good_steps)) == (2.0**15, 0)
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 def test_no_loss_scale_without_float16(precision):
     optimizer, _ = built([[1.0]], precision=precision)
-    assert isinstance(optimizer, ClippedSGD)
-    assert inner_optimizer(optimizer) is optimizer
+    assert isinstance(optimizer, SGD)
+    assert not optimizer.scales_loss
+    assert set(optimizer.variables) == {"Momentum", "iterations"}

@@ -22,7 +22,7 @@ def test_clips_then_scales_what_the_detector_finds(compiled):
     detector = miniature_detector()
     images, sizes, scales = inputs()
     found = arrays(build_predict(detector, compiled=compiled)(images, sizes, scales))
-    plain = arrays(detector.detect(images, sizes))
+    plain = arrays(detector.detections(detector.outputs(images, sizes), sizes))
     np.testing.assert_allclose(found.scores, plain.scores, atol=1e-5)
     for i in range(2):
         bounds = np.tile(sizes[i], 2).astype(np.float32)

@@ -3,12 +3,17 @@ import math
 import numpy as np
 import pytest
 
-from efficientdet.training.schedule import CosineSchedule
+from efficientdet.families.registry import hyperparameters_of
+from efficientdet.training.schedule import Schedule
 from object_detection.errors import InputError
 
 
+def from_epochs(peak, *, steps_per_epoch, **hparams):
+    return Schedule.of(hyperparameters_of("efficientdet-d0", hparams), peak_learning_rate=peak, steps_per_epoch=steps_per_epoch)
+
+
 def schedule(**changes):
-    return CosineSchedule(**{"peak_learning_rate": 0.8, "warmup_init": 0.2, "warmup_steps": 4, "total_steps": 12,
+    return Schedule(**{"peak_learning_rate": 0.8, "warmup_init": 0.2, "warmup_steps": 4, "total_steps": 12,
                              **changes})
 
 
@@ -30,8 +35,8 @@ def test_values_by_hand():
     (1.0, 90, 350, 94, 8460, 32900, 0.6197, 0.0885),
 ])
 def test_the_recipes(peak, warmup_epochs, num_epochs, steps_per_epoch, warmup_steps, total_steps, at_200, at_300):
-    rate = CosineSchedule.from_epochs(peak, warmup_init=0.008, warmup_epochs=warmup_epochs, num_epochs=num_epochs,
-                                      steps_per_epoch=steps_per_epoch)
+    rate = from_epochs(peak, steps_per_epoch=steps_per_epoch, lr_warmup_init=0.008, lr_warmup_epoch=warmup_epochs,
+                       num_epochs=num_epochs)
     assert (rate.warmup_steps, rate.total_steps) == (warmup_steps, total_steps)
     assert rate(200 * steps_per_epoch) == pytest.approx(at_200, abs=6e-4)
     assert rate(300 * steps_per_epoch) == pytest.approx(at_300, abs=6e-4)
@@ -50,8 +55,8 @@ def test_random_schedules_against_the_formula():
 
 
 def test_fractions_of_a_step_are_cut_off():
-    rate = CosineSchedule.from_epochs(1.0, warmup_init=0.0, warmup_epochs=0.5, num_epochs=1.5, steps_per_epoch=7)
-    assert (rate.warmup_steps, rate.total_steps) == (3, 10)
+    rate = from_epochs(1.0, steps_per_epoch=7, lr_warmup_init=0.0, lr_warmup_epoch=0.5, num_epochs=2)
+    assert (rate.warmup_steps, rate.total_steps) == (3, 14)
 
 
 def test_no_warmup_starts_at_the_peak():
@@ -79,3 +84,24 @@ def test_wrong_values_are_named(wrong):
 def test_a_negative_step_is_refused():
     with pytest.raises(ValueError, match="-1"):
         schedule()(-1)
+
+
+def test_steps_drop_twice_after_the_warm_up():
+    """SSD's, at epochs 40 and 50 of 65, ten steps each."""
+    rate = from_epochs(0.8, steps_per_epoch=10, lr_decay_method="stepwise", lr_warmup_init=0.0, lr_warmup_epoch=2,
+                       first_lr_drop_epoch=40, second_lr_drop_epoch=50, num_epochs=65)
+    wanted = {0: 0.0, 10: 0.4, 20: 0.8, 399: 0.8, 400: 0.08, 499: 0.08, 500: 0.008, 649: 0.008, 10**6: 0.008}
+    assert {step: rate(step) for step in wanted} == pytest.approx(wanted, rel=1e-12)
+
+
+def test_constant_after_the_warm_up():
+    rate = schedule(method="constant")
+    assert [rate(step) for step in (0, 2, 4, 5, 12, 1000)] == pytest.approx([0.2, 0.5, 0.8, 0.8, 0.8, 0.8])
+
+
+def test_flat_then_cosine():
+    """Flat to step 8 of 16, half way down at 12."""
+    rate = schedule(method="flat_cosine", total_steps=16, flat_share=0.5)
+    wanted = {2: 0.5, 4: 0.8, 8: 0.8, 10: 0.4 * (1 + math.sqrt(0.5)), 12: 0.4, 16: 0.0, 17: 0.0}
+    assert {step: rate(step) for step in wanted} == pytest.approx(wanted, abs=1e-15)
+    assert schedule(method="flat_cosine", warmup_steps=14, total_steps=16, flat_share=0.5)(15) == pytest.approx(0.4)

@@ -30,13 +30,14 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.machine.distributed import World
 from efficientdet.observing.journal import Journal
-from efficientdet.training import guards, validation
+from efficientdet.training import epoch as epoch_module
+from efficientdet.training import guards, saving, validation
 from efficientdet.training import loop as train_loop
 from efficientdet.training import start as training_start
 from efficientdet.training.interruption import Interrupted, StopWish
 from efficientdet.training.loop import train
 from efficientdet.training.start import initial_state
-from model.detector import named_variables
+from model.detector import losses_of_batch, named_variables
 from object_detection.coco_evaluation import MEASURE_NAMES
 from object_detection.errors import InputError
 
@@ -159,7 +160,8 @@ def test_exported_model_has_the_averaged_weights(unbroken, drawn):
     restored = restore.restore_detector(str(folder / "ckpt-final"), model_name="x", model_name_given=False, overrides={})
     assert description.weights == "averaged"
     boxed, size, scale = letterbox(image, (64, 64))
-    wanted = restored.detector.detect(np.asarray(boxed)[None], np.asarray(size)[None])
+    image, size = np.asarray(boxed)[None], np.asarray(size)[None]
+    wanted = restored.detector.detections(restored.detector.outputs(image, size), size)
     np.testing.assert_allclose(found["scores"], np.asarray(wanted.scores), atol=1e-5)
     count = int(found["count"][0])
     assert count > 0
@@ -194,19 +196,19 @@ def same_arrays(found, wanted):
 
 def test_reading_reports_a_step_later_changes_nothing(unbroken, drawn, tmp_path, monkeypatch):
     """As on an accelerator; and before a checkpoint all reports are read."""
-    monkeypatch.setattr(train_loop, "reports_behind", lambda: 1)
-    check, save, checked = guards.StepGuard.check, train_loop._Training._save, []
+    monkeypatch.setattr(epoch_module, "reports_behind", lambda: 1)
+    check, save, checked = guards.StepGuard.check, saving.Saver.save, []
 
     def checking(guard, report, facts):
         check(guard, report, facts)
         checked.append(facts.step)
 
-    def saving(training, *args):
-        assert checked == list(range(1, training.state.step + 1))
-        save(training, *args)
+    def checked_before(saver):
+        assert checked == list(range(1, saver._run.state.step + 1))
+        save(saver)
 
     monkeypatch.setattr(guards.StepGuard, "check", checking)
-    monkeypatch.setattr(train_loop._Training, "_save", saving)
+    monkeypatch.setattr(saving.Saver, "save", checked_before)
     train(config(drawn, tmp_path, val_json_file=drawn.annotations("val"), checkpoint_steps=3))
     assert checked == list(range(1, 3 * STEPS + 1))
     expected, found = (read_arrays(str(folder / "ckpt-final")) for folder in (unbroken[0], tmp_path))
@@ -407,7 +409,7 @@ def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
 
 
 def exactly_the_same(folder, wanted):
-    """Every number that a training leaves: weights, momentum, averages, the best, the standing, the measures."""
+    """Every number that a training leaves: weights, momentum, averages, the best, how far it came, the measures."""
     for name in ("ckpt-final", f"ckpt-{3 * STEPS}", "emackpt-best", *(f"ema_weights/emackpt-{epoch}" for epoch in (1, 2, 3))):
         found, expected = (read_arrays(str(place / name)) for place in (folder, wanted))
         assert found.keys() == expected.keys()
@@ -446,7 +448,7 @@ def test_killed_between_the_writes_of_an_evaluation_is_mended(unbroken, drawn, t
         assert read_description(str(tmp_path / "ckpt")).run["unfinished_epoch"] == 1
         assert not (tmp_path / "metrics-1.json").exists()
     monkeypatch.undo()
-    monkeypatch.setattr(train_loop._Training, "_save_average", lambda *_: (_ for _ in ()).throw(Killed))
+    monkeypatch.setattr(saving.Saver, "save_average", lambda *_: (_ for _ in ()).throw(Killed))
     with pytest.raises(Killed):
         train(settings)  # all of epoch 1 is measured, and no checkpoint says so
     monkeypatch.undo()
@@ -456,16 +458,16 @@ def test_killed_between_the_writes_of_an_evaluation_is_mended(unbroken, drawn, t
 
 def signalled(monkeypatch, moment, number):
     """Sends this process a signal once, at the start of the step that follows on `moment` steps."""
-    start = train_loop._Training._start_step
+    start = epoch_module.EpochOfSteps._start_step
 
-    def starting(training, batches):
-        if training.state.step == moment:
+    def starting(steps, *arguments):
+        if steps._run.state.step == moment:
             os.kill(os.getpid(), number)
-            while not training.stop_wish.wished:
+            while not steps._stop_wish.wished:
                 time.sleep(0.01)
-        return start(training, batches)
+        return start(steps, *arguments)
 
-    monkeypatch.setattr(train_loop._Training, "_start_step", starting)
+    monkeypatch.setattr(epoch_module.EpochOfSteps, "_start_step", starting)
 
 
 @pytest.mark.parametrize(("moment", "number", "code", "unfinished"), [
@@ -480,8 +482,8 @@ def test_asked_to_stop_in_the_last_step_of_an_epoch_and_in_another(unbroken, dra
             train(settings)
     assert ended.value.code == code
     assert f"asked to stop: saved after step {moment + 1}; --resume=auto, the default, goes on" in capsys.readouterr().out
-    standing = read_description(str(tmp_path / "ckpt"))
-    assert (standing.global_step, standing.run["unfinished_epoch"]) == (moment + 1, unfinished)
+    stored = read_description(str(tmp_path / "ckpt"))
+    assert (stored.global_step, stored.run["unfinished_epoch"]) == (moment + 1, unfinished)
     assert (tmp_path / "metrics-1.json").exists() is not bool(unfinished)
     train(settings)
     exactly_the_same(tmp_path, unbroken[0])
@@ -549,8 +551,7 @@ def test_losses_of_validation_do_not_depend_on_the_batch(drawn, tmp_path):
                                                stop_wish=stop_wish).mean_losses())
     [(batch, valid)] = evaluation_dataset(index_records(settings.val_records), replace(inputs, batch_size=6))
     assert valid.numpy().all()
-    targets = state.detector.assign(batch.objects)
-    wanted = state.detector.loss_terms(batch, targets, state.detector.count_positives(targets) + 1.0, training=False)
+    wanted = losses_of_batch(state.detector, batch, training=False)
     assert wanted.keys() == {"cls_loss", "box_loss", "reg_l2_loss"}
     for losses in found:
         assert losses == {name: pytest.approx(float(value), rel=1e-4) for name, value in wanted.items()}

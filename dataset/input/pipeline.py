@@ -120,8 +120,8 @@ def evaluation_dataset(
     def read(number: np.ndarray) -> bytes:
         return reader.read([number])[0]
 
-    def read_one(number: Tensor) -> Tensor:
-        return tf.ensure_shape(tf.numpy_function(read, [number], tf.string, stateful=False), [])
+    def read_one(number: Tensor) -> tuple[Tensor, Tensor]:
+        return tf.ensure_shape(tf.numpy_function(read, [number], tf.string, stateful=False), []), number
 
     batches = (
         tf.data.Dataset.range(rank, count, world_size)
@@ -137,7 +137,7 @@ def evaluation_dataset(
 
     return RecordBatches(
         batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE), reader, rows_of=rows,
-        example=lambda serialized, _: example(serialized), category_ids=config.category_ids)
+        example=example, category_ids=config.category_ids)
 
 
 def original_images(index: RecordIndex, count: int) -> list[tuple[int, np.ndarray]]:
@@ -213,14 +213,15 @@ def _training_example(config: InputConfig, cache: DecodedCache | None = None) ->
             sizes=crop.size,
             objects=_objects(record, boxes, kept, config=config),
             image_ids=record["image_id"],
+            positions=position,
             scales=tf.cast(crop.window, tf.float32) / tf.cast(crop.size, tf.float32),
         )
 
     return example
 
 
-def _evaluation_example(config: InputConfig) -> Callable[[Tensor], Batch]:
-    def example(serialized: Tensor) -> Batch:
+def _evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]:
+    def example(serialized: Tensor, number: Tensor) -> Batch:
         record = parse_record(serialized)
         image = transforms.decode_image(record["encoded"])
         boxed, size, scale = transforms.letterbox(image, config.image_size)
@@ -228,7 +229,8 @@ def _evaluation_example(config: InputConfig) -> Callable[[Tensor], Batch]:
         boxes = record["boxes"] * tf.tile(input_px_per_image, [2])
         kept = tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1)
         objects = _objects(record, boxes, kept, config=config)
-        return Batch(images=boxed, sizes=size, objects=objects, image_ids=record["image_id"], scales=scale)
+        return Batch(images=boxed, sizes=size, objects=objects, image_ids=record["image_id"], positions=number,
+                     scales=scale)
 
     return example
 

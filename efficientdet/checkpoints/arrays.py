@@ -10,7 +10,7 @@ from object_detection.errors import InputError
 AVERAGE_SUFFIX = "/ExponentialMovingAverage"
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _NO_MODEL_TENSOR = re.compile(
-    r"global_step|save_counter|_CHECKPOINTABLE_OBJECT_GRAPH|.*/Momentum|optimizer/.*|save_counter/.*|.*/\.OPTIMIZER_SLOT/.*"
+    r"global_step|save_counter|_CHECKPOINTABLE_OBJECT_GRAPH|.*/(?:Momentum|Adam|Adam_1)|optimizer/.*|save_counter/.*|.*/\.OPTIMIZER_SLOT/.*"
     r"|run/.*")  # run/: what only a training that goes on needs
 
 

@@ -28,7 +28,7 @@ class Description:
     weights: str  # "raw", "averaged", or "raw and averaged"
     global_step: int = 0
     steps_per_epoch: int = 0
-    run: dict[str, Any] = field(default_factory=dict)  # where a training stood: see training_state.Standing
+    run: dict[str, Any] = field(default_factory=dict)  # where a training stood: see training.state.TrainingProgress
     # Not of the numbers but of the file: the place in the order of writing in its folder, 1 the first, 0 out of that order or
     # unknown; and the name of the checkpoint in this folder that the training had written or read before.
     save_number: int = field(default=0, compare=False)

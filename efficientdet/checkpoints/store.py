@@ -26,7 +26,7 @@ from efficientdet.checkpoints.checkpoint import (
 )
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, Description, read_description
 from efficientdet.checkpoints.weights import Source, read_source
-from efficientdet.training.state import Standing
+from efficientdet.training.state import TrainingProgress
 from object_detection.errors import InputError
 
 KEPT = 3
@@ -180,7 +180,7 @@ def _read_whole(prefix: str) -> Source:
     if source.description is None or "global_step" not in source.arrays:
         raise InputError(f"{prefix}: is no checkpoint of a training that could go on (no {prefix}{DESCRIPTION_SUFFIX}, or "
                          "weights only)")
-    Standing.from_json(source.description.run, where=f"{prefix}{DESCRIPTION_SUFFIX}")
+    TrainingProgress.from_json(source.description.run, where=f"{prefix}{DESCRIPTION_SUFFIX}")
     if (step := int(source.arrays["global_step"])) != source.description.global_step:
         raise InputError(f"{prefix}: its arrays are those after step {step}, {prefix}{DESCRIPTION_SUFFIX} is of step "
                          f"{source.description.global_step}")

@@ -37,7 +37,7 @@ def build_predict(
 
 def detections_in_original(detector: Detector, images: Tensor, sizes: Tensor, scales: Tensor) -> Detections:
     """Detect, clip to the part that is image, scale to the original."""
-    detections = detector.detect(images, sizes)
+    detections = detector.detections(detector.outputs(images, sizes), sizes)
     boxes = clip_boxes(detections.boxes, sizes)
     return detections._replace(boxes=boxes * ops.concatenate([scales, scales], axis=-1)[:, None])
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from efficientdet.machine.device import compiled
 from model.batch_norm import BatchNormalization
-from model.dense_detector import DenseDetector
-from model.detector import SEED_STATE
+from model.detector import SEED_STATE, Detector
 from object_detection.structures import Batch
 
 SMALL_BATCH = 16
@@ -34,7 +33,7 @@ def calibration_batch(image_size: tuple[int, int], images: int, *, training_batc
 class Calibration:
     """Of one detector, with the weights that it has at each call."""
 
-    def __init__(self, detector: DenseDetector, *, use_xla: bool):
+    def __init__(self, detector: Detector, *, use_xla: bool):
         layers = [layer for layer in detector.network.layers if isinstance(layer, BatchNormalization) and layer.trainable]
         self._variables = [(layer.moving_mean, layer.moving_variance) for layer in layers]
         self._seeds = [variable for variable in detector.network.variables if variable.name == SEED_STATE]
@@ -44,7 +43,7 @@ class Calibration:
             try:
                 for layer in layers:
                     layer.momentum = 0.0  # while this is traced: the running statistics become those of the batch
-                detector.network(detector.normalise(images, sizes), training=True)
+                detector.outputs(images, sizes, training=True)
             finally:
                 for layer, momentum in zip(layers, momenta, strict=True):
                     layer.momentum = momentum

@@ -46,7 +46,7 @@ class StepGuard:
         if self._skips >= SKIPS_IN_A_ROW:
             raise NotFinite(f"gradients overflowed in {self._skips} steps in a row, the last at {facts}: lower --lr, or use "
                             "--precision=float32")
-        self._positives += report["positives"]
+        self._positives += report.get("positives", 1.0)
         self._images += self._images_a_step
         if not self._positives and self._images >= IMAGES_TO_SEE_A_POSITIVE:
             raise InputError(f"no positive anchor in the first {self._images} images: the records hold no boxes (were they "

@@ -1,63 +1,151 @@
-"""SGD with momentum as the published models were trained: gradients clipped one by one, then together."""
+"""Optimizers over one vector of all trained weights: clipping, update rules, loss scaling, as functions of explicit state.
+
+A rule takes gradients and its state and returns what the weights move by; whoever calls it assigns the results. So the same
+code runs inside TensorFlow's step, which assigns to variables, and inside JAX's, which has none.
+"""
+
+from collections.abc import Sequence
 
 import keras
+import numpy as np
 from keras import ops
 
 from efficientdet.configuration.hyperparameters import OptimizerHyperparameters
 from efficientdet.training.packing import Packing
+from object_detection.structures import Tensor
+
+State = dict[str, Tensor]
+_GROWTH_STEPS = 2000  # without an overflow, after which the loss scale doubles
 
 
-class ClippedSGD(keras.optimizers.SGD):
-    """Momentum SGD over one packed vector; each gradient's norm is cut to `clip_gradients_norm`, then that of all (0: none)."""
+class PackedOptimizer:
+    """What all rules share; a rule has names of slots, each a vector of all weights, and `move`.
 
-    def __init__(self, *, clip_gradients_norm: float = 0.0, **kwargs):
-        super().__init__(**kwargs)
-        self.clip_gradients_norm = clip_gradients_norm
+    Each gradient's norm is cut to `clip_gradients_norm`, then that of all together (0: none). With a loss scale (for float16)
+    gradients come multiplied by it; a step whose gradient is not finite changes nothing and halves the scale.
+    """
+
+    slots: tuple[str, ...] = ()  # as TensorFlow's checkpoints call them
+    reads_weights = False
+
+    def __init__(self, *, clip_gradients_norm: float = 0.0, loss_scale: float | None = None):
+        self.clip_gradients_norm, self.scales_loss = clip_gradients_norm, loss_scale is not None
+        self.iterations = _variable(np.int32(0), "iterations")
+        self.dynamic_scale = _variable(np.float32(loss_scale), "current_loss_scale") if self.scales_loss else None
+        self.good_steps = _variable(np.int32(0), "good_steps") if self.scales_loss else None
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """One vector of momentum for all `variables`; it holds what they move by at each step."""
-        if self.built:
-            return
-        keras.optimizers.Optimizer.build(self, variables)  # not SGD's, which makes one momentum for each variable
-        self.packing = Packing([variable.shape for variable in variables])
-        self.packed_momentum = self.add_variable((self.packing.size,), dtype="float32", name="momentum")
+        """For these weights, whose gradients come in their order; only the first call counts."""
+        if not hasattr(self, "packing"):
+            self.packing = Packing([variable.shape for variable in variables])
+            self.slot_variables = {name: _variable(np.zeros(self.packing.size, np.float32), name) for name in self.slots}
 
-    def apply(self, grads, trainable_variables=None):
-        """Clip, and update all variables the optimizer was built for; `grads` are in their order."""
+    @property
+    def variables(self) -> dict[str, keras.Variable]:
+        """Its state by name: slots, counters, loss scale."""
+        scaling = {"dynamic_scale": self.dynamic_scale, "good_steps": self.good_steps} if self.scales_loss else {}
+        return {**self.slot_variables, "iterations": self.iterations, **scaling}
+
+    def updated(self, state: State, gradients: Sequence[Tensor], learning_rate: Tensor, *,
+                weights: Tensor | None = None) -> tuple[Tensor, State, Tensor]:
+        """-> what the packed weights move by [size], the state afterwards, and whether the step was applied (bool).
+
+        `weights`: the packed ones, for a rule that reads them.
+        """
+        if not self.scales_loss:
+            move, slots = self.move(state, self._clipped(gradients), learning_rate, weights=weights)
+            return move, {**state, **slots, "iterations": state["iterations"] + 1}, ops.convert_to_tensor(True)
+        finite = ops.isfinite(ops.sum(ops.stack([ops.sum(ops.abs(ops.cast(part, "float32"))) for part in gradients])))
+        clipped = self._clipped([ops.cast(part, "float32") / state["dynamic_scale"] for part in gradients])
+        move, slots = self.move(state, clipped, learning_rate, weights=weights)
+        kept = {name: ops.where(finite, slot, state[name]) for name, slot in slots.items()}
+        # Minus zero, as to add it leaves every number as it is, zeros of either sign included.
+        return ops.where(finite, move, -ops.zeros_like(move)), {
+            **state, **kept, **_next_scale(state, finite),
+            "iterations": state["iterations"] + ops.cast(finite, "int32")}, finite
+
+    def move(self, state: State, gradient: Tensor, learning_rate: Tensor, *, weights: Tensor | None) -> tuple[Tensor, State]:
+        """Of a packed gradient [size]: what the packed weights move by, and the slots afterwards."""
+        raise NotImplementedError
+
+    def _clipped(self, gradients: Sequence[Tensor]) -> Tensor:
         if self.clip_gradients_norm:
-            factors = _clipping_factors(grads, self.clip_gradients_norm)
-            grads = [gradient * ops.cast(factors[i], gradient.dtype) for i, gradient in enumerate(grads)]
-        move = self.momentum * self.packed_momentum - self.learning_rate * self.packing.pack(grads)
-        self.packed_momentum.assign(move)
-        for variable, part in zip(self._trainable_variables, self.packing.unpack(move), strict=True):
-            variable.assign_add(ops.cast(part, variable.dtype))
-        self.iterations.assign_add(1)
+            factors = _clipping_factors(gradients, self.clip_gradients_norm)
+            gradients = [gradient * ops.cast(factors[i], gradient.dtype) for i, gradient in enumerate(gradients)]
+        return self.packing.pack(gradients)
 
 
-def build_optimizer(hparams: OptimizerHyperparameters, *, precision: str) -> keras.optimizers.Optimizer:
-    """The optimizer; with dynamic loss scaling under mixed_float16. Its learning rate is set every step."""
-    sgd = ClippedSGD(learning_rate=0.0, momentum=hparams.momentum, clip_gradients_norm=hparams.clip_gradients_norm)
-    if precision != "mixed_float16":
-        return sgd
-    return keras.optimizers.LossScaleOptimizer(sgd, initial_scale=hparams.loss_scale)
+class SGD(PackedOptimizer):
+    """v = momentum v - rate g; w += v (Polyak 1964), as the published models were trained."""
+
+    slots = ("Momentum",)
+
+    def __init__(self, *, momentum: float, **settings):
+        super().__init__(**settings)
+        self.momentum = momentum
+
+    def move(self, state, gradient, learning_rate, *, weights=None):
+        """See `PackedOptimizer.move`."""
+        move = self.momentum * state["Momentum"] - learning_rate * gradient
+        return move, {"Momentum": move}
 
 
-def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> ClippedSGD:
-    """The SGD, with or without loss scaling around it."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
+class Adam(PackedOptimizer):
+    """Kingma and Ba 2015, algorithm 1; with `weight_decay` Loshchilov and Hutter 2019, algorithm 2: w -= rate decay w."""
+
+    slots = ("Adam", "Adam_1")
+
+    def __init__(self, *, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0, **settings):
+        super().__init__(**settings)
+        self.beta_1, self.beta_2, self.epsilon, self.weight_decay = beta_1, beta_2, epsilon, weight_decay
+        self.reads_weights = weight_decay > 0
+
+    def move(self, state, gradient, learning_rate, *, weights=None):
+        """See `PackedOptimizer.move`."""
+        first = self.beta_1 * state["Adam"] + (1.0 - self.beta_1) * gradient
+        second = self.beta_2 * state["Adam_1"] + (1.0 - self.beta_2) * ops.square(gradient)
+        step = ops.cast(state["iterations"] + 1, "float32")
+        unbiased = first / (1.0 - ops.power(self.beta_1, step))
+        deviation = ops.sqrt(second / (1.0 - ops.power(self.beta_2, step)))
+        move = -learning_rate * unbiased / (deviation + self.epsilon)
+        if self.reads_weights:
+            move = move - learning_rate * self.weight_decay * weights
+        return move, {"Adam": first, "Adam_1": second}
 
 
-def global_norm(gradients: list) -> object:
+def build_optimizer(hparams: OptimizerHyperparameters, *, precision: str) -> PackedOptimizer:
+    """The optimizer that the hyperparameters name; with dynamic loss scaling under mixed_float16."""
+    settings = {"clip_gradients_norm": hparams.clip_gradients_norm,
+                "loss_scale": hparams.loss_scale if precision == "mixed_float16" else None}
+    if hparams.optimizer == "sgd":
+        return SGD(momentum=hparams.momentum, **settings)
+    decay = hparams.weight_decay if hparams.optimizer == "adamw" else 0.0
+    return Adam(beta_1=hparams.beta_1, beta_2=hparams.beta_2, epsilon=hparams.epsilon, weight_decay=decay, **settings)
+
+
+def global_norm(gradients: Sequence[Tensor]) -> Tensor:
     """Euclidean norm of all gradients together, float32 scalar."""
     return ops.sqrt(ops.sum(_squared_norms(gradients)))
 
 
-def _squared_norms(gradients: list) -> object:
+def _variable(value: np.ndarray, name: str) -> keras.Variable:
+    return keras.Variable(value, trainable=False, dtype=value.dtype.name, name=name)
+
+
+def _next_scale(state: State, finite: Tensor) -> State:
+    """Halved after an overflow, doubled after `_GROWTH_STEPS` without one."""
+    scale, good_steps = state["dynamic_scale"], state["good_steps"]
+    grows = good_steps >= _GROWTH_STEPS - 1
+    return {"dynamic_scale": scale * ops.where(finite, ops.where(grows, 2.0, 1.0), 0.5),
+            "good_steps": ops.where(ops.logical_and(finite, ops.logical_not(grows)), good_steps + 1, 0)}
+
+
+def _squared_norms(gradients: Sequence[Tensor]) -> Tensor:
     """[n] float32."""
     return ops.stack([ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in gradients])
 
 
-def _clipping_factors(gradients: list, limit: float) -> object:
+def _clipping_factors(gradients: Sequence[Tensor], limit: float) -> Tensor:
     """What each gradient is multiplied by, [n]: first its own norm is cut to `limit`, then that of all the cut ones."""
     norms = ops.sqrt(_squared_norms(gradients))
     alone = limit / ops.maximum(norms, limit)

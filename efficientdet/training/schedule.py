@@ -1,23 +1,32 @@
-"""The learning rate of a step: linear warm-up, then half a cosine down to 0."""
+"""The learning rate of a step: linear warm-up, then one of several ways down."""
 
 import math
 from dataclasses import dataclass
 
+from efficientdet.configuration.hyperparameters import ScheduleHyperparameters
 from object_detection.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class CosineSchedule:
-    """Learning rate as a function of the step (Loshchilov and Hutter 2017, eq. 5, after a warm-up of W steps).
+class Schedule:
+    """Learning rate as a function of the step.
 
-    Before W: warmup_init + s / W * (peak_learning_rate - warmup_init). Then, to T = total_steps:
-    peak_learning_rate / 2 * (1 + cos(pi * (s - W) / (T - W))). From T on: 0, where T exceeds W.
+    Before W = warmup_steps: warmup_init + s / W * (peak_learning_rate - warmup_init). Then peak_learning_rate times the factor
+    of `method` (Loshchilov and Hutter 2017, eq. 5, for cosines), up to T = total_steps:
+    - "cosine": (1 + cos(pi (s - W) / (T - W))) / 2; from T on 0, where T exceeds W;
+    - "stepwise": 1, and drop_factor times less from each of drop_steps on;
+    - "constant": 1;
+    - "flat_cosine": 1 up to F = flat_share T, then (1 + cos(pi (s - F) / (T - F))) / 2.
     """
 
     peak_learning_rate: float
     warmup_init: float
     warmup_steps: int
     total_steps: int
+    method: str = "cosine"
+    drop_steps: tuple[int, ...] = ()
+    drop_factor: float = 0.1
+    flat_share: float = 0.75
 
     def __post_init__(self):
         for name in ("peak_learning_rate", "warmup_init"):
@@ -30,11 +39,16 @@ class CosineSchedule:
             raise InputError(f"schedule: total_steps is {self.total_steps}; wanted 1 or more")
 
     @classmethod
-    def from_epochs(cls, peak_learning_rate: float, *, warmup_init: float, warmup_epochs: float, num_epochs: float,
-                    steps_per_epoch: int) -> "CosineSchedule":
+    def of(cls, hparams: ScheduleHyperparameters, *, peak_learning_rate: float, steps_per_epoch: int) -> "Schedule":
         """From lengths in epochs, fractions of a step cut off as the reference does."""
-        return cls(peak_learning_rate=peak_learning_rate, warmup_init=warmup_init,
-                   warmup_steps=int(warmup_epochs * steps_per_epoch), total_steps=int(num_epochs * steps_per_epoch))
+        def steps(epochs: float) -> int:
+            return int(epochs * steps_per_epoch)
+
+        return cls(
+            peak_learning_rate=peak_learning_rate, warmup_init=hparams.lr_warmup_init,
+            warmup_steps=steps(hparams.lr_warmup_epoch), total_steps=steps(hparams.num_epochs),
+            method=hparams.lr_decay_method, drop_factor=hparams.lr_drop_factor, flat_share=hparams.flat_share,
+            drop_steps=(steps(hparams.first_lr_drop_epoch), steps(hparams.second_lr_drop_epoch)))
 
     def __call__(self, step: int) -> float:
         """The learning rate with which step `step` (0 is the first) updates the weights."""
@@ -42,8 +56,13 @@ class CosineSchedule:
             raise ValueError(f"step {step} is negative")
         if step < self.warmup_steps:
             return self.warmup_init + step / self.warmup_steps * (self.peak_learning_rate - self.warmup_init)
-        cosine_steps = self.total_steps - self.warmup_steps
-        if cosine_steps <= 0:
-            return self.peak_learning_rate  # a run all of warm-up: nothing to come down in
-        progress = min((step - self.warmup_steps) / cosine_steps, 1.0)
+        if self.method == "stepwise":
+            return self.peak_learning_rate * self.drop_factor ** sum(step >= drop for drop in self.drop_steps)
+        if self.method == "constant":
+            return self.peak_learning_rate
+        flat = 0 if self.method == "cosine" else int(self.flat_share * self.total_steps)
+        begin = max(self.warmup_steps, flat)
+        if self.total_steps <= begin or step < begin:
+            return self.peak_learning_rate  # of a run all of warm-up there is nothing to come down in
+        progress = min((step - begin) / (self.total_steps - begin), 1.0)
         return 0.5 * self.peak_learning_rate * (1.0 + math.cos(math.pi * progress))

@@ -47,7 +47,7 @@ def resume(state: TrainingState, config: TrainingConfig, *, store: CheckpointSto
 
     With another batch or number of ranks the count of images seen is kept; the step follows from it.
     """
-    state.standing.images_a_step, state.standing.ranks = images_a_step, state.world.size
+    state.progress.images_a_step, state.progress.ranks = images_a_step, state.world.size
     if config.benchmark:
         return
     source = None
@@ -75,15 +75,15 @@ def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, 
         raise InputError(f"{source.prefix}: was written for other classes; use another --model_dir or remove it")
     state.restore(source.arrays, source.description.run, prefix=source.prefix)
     store.goes_on_from(source.prefix)
-    standing = state.standing
-    say(f"resumes from {source.prefix} after step {state.step}, {standing.images_seen} images")
-    if standing.images_a_step != images_a_step:
-        state.step = standing.images_seen // images_a_step
-        say(f"a step has {images_a_step} images now and had {standing.images_a_step}: {standing.images_seen} images make "
+    progress = state.progress
+    say(f"resumes from {source.prefix} after step {state.step}, {progress.images_seen} images")
+    if progress.images_a_step != images_a_step:
+        state.step = progress.images_seen // images_a_step
+        say(f"a step has {images_a_step} images now and had {progress.images_a_step}: {progress.images_seen} images make "
             f"step {state.step}")
-    if standing.ranks != state.world.size:
-        say(f"{state.world.size} processes go on where {standing.ranks} stopped; batch statistics start from their mean")
-    standing.images_a_step, standing.ranks = images_a_step, state.world.size
+    if progress.ranks != state.world.size:
+        say(f"{state.world.size} processes go on where {progress.ranks} stopped; batch statistics start from their mean")
+    progress.images_a_step, progress.ranks = images_a_step, state.world.size
 
 
 def _newest(store: CheckpointStore, *, say: Say) -> Source | None:

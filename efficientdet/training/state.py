@@ -10,17 +10,14 @@ import numpy as np
 from efficientdet.checkpoints.arrays import AVERAGE_SUFFIX
 from efficientdet.checkpoints.description import Description
 from efficientdet.machine.distributed import World, average_over_ranks, is_batch_statistic
-from efficientdet.training.optimizer import ClippedSGD, inner_optimizer
+from efficientdet.training.optimizer import PackedOptimizer
 from efficientdet.training.weight_average import WeightAverage
-from model.dense_detector import DenseDetector
-from model.detector import SEED_STATE, named_variables
+from model.detector import SEED_STATE, Detector, named_variables
 from object_detection.errors import InputError
-
-_MOMENTUM_SUFFIX = "/Momentum"
 
 
 @dataclass
-class Standing:
+class TrainingProgress:
     """How far a training has come, beside the numbers in its network; travels as JSON with each checkpoint."""
 
     images_seen: int = 0  # over all ranks: the position in the endless stream of records
@@ -34,7 +31,7 @@ class Standing:
     unfinished_epoch: int = 0  # its steps are done, its calibration and evaluation are not; 0: none
 
     @classmethod
-    def from_json(cls, content: Mapping, *, where: str) -> "Standing":
+    def from_json(cls, content: Mapping, *, where: str) -> "TrainingProgress":
         """As a checkpoint's description holds it. Raises InputError, with `where`, for anything else."""
         kinds = {item.name: item.type for item in fields(cls)}
         for name, value in content.items():
@@ -43,22 +40,22 @@ class Standing:
             if not fits or (isinstance(value, bool) and kind is not bool):
                 raise InputError(f"{where}: {name} of run is {value!r}; wanted "
                                  + (kind.__name__ if kind else f"only {', '.join(kinds)}"))
-        standing = cls(**content)
-        if standing.images_seen < 0 or standing.ranks < 1:
-            raise InputError(f"{where}: run has {standing.images_seen} images_seen and {standing.ranks} ranks; wanted at "
+        progress = cls(**content)
+        if progress.images_seen < 0 or progress.ranks < 1:
+            raise InputError(f"{where}: run has {progress.images_seen} images_seen and {progress.ranks} ranks; wanted at "
                              "least 0 and 1")
-        return standing
+        return progress
 
 
 @dataclass
 class TrainingState:
     """A training between two steps."""
 
-    detector: DenseDetector
-    optimizer: keras.optimizers.Optimizer
+    detector: Detector
+    optimizer: PackedOptimizer
     average: WeightAverage | None
     world: World = field(default_factory=World)
-    standing: Standing = field(default_factory=Standing)
+    progress: TrainingProgress = field(default_factory=TrainingProgress)
     step: int = 0  # steps done
 
     @contextlib.contextmanager
@@ -103,33 +100,41 @@ class TrainingState:
 
     def description(self, template: Description, *, weights: str) -> Description:
         """What stands beside arrays of this state."""
-        return replace(template, weights=weights, global_step=self.step, run=asdict(self.standing))
+        return replace(template, weights=weights, global_step=self.step, run=asdict(self.progress))
 
-    def restore(self, arrays: Mapping[str, np.ndarray], standing: Mapping, *, prefix: str) -> None:
+    def restore(self, arrays: Mapping[str, np.ndarray], progress: Mapping, *, prefix: str) -> None:
         """Put a checkpoint's arrays back; raises InputError naming one that is missing or of another shape."""
-        self.standing = Standing.from_json(standing, where=prefix)
-        self._assign(_for_rank(arrays, self.world, saved_by=self.standing.ranks), prefix=prefix)
+        self.progress = TrainingProgress.from_json(progress, where=prefix)
+        self._assign(_for_rank(arrays, self.world, saved_by=self.progress.ranks), prefix=prefix)
         self.step = int(arrays["global_step"])
 
     def align(self) -> None:
         """All ranks as the first, batch statistics included: weights, optimizer and average of a start."""
         average = [self.average.packed] if self.average is not None else []
-        self.world.broadcast([*self.detector.network.variables, *self.optimizer.variables, *average])
+        self.world.broadcast([*self.detector.network.variables, *self.optimizer.variables.values(), *average])
 
     def average_batch_statistics(self) -> None:
         """All ranks with the mean of what each measured on its own images; their learnt weights agree to the bit anyway."""
-        if self.world.size > 1:
-            own = self._own_arrays()
-            statistics = _batch_statistics(own)
-            means = average_over_ranks(self.world, list(statistics.values()))
-            self._assign({**own, **dict(zip(statistics, means, strict=True))}, prefix="")
+        if self.world.size == 1:
+            return
+        variables = [variable for name, variable in named_variables(self.detector.network).items() if is_batch_statistic(name)]
+        means = average_over_ranks(self.world, [np.asarray(variable.value) for variable in variables])
+        _assign_all(variables, means)
+        if self.average is not None:
+            averages, places = self.average.averages, {id(variable): i for i, variable in enumerate(self.average.variables)}
+            places = [places[id(variable)] for variable in variables]
+            for place, mean in zip(places, average_over_ranks(self.world, [np.asarray(averages[i]) for i in places]),
+                                   strict=True):
+                averages[place] = mean
+            self.average.packed.assign(self.average.packing.pack(averages))
 
     def _own_arrays(self) -> dict[str, np.ndarray]:
         arrays = {name: np.asarray(variable.value) for name, variable in self._variables().items()}
         if self.average is not None:
             arrays |= {f"{name}{AVERAGE_SUFFIX}": array for name, array in self.averages_by_name().items()}
-        momentum = self._sgd.packing.arrays(self._sgd.packed_momentum.value)
-        return arrays | dict(zip(self._momentum_names(), momentum, strict=True))
+        for slot, packed in self.optimizer.slot_variables.items():
+            arrays |= dict(zip(self._slot_names(slot), self.optimizer.packing.arrays(packed.value), strict=True))
+        return arrays
 
     def _assign(self, arrays: Mapping[str, np.ndarray], *, prefix: str) -> None:
         def read(name, shape):
@@ -146,23 +151,19 @@ class TrainingState:
         if self.average is not None:
             names = [f"{name}{AVERAGE_SUFFIX}" for name in _names_of(self.average.variables, self.detector)]
             self.average.packed.assign(read_packed(names, self.average.packing))
-        self._sgd.packed_momentum.assign(read_packed(self._momentum_names(), self._sgd.packing))
+        for slot, packed in self.optimizer.slot_variables.items():
+            packed.assign(read_packed(self._slot_names(slot), self.optimizer.packing))
 
-    @property
-    def _sgd(self) -> ClippedSGD:
-        return inner_optimizer(self.optimizer)
-
-    def _momentum_names(self) -> list[str]:
-        trained = self.detector.network.trainable_variables
-        return [f"{name}{_MOMENTUM_SUFFIX}" for name in _names_of(trained, self.detector)]
+    def _slot_names(self, slot: str) -> list[str]:
+        return [f"{name}/{slot}" for name in _names_of(self.detector.network.trainable_variables, self.detector)]
 
     def _variables(self) -> dict[str, keras.Variable]:
         """Weights, the optimizer's counters, and the state of random layers."""
-        network = self.detector.network
-        variables = {**named_variables(network), "optimizer/iterations": self._sgd.iterations}
-        if self._sgd is not self.optimizer:
-            variables["optimizer/loss_scale/current_loss_scale"] = self.optimizer.dynamic_scale
-            variables["optimizer/loss_scale/good_steps"] = self.optimizer.step_counter
+        network, optimizer = self.detector.network, self.optimizer
+        variables = {**named_variables(network), "optimizer/iterations": optimizer.iterations}
+        if optimizer.scales_loss:
+            variables["optimizer/loss_scale/current_loss_scale"] = optimizer.dynamic_scale
+            variables["optimizer/loss_scale/good_steps"] = optimizer.good_steps
         seeds = [variable for variable in network.variables if variable.name == SEED_STATE]
         return variables | {f"run/seed_{number}": variable for number, variable in enumerate(seeds)}
 
@@ -172,7 +173,7 @@ def _assign_all(variables: list[keras.Variable], values: list) -> None:
         variable.assign(value)
 
 
-def _names_of(variables: list[keras.Variable], detector: DenseDetector) -> list[str]:
+def _names_of(variables: list[keras.Variable], detector: Detector) -> list[str]:
     names = {id(variable): name for name, variable in named_variables(detector.network).items()}
     return [names[id(variable)] for variable in variables]
 

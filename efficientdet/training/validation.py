@@ -1,5 +1,6 @@
 """Evaluations while a training runs: which weights are best so far, and whether going on is worth it."""
 
+from collections import Counter
 from functools import cached_property
 from pathlib import Path
 
@@ -24,7 +25,6 @@ from object_detection.structures import Batch, Objects
 BEST = "emackpt-best"
 _PICTURES = 4
 _DRAWN_FROM = 0.3  # score
-WEIGHT_LOSS = "reg_l2_loss"
 _PERCENT = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 
 
@@ -48,35 +48,35 @@ class Validation:
     @property
     def target_reached(self) -> bool:
         """Whether the best AP is what --target_ap asks for."""
-        return 0 < self._config.target_ap <= self._state.standing.best_ap
+        return 0 < self._config.target_ap <= self._state.progress.best_ap
 
     @property
     def out_of_patience(self) -> bool:
         """Whether --patience evaluations in a row brought nothing better."""
-        return 0 < self._config.patience <= self._state.standing.evaluations_since_best
+        return 0 < self._config.patience <= self._state.progress.evaluations_since_best
 
     def evaluate(self, epoch: int) -> float:
         """Measure averaged weights and raw ones, keep the better as emackpt-best if none was; returns the best AP.
 
         Raises InputError where the AP has collapsed.
         """
-        state, standing = self._state, self._state.standing
+        state, progress = self._state, self._state.progress
         averaged = self._measured_average()[0]
         found = {"averaged": averaged.numbers["AP"]}
         if state.average is not None:
             found["raw"] = self._measure()[0].numbers["AP"]
         weights = max(found, key=found.get)
-        check_collapse(found[weights], best=standing.best_ap, epoch=epoch)
-        standing.evaluations_since_best += 1
-        if found[weights] > standing.best_ap:
-            standing.best_ap, standing.best_epoch, standing.evaluations_since_best = found[weights], epoch, 0
+        check_collapse(found[weights], best=progress.best_ap, epoch=epoch)
+        progress.evaluations_since_best += 1
+        if found[weights] > progress.best_ap:
+            progress.best_ap, progress.best_epoch, progress.evaluations_since_best = found[weights], epoch, 0
             self._keep_best(weights)
         self._report(epoch)  # last: where there are numbers, the best weights are not older
         if "raw" in found:
             self._journal.curves(state.step, {"validation/AP_raw": found["raw"]})
         self._journal.say(f"epoch {epoch} AP averaged {averaged.numbers['AP']:.4f}"
                           + (f" raw {found['raw']:.4f}" if "raw" in found else "")
-                          + f" best {standing.best_ap:.4f} (epoch {standing.best_epoch})")
+                          + f" best {progress.best_ap:.4f} (epoch {progress.best_epoch})")
         return found[weights]
 
     def finish(self, epoch: int) -> CocoMeasures:
@@ -98,17 +98,18 @@ class Validation:
 
     def mean_losses(self) -> dict[str, float]:
         """By name; as of one batch of all images, whatever the number that fits into memory at a time."""
-        detector, sums, positives, one = self._state.detector, {}, 0.0, ops.ones(())
+        detector, sums, counts = self._state.detector, Counter(), Counter()
         batches = evaluation_dataset(self._index, self._inputs, samples=self._config.eval_samples)
         with self._state.averaged_weights():
             for batch, row_valid in self._stop_wish.watched(batches):
                 batch = _first_rows(batch, int(np.sum(row_valid)))  # the others only fill up
-                targets = detector.assign(batch.objects)
-                for name, value in detector.loss_terms(batch, targets, one, training=False).items():
-                    # That of the weights is the same for every batch and not divided.
-                    sums[name] = float(value) + (0.0 if name == WEIGHT_LOSS else sums.get(name, 0.0))
-                positives += float(detector.count_positives(targets))
-        return {name: value if name == WEIGHT_LOSS else value / (positives + 1.0) for name, value in sums.items()}
+                outputs = detector.outputs(batch.images, batch.sizes)
+                targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None, _seeds(batch))
+                sums.update({name: float(value) for name, value in detector.loss_sums(outputs, targets).items()})
+                counts.update({name: float(value) for name, value in detector.counts(targets).items()})
+            weights = {name: float(value) for name, value in detector.regularisation().items()}
+        normalisers = detector.normalisers({name: ops.convert_to_tensor(value, "float32") for name, value in counts.items()})
+        return {**{name: value / float(normalisers[name]) for name, value in sums.items()}, **weights}
 
     @property
     def measures(self) -> CocoMeasures | None:
@@ -182,3 +183,9 @@ def _first_rows(batch: Batch, count: int) -> Batch:
     """The first images of a batch."""
     objects = Objects(*(values[:count] for values in batch.objects))
     return Batch(*(objects if name == "objects" else values[:count] for name, values in batch._asdict().items()))
+
+
+def _seeds(batch: Batch) -> np.ndarray:
+    """[B, 2] int32: the same draws in every evaluation."""
+    positions = np.asarray(batch.positions) % 2**31
+    return np.stack([np.zeros_like(positions), positions], axis=-1).astype(np.int32)

@@ -1,0 +1,62 @@
+"""What a training says of itself: to the log at its start, to MLPerf's, and on the page of its report."""
+
+from pathlib import Path
+
+import keras
+
+from efficientdet.observing.journal import read_curves
+from efficientdet.observing.report import FILE_NAME, RunSummary, write_report
+from efficientdet.training.run import Run
+from efficientdet.training.start import trainable_parameters
+from efficientdet.training.validation import Validation
+
+
+def announce(run: Run) -> None:
+    """The facts into the log; model and classes beside the checkpoints."""
+    run.journal.log((), _facts(run))
+    if run.world.is_first:
+        run.description.write(Path(run.config.model_dir) / "config.json")
+        run.config.class_names.write(Path(run.config.model_dir) / "classes.json")
+    if not run.config.val_records and run.config.training_mode != "train300" and not run.config.benchmark:
+        run.journal.say("no --val_file_pattern: trains without evaluating")
+
+
+def mlperf_hyperparameters(run: Run, *, validation_samples: int) -> dict:
+    """As MLPerf's log names them."""
+    config, schedule = run.config, run.schedule
+    return {"seed": config.seed, "global_batch_size": run.images_a_step,
+            "gradient_accumulation_steps": config.accumulate_steps, "train_samples": len(run.index),
+            "eval_samples": validation_samples, "opt_name": config.hparams.optimizer,
+            "opt_base_learning_rate": schedule.peak_learning_rate, "opt_weight_decay": config.hparams.weight_decay,
+            "opt_learning_rate_warmup_epochs": config.hparams.lr_warmup_epoch,
+            "opt_learning_rate_warmup_factor": schedule.warmup_init / schedule.peak_learning_rate,
+            "opt_learning_rate_warmup_steps": schedule.warmup_steps}
+
+
+def write_run_report(run: Run, validation: Validation) -> None:
+    """The page of this training as far as it is."""
+    if not run.world.is_first:
+        return
+    config, measures = run.config, validation.measures
+    write_report(config.model_dir, RunSummary(
+        title=f"{config.hparams.name} on {Path(config.records[0]).name.split('-')[0]} records", facts=_facts(run),
+        curves=read_curves(Path(config.model_dir) / config.log_filename), numbers=measures.numbers if measures else {},
+        per_class=measures.class_ap if measures else {}, seconds=run.stopwatch.totals(), pictures=validation.pictures))
+
+
+def announce_report(run: Run) -> None:
+    """Where the page is."""
+    run.journal.say(f"report: {Path(run.config.model_dir) / FILE_NAME}")
+
+
+def _facts(run: Run) -> dict:
+    """What a reader of the log or the report should know of this run."""
+    config = run.config
+    return {
+        "model": config.hparams.name, "image_size": config.hparams.input_size,
+        "classes": len(config.class_names), "trainable_parameters": trainable_parameters(run.state),
+        "records": len(run.index), "batch_size": config.batch_size, "accumulate_steps": config.accumulate_steps,
+        "ranks": run.world.size, "steps_per_epoch": run.steps_per_epoch, "epochs": config.last_epoch,
+        "peak_learning_rate": run.schedule.peak_learning_rate, "precision": run.runtime.precision,
+        "use_xla": run.runtime.use_xla, "backend": keras.backend.backend(), "seed": config.seed,
+        "deterministic": config.deterministic}

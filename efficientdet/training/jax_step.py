@@ -1,0 +1,79 @@
+"""The training step of JAX: one program over explicit state; one device."""
+
+import jax
+import keras
+
+from efficientdet.training.step import TrainStep
+from object_detection.structures import Batch
+
+
+class JaxStep(TrainStep):
+    """See `build_train_step`. Between steps the state stays on the device as it is, and the variables are behind it until
+    `store`; the next step after that begins with what the variables hold."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._state = None
+        self._compiled = jax.jit(self._step, donate_argnums=0)
+
+    def __call__(self, batch: Batch, learning_rate: float, stop_wish: bool = False) -> dict:
+        """See `TrainStep`."""
+        if self._state is None:
+            self._state = jax.tree.map(lambda variable: variable.value, self._variables())
+        self._state, report = self._compiled(self._state, jax.tree.map(jax.numpy.asarray, batch),
+                                             jax.numpy.float32(learning_rate), jax.numpy.float32(stop_wish))
+        return report
+
+    def store(self) -> None:
+        """See `TrainStep`."""
+        if self._state is not None:
+            jax.tree.map(lambda variable, value: variable.assign(value), self._variables(), self._state)
+            self._state = None
+
+    def _variables(self) -> dict:
+        return {"trained": self.network.trainable_variables, "others": self.network.non_trainable_variables,
+                "optimizer": self.optimizer.variables, "average": [self.average.packed] if self.average is not None else []}
+
+    def _step(self, state, batch, learning_rate, stop_wish):
+        scale = self.loss_scale(state["optimizer"])
+        gradients, others, terms, counts = self._gradients(state["trained"], state["others"], batch, scale)
+        packed = self.optimizer.packing.pack(state["trained"]) if self.optimizer.reads_weights else None
+        move, slots, applied = self.optimizer.updated(state["optimizer"], gradients, learning_rate, weights=packed)
+        trained = [weight + part.astype(weight.dtype) for weight, part in
+                   zip(state["trained"], self.optimizer.packing.unpack(move), strict=True)]
+        average = state["average"]
+        if self.average is not None:
+            variables = (*self.network.trainable_variables, *self.network.non_trainable_variables)
+            values = dict(zip(map(id, variables), [*trained, *others], strict=True))
+            average = [self.average.updated(average[0], [values[id(variable)] for variable in self.average.variables],
+                                            step=slots["iterations"], applied=applied)]
+        report = self.report(terms, counts, gradients=gradients, scale=scale, applied=applied,
+                             packed_average=average[0] if average else None, stop_wishes=stop_wish)
+        return {"trained": trained, "others": others, "optimizer": slots, "average": average}, report
+
+    def _gradients(self, trained, others, batch, scale):
+        """Of the (scaled) loss, the weights that are not trained after the step, the terms and the counts; of all parts."""
+        targets, counts = (None, None) if self.detector.learns_from_outputs else self.targets_and_counts(batch)
+
+        def forward(trained, others, batch, targets):
+            mapping = [*zip(self.network.trainable_variables, trained, strict=True),
+                       *zip(self.network.non_trainable_variables, others, strict=True)]
+            with keras.StatelessScope(state_mapping=mapping) as scope:
+                outputs, known = self.detector.outputs(batch.images, batch.sizes, training=True), counts
+                if targets is None:
+                    targets, known = jax.lax.stop_gradient(self.targets_and_counts(batch, jax.lax.stop_gradient(outputs)))
+                loss, terms = self.loss(outputs, targets, known)
+                others = [scope.get_current_value(variable) for variable in self.network.non_trainable_variables]
+            return loss * scale, (terms, known, others)
+
+        def part(others, number):
+            gradients, (terms, _, others) = jax.grad(forward, has_aux=True)(
+                trained, others, self.part_of(batch, number), self.part_of(targets, number))
+            return others, (gradients, terms)
+
+        if self.parts == 1:
+            gradients, (terms, counts, others) = jax.grad(forward, has_aux=True)(trained, others, batch, targets)
+            return gradients, others, terms, counts
+        others, several = jax.lax.scan(part, others, jax.numpy.arange(self.parts))
+        gradients, terms = jax.tree.map(lambda values: values.sum(axis=0), several)
+        return gradients, others, terms, counts

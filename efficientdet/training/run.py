@@ -1,0 +1,114 @@
+"""What the parts of one training share: how it was asked for, what it reads, and where it writes and reports."""
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import keras
+
+from dataset.input.decoded_cache import DecodedCache
+from dataset.input.pipeline import InputConfig, training_dataset
+from dataset.records.record_index import RecordIndex, index_records
+from dataset.records.verify import verify_records
+from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.checkpoints.store import CheckpointStore
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.machine.device import device_name
+from efficientdet.machine.distributed import World
+from efficientdet.machine.runtime import Runtime, accelerator_count
+from efficientdet.observing.journal import Journal
+from efficientdet.observing.mlperf_log import MlperfLog, NoMlperfLog
+from efficientdet.observing.stopwatch import Stopwatch
+from efficientdet.training.schedule import Schedule
+from efficientdet.training.state import TrainingState
+from object_detection.structures import Batch
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One training from its start, or from where it was left, to its end."""
+
+    config: TrainingConfig
+    runtime: Runtime
+    world: World
+    journal: Journal
+    index: RecordIndex
+    images_a_step: int  # of all ranks
+    steps_per_epoch: int
+    schedule: Schedule
+    description: Description
+    store: CheckpointStore
+    mlperf: MlperfLog | NoMlperfLog
+    cache: DecodedCache | None
+    state: TrainingState = field(init=False)
+    first_step: int = field(init=False)  # that this process begins after
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+
+    @classmethod
+    def prepare(cls, config: TrainingConfig, runtime: Runtime, journal: Journal, world: World) -> "Run":
+        """Find, and where it is wanted verify, the records; what follows from their number and the batch."""
+        index = verify_records(index_records(config.records), when=config.verify_records,
+                               max_bad_fraction=config.max_bad_fraction, say=journal.say,
+                               category_ids=config.class_names.category_ids)
+        images_a_step = config.batch_size * config.accumulate_steps * world.size
+        examples = config.num_examples_per_epoch or len(index)
+        steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / images_a_step)
+        mlperf = MlperfLog(config.mlperf_log) if config.mlperf_log and world.is_first else NoMlperfLog()
+        mlperf.starts(platform=f"{world.size} x {device_name()}")
+        return cls(
+            config=config, runtime=runtime, world=world, journal=journal, index=index, images_a_step=images_a_step,
+            steps_per_epoch=steps_per_epoch, mlperf=mlperf, store=CheckpointStore(config.model_dir),
+            schedule=Schedule.of(config.hparams, steps_per_epoch=steps_per_epoch, peak_learning_rate=_peak_learning_rate(
+                config, images_a_step=images_a_step, journal=journal)),
+            description=Description(
+                model_name=config.hparams.model_name, hparams=config.hparams.to_dict(),
+                categories=config.class_names.to_categories(), weights="raw and averaged", steps_per_epoch=steps_per_epoch),
+            cache=DecodedCache(say=journal.say) if config.cache == "decoded" else None)
+
+    @property
+    def epoch(self) -> int:
+        """Epochs whose steps are done."""
+        return self.state.step // self.steps_per_epoch
+
+    @property
+    def images_per_second(self) -> float:
+        """Since the start of this process, evaluation and checkpoints not counted."""
+        totals = self.stopwatch.totals()
+        steps = self.state.step - self.first_step
+        return steps * self.images_a_step / max(totals.get("input", 0.0) + totals.get("compute", 0.0), 1e-9)
+
+    def input_config(self, batch_size: int) -> InputConfig:
+        """How records become batches of this rank."""
+        config, hparams = self.config, self.config.hparams
+        cores = (os.cpu_count() or 4) // self.world.local_size  # the ranks of a machine share them
+        spare = 2 if accelerator_count() > 0 and config.set_num_threads else 0
+        threads = max(2, cores - spare) if spare or self.world.local_size > 1 else 0
+        return InputConfig(
+            image_size=hparams.input_size, batch_size=batch_size, category_ids=config.class_names.category_ids,
+            max_instances_per_image=hparams.max_instances_per_image, seed=config.seed,
+            jitter_min=hparams.jitter_min, jitter_max=hparams.jitter_max,
+            flip_probability=0.5 if hparams.input_rand_hflip else 0.0,
+            pad_to_batch_maximum=not self.runtime.use_xla and keras.backend.backend() == "tensorflow",
+            use_fake_data=config.use_fake_data, num_threads=threads if config.enable_map_parallelization else 1)
+
+    def batches(self) -> Iterator[Batch]:
+        """From the image on that comes next."""
+        inputs = self.input_config(self.config.batch_size * self.config.accumulate_steps)
+        return iter(training_dataset(self.index, inputs, first_position=self.state.progress.images_seen,
+                                     rank=self.world.rank, world_size=self.world.size, cache=self.cache))
+
+    def ends_period(self, epoch: int) -> bool:
+        """Whether averaged weights are kept after this epoch."""
+        return epoch % self.config.checkpoint_period == 0
+
+
+def _peak_learning_rate(config: TrainingConfig, *, images_a_step: int, journal: Journal) -> float:
+    """As asked for; without being asked the published rate for this many images a step."""
+    rule, rate = config.hparams.RATE_PER_64 / 64 * images_a_step, config.hparams.learning_rate
+    if config.lr_per_64 is not None:
+        rate = config.lr_per_64 * images_a_step / 64
+    if rate is not None and rate > 2 * rule:
+        journal.say(f"warning: the learning rate {rate:g} is {rate / rule:.1f} times the published one for {images_a_step} "
+                    f"images a step ({rule:g})")
+    return rule if rate is None else rate

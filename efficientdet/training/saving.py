@@ -1,0 +1,75 @@
+"""What a training writes to go on from, and how it goes back to it."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.training.guards import NotFinite
+from efficientdet.training.run import Run
+from efficientdet.training.start import go_on_from
+from object_detection.errors import InputError
+
+_MOST_ROLLBACKS = 3
+_SECONDS_BETWEEN_EPOCH_SAVES = 10.0  # epochs of a few images would else spend their time on writing
+
+
+class Saver:
+    """Of one run; all ranks call it together, the first one writes."""
+
+    def __init__(self, run: Run):
+        self._run = run
+        self.step, self._at = run.state.step, time.monotonic()
+
+    def save(self) -> None:
+        """Everything that a resumed training needs."""
+        self._write(self._run.store.save)
+        self.step, self._at = self._run.state.step, time.monotonic()
+
+    def save_what_is_not(self) -> None:
+        """The same, unless nothing was done since."""
+        if self.step != self._run.state.step:
+            self.save()
+
+    def save_final(self) -> None:
+        """The end of the training, beside what it may be continued from."""
+        self._write(partial(write_arrays, str(Path(self._run.config.model_dir) / "ckpt-final")))
+
+    def save_average(self, epoch: int) -> None:
+        """The averaged weights of a period."""
+        run = self._run
+        if run.world.is_first:
+            write_arrays(str(Path(run.config.model_dir) / "ema_weights" / f"emackpt-{epoch}"), run.state.averages_by_name(),
+                         run.state.description(run.description, weights="averaged"))
+
+    def is_long_ago(self) -> bool:
+        """By the first rank's clock."""
+        return self._run.world.gather(time.monotonic() - self._at > _SECONDS_BETWEEN_EPOCH_SAVES)[0]
+
+    def roll_back(self, error: NotFinite) -> None:
+        """Back to the last checkpoint with half the rate, where that is wanted and not tried too often."""
+        run, state = self._run, self._run.state
+        rollbacks, factor = state.progress.rollbacks + 1, state.progress.rate_factor / 2
+        if run.config.on_nan != "rollback" or rollbacks > _MOST_ROLLBACKS:
+            raise error
+        run.journal.say(f"warning: {error}")
+        for source in run.store.readable_lineage():
+            if not isinstance(source, InputError):
+                go_on_from(state, source, run.config, store=run.store, images_a_step=run.images_a_step, say=run.journal.say)
+                break
+        else:
+            raise error
+        state.progress.rollbacks, state.progress.rate_factor = rollbacks, factor
+        self.step = state.step
+        run.world.meet()  # the first step after a long read would else begin for some before others
+        run.journal.say(f"rollback {rollbacks} of {_MOST_ROLLBACKS}: back to step {state.step}, learning rate times {factor:g}")
+
+    def _write(self, write: Callable[[dict, Description], object]) -> None:
+        """The state, by the first rank; none goes on before it has."""
+        run = self._run
+        with run.stopwatch.measuring("checkpoints"):
+            arrays = run.state.arrays()
+            if run.world.is_first:
+                write(arrays, run.state.description(run.description, weights="raw and averaged"))
+            run.world.meet()

@@ -1,0 +1,121 @@
+"""The training step of TensorFlow: alone one program; with several ranks several, between which Horovod sums."""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+from keras import ops
+
+from efficientdet.training.step import TrainStep
+from object_detection.structures import Batch, Objects
+
+
+class TensorflowStep(TrainStep):
+    """See `build_train_step`. Horovod cannot sum inside a program that XLA compiles, so with several ranks its parts are
+    programs of their own."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._traced = None
+
+    def __call__(self, batch: Batch, learning_rate: float, stop_wish: bool = False) -> dict:
+        """See `TrainStep`."""
+        if self._traced is None:
+            scalar = tf.TensorSpec((), tf.float32)
+            signature = [_batch_signature(batch, fixed_slots=self.compiled), scalar, scalar]
+            alone = self.compiled and self.world.size == 1
+            self._traced = tf.function(self._step, input_signature=signature, jit_compile=alone, autograph=False)
+        return self._traced(batch, tf.constant(learning_rate, tf.float32), tf.constant(float(stop_wish), tf.float32))
+
+    def _step(self, batch, learning_rate, stop_wish):
+        scale = self.loss_scale(self._state()) + 0.0  # a copy: the variable itself would be read after the update
+        if self.detector.learns_from_outputs:
+            gradients, terms, counts, stop_wishes = self._gradients_from_outputs(batch, scale, stop_wish)
+        else:
+            targets, counts = self._program(self.targets_and_counts)(batch)
+            counts, stop_wishes = self._sum_of_counts(counts, stop_wish)
+            gradients, terms = self._program(self._gradients)(batch, targets, counts, scale)
+        if self.world.size > 1:
+            # Scaled for float16, the gradient also fits its range on the way to the other ranks; losses stay float32.
+            packing = self.optimizer.packing
+            gradients = packing.unpack(self.world.sum([packing.pack(gradients)], half=self.optimizer.scales_loss)[0])
+        names = list(terms)
+        [values] = self.world.sum([ops.stack([terms[name] for name in names])])
+        terms = dict(zip(names, ops.unstack(values, len(names)), strict=True))
+        return self._program(self._update)(gradients, terms, counts, scale, learning_rate, stop_wishes)
+
+    def _program(self, function: Callable) -> Callable:
+        if not self.compiled or self.world.size == 1:
+            return function
+        return tf.function(function, jit_compile=True, autograph=False)
+
+    def _state(self) -> dict:
+        return {name: variable.value for name, variable in self.optimizer.variables.items()}
+
+    def _sum_of_counts(self, counts: dict, stop_wish) -> tuple[dict, tf.Tensor]:
+        *summed, stop_wishes = self.world.sum([*counts.values(), stop_wish])
+        return dict(zip(counts, summed, strict=True)), stop_wishes
+
+    def _gradients_from_outputs(self, batch, scale, stop_wish):
+        """Of the (scaled) loss, the terms, the counts of all ranks; targets come after the forward pass."""
+        weights = [weight.value for weight in self.network.trainable_variables]
+        with tf.GradientTape() as tape:
+            outputs = self._program(lambda images, sizes: self.detector.outputs(images, sizes, training=True))(
+                batch.images, batch.sizes)
+            constant = tf.nest.map_structure(tf.stop_gradient, outputs)
+            targets, counts = self._program(self.targets_and_counts)(batch, constant)
+            targets = tf.nest.map_structure(tf.stop_gradient, targets)
+            with tape.stop_recording():
+                counts, stop_wishes = self._sum_of_counts(counts, stop_wish)
+            loss, terms = self._program(self.loss)(outputs, targets, counts)
+            scaled = loss * scale
+        return _gradients_of(tape, scaled, weights), terms, counts, stop_wishes
+
+    def _gradients(self, batch, targets, counts, scale):
+        """Of the (scaled) loss, and the terms; of all parts together."""
+        if self.parts == 1:
+            return self._gradients_of_part(batch, targets, counts, scale)
+        gradients, terms = self._gradients_of_part(self.part_of(batch, 0), self.part_of(targets, 0), counts, scale)
+        names, packing = list(terms), self.optimizer.packing
+
+        def add(number, gradient, values):
+            more, terms = self._gradients_of_part(self.part_of(batch, number), self.part_of(targets, number), counts, scale)
+            return number + 1, gradient + packing.pack(more), values + ops.stack([terms[name] for name in names])
+
+        _, gradient, values = tf.while_loop(
+            lambda number, *_: number < self.parts, add,
+            [tf.constant(1), packing.pack(gradients), ops.stack([terms[name] for name in names])], parallel_iterations=1)
+        return packing.unpack(gradient), dict(zip(names, ops.unstack(values, len(names)), strict=True))
+
+    def _gradients_of_part(self, batch, targets, counts, scale):
+        weights = [weight.value for weight in self.network.trainable_variables]
+        with tf.GradientTape() as tape:
+            loss, terms = self.loss(self.detector.outputs(batch.images, batch.sizes, training=True), targets, counts)
+            scaled = loss * scale if self.optimizer.scales_loss else loss
+        return _gradients_of(tape, scaled, weights), terms
+
+    def _update(self, gradients: Sequence, terms, counts, scale, learning_rate, stop_wishes):
+        weights = self.network.trainable_variables
+        packed = self.optimizer.packing.pack([weight.value for weight in weights]) if self.optimizer.reads_weights else None
+        move, state, applied = self.optimizer.updated(self._state(), gradients, learning_rate, weights=packed)
+        for weight, part in zip(weights, self.optimizer.packing.unpack(move), strict=True):
+            weight.assign_add(ops.cast(part, weight.dtype))
+        for name, variable in self.optimizer.variables.items():
+            variable.assign(state[name])
+        packed_average = None
+        if self.average is not None:
+            packed_average = self.average.update(state["iterations"], applied=applied)
+        return self.report(terms, counts, gradients=gradients, scale=scale, applied=applied, packed_average=packed_average,
+                           stop_wishes=stop_wishes)
+
+
+def _gradients_of(tape: tf.GradientTape, loss: tf.Tensor, weights: list) -> list[tf.Tensor]:
+    return tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+
+def _batch_signature(batch: Batch, *, fixed_slots: bool) -> Batch:
+    """The shapes of a first batch; on a CPU the number of object slots may differ from batch to batch without a new trace."""
+    signature = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), batch)
+    if fixed_slots:
+        return signature
+    slots = (tf.TensorSpec([spec.shape[0], None, *spec.shape[2:]], spec.dtype) for spec in signature.objects)
+    return signature._replace(objects=Objects(*slots))
