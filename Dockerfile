@@ -22,7 +22,7 @@ ENV PATH=/workspace/effdet-tf2/.venv/bin:$PATH
 
 # What changes seldom comes first: packages and Horovod are not built again when only code has changed. The empty folders
 # stand for our packages, which pip links to and does not copy.
-COPY --chown=effdet:effdet pyproject.toml README.md ./
+COPY --chown=effdet:effdet LICENSE pyproject.toml README.md requirements.lock ./
 COPY --chown=effdet:effdet scripts/environment.sh scripts/install_horovod.sh scripts/usage.sh scripts/
 RUN mkdir dataset efficientdet model object_detection \
     && touch train.py eval.py infer.py inspector.py \

@@ -23,8 +23,8 @@ from keras import ops
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.machine.device import backend_name, device_name, peak_device_memory, peak_host_memory, versions
 from efficientdet.machine.runtime import accelerator_count, skip_graph_rewriting
+from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer
-from efficientdet.training.step import build_train_step
 from efficientdet.training.weight_average import WeightAverage
 from model.dense_detector import DenseDetector
 from model.detector import named_variables

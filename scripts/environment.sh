@@ -5,10 +5,11 @@
 #   use_environment         # or: use_environment test, for an extra of pyproject.toml
 #   "$PYTHON" train.py ...
 #
-# Sourcing alone does nothing but define REPOSITORY (its root) and PYTHON (the interpreter in .venv).
+# Sourcing alone does nothing but define REPOSITORY (its root), PYTHON (the interpreter in .venv) and LOCK.
 
 REPOSITORY="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 PYTHON="$REPOSITORY/.venv/bin/python"
+LOCK="$REPOSITORY/requirements.lock" # the versions of all packages; removed by who wants the newest
 
 # use_environment [EXTRA]: .venv holds what pyproject.toml asks for, with that extra. Exits with 2 and one line if it cannot.
 # Calls at the same time wait for each other.
@@ -83,9 +84,10 @@ _make_environment() {
     fi
 }
 
-# The installed state of an extra: what was asked for, and where, as an editable install points to a folder.
+# The installed state of an extra: what was asked for, in which versions, and where, as an editable install points to a folder.
 _wanted_state() {
     printf '%s %s\n' "$(sha256sum <"$REPOSITORY/pyproject.toml")" "$REPOSITORY"
+    [[ ! -f "$LOCK" ]] || sha256sum <"$LOCK"
 }
 
 _stamp() {
@@ -107,9 +109,11 @@ _install() {
 }
 
 _install_editable() {
+    local versions=()
     cd "$REPOSITORY" || return
+    [[ ! -f "$LOCK" ]] || versions=(--constraint "$LOCK")
     exec "$PYTHON" -m pip install --disable-pip-version-check --no-input --progress-bar off \
-        --editable ".${1:+[$1]}"
+        "${versions[@]}" --editable ".${1:+[$1]}"
 }
 
 # _logged LOG COMMAND...: runs it with all it prints in that file, saying now and then how far it is. A signal to this script

@@ -27,7 +27,7 @@ SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a use
 KNOWN_IN = {
     "tensorflow": {"dataset.*", "efficientdet.*", "model.batch_norm", "model.tensorflow_cpu"},
     "keras": {"object_detection.*", "model.*", "efficientdet.*"},
-    "jax": {"efficientdet.training.step", "efficientdet.machine.runtime", "efficientdet.machine.distributed",
+    "jax": {"efficientdet.training.jax_step", "efficientdet.machine.runtime", "efficientdet.machine.distributed",
             "efficientdet.machine.device"},
     "horovod": {"efficientdet.machine.distributed"},
     "pycocotools": {"object_detection.coco_evaluation", "dataset.*"},  # in dataset/ for the masks of records
@@ -37,19 +37,19 @@ KNOWN_IN = {
 }
 INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it
     "model.batch_norm": "tensorflow", "model.tensorflow_cpu": "tensorflow",
-    "efficientdet.training.step": "tensorflow", "efficientdet.machine.device": "tensorflow",
-    "efficientdet.machine.runtime": "tensorflow",
+    "efficientdet.machine.device": "tensorflow", "efficientdet.machine.runtime": "tensorflow",
     "efficientdet.checkpoints.checkpoint": "tensorflow",
 }
 ASKS_FOR_THE_BACKEND = {
     "model.batch_norm",  # TensorFlow's fused kernel, a third of the training speed on a CPU
     "model.tensorflow_cpu",
     "object_detection.suppression",  # TensorFlow's kernel on a CPU
-    "efficientdet.training.step",  # one function for each backend
+    "efficientdet.training.build_step",  # one class for each backend
     "efficientdet.machine.distributed", "efficientdet.machine.runtime", "efficientdet.machine.device",
     "efficientdet.export.saved_model", "efficientdet.benchmark.inspection",  # SavedModels are TensorFlow's
     "efficientdet.benchmark.measurements",  # says whether XLA compiled: under JAX always
-    "efficientdet.training.loop",  # whether there is an export at its end, and whether shapes may vary between steps
+    "efficientdet.training.loop", "efficientdet.training.run",  # an export at the end; whether shapes may vary between steps
+    "efficientdet.training.announcement",  # tells it
 }
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc", "tools", "core", "stuff"}
 TENSOR_NAMES = {"boxes", "anchors", "scores", "classes", "images", "targets", "objects", "detections", "batch", "logits",

@@ -56,7 +56,7 @@ def test_random_layers_go_on_as_if_nothing_had_been():
     image = keras.Input((64, 64, 3))
     norm = BatchNormalization(name="norm")
     detector = miniature_detector()
-    detector.network = keras.Model(image, keras.layers.Dropout(0.5)(norm(image)))
+    detector.network = keras.Model(image, [keras.layers.Dropout(0.5)(norm(image))] * 2)
     [seed] = [variable for variable in detector.network.variables if variable.name == SEED_STATE]
     states = [np.asarray(seed.value).copy()]
     detector.network(keras.ops.ones((1, 64, 64, 3)), training=True)

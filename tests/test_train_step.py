@@ -11,8 +11,8 @@ import pytest
 from miniature import miniature_detector
 
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer
-from efficientdet.training.step import build_train_step
 from efficientdet.training.weight_average import WeightAverage
 from model.batch_norm import BatchNormalization
 from model.detector import losses_of_batch, named_variables

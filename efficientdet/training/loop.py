@@ -20,6 +20,7 @@ from efficientdet.machine.runtime import Runtime, skip_graph_rewriting, start_ru
 from efficientdet.observing.journal import Journal
 from efficientdet.observing.progress import Progress
 from efficientdet.training.announcement import announce, announce_report, mlperf_hyperparameters, write_run_report
+from efficientdet.training.build_step import build_train_step
 from efficientdet.training.calibration import IMAGES, SMALL_BATCH, Calibration, calibration_batch
 from efficientdet.training.conventions import with_conventions_of_start
 from efficientdet.training.epoch import EpochOfSteps
@@ -28,7 +29,6 @@ from efficientdet.training.interruption import Interrupted, StopWish, farewell
 from efficientdet.training.run import Run
 from efficientdet.training.saving import Saver
 from efficientdet.training.start import initial_state, resume
-from efficientdet.training.step import build_train_step
 from efficientdet.training.validation import Validation
 from object_detection.errors import InputError
 

@@ -1,0 +1,326 @@
+"""What stands around the program: README and pages, held against programs and source; licence, version, commands, lock."""
+
+import ast
+import hashlib
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from efficientdet import commands
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PACKAGES = ("dataset", "efficientdet", "model", "object_detection")
+PROGRAMS = ("train.py", "eval.py", "infer.py", "inspector.py", "dataset/create_coco_tfrecord.py",
+            "dataset/create_pascal_tfrecord.py", "dataset.synthetic")  # the last as `python -m` takes it
+PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "docs").glob("*.md")])
+OTHERS_FLAGS = {"auto-orient", "gloo", "logdir", "np", "outdir", "requeue"}  # in the pages, of programs that are not ours
+
+
+def text(page):
+    return page.read_text(encoding="utf-8")
+
+
+def test_readme_is_short():
+    assert len(text(ROOT / "README.md").splitlines()) <= 120
+
+
+# Links
+
+def anchors(page):
+    """Of the headings, as GitHub writes them."""
+    headings = re.findall(r"^#+ (.*)$", text(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page):
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text(page)):
+        if re.match(r"https?:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    assert broken_links(page) == []
+
+
+def test_broken_links_are_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# One thing\n[a](gone.md) [b](#one-thing) [c](page.md#other) [d](https://x.org/y)\n")
+    assert broken_links(page) == ["gone.md", "page.md#other"]
+
+
+def test_every_page_is_reached_from_the_readme():
+    linked = {Path(name).name for name in re.findall(r"\]\((?:docs/)?([^)#]+)", text(ROOT / "README.md"))}
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - linked == set()
+
+
+# Flags
+
+@cache
+def help_of(program):
+    """Flag -> what --help says of it; the words of a help that is wrapped, in one line."""
+    words = [program] if program.endswith(".py") else ["-m", program]
+    done = subprocess.run([sys.executable, *words, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    entries = re.findall(r"^  --(?:\[no\])?(\w+): (.*?)(?=^  --|^\S|\Z)", done.stdout, flags=re.MULTILINE | re.DOTALL)
+    return {name: " ".join(words.split()) for name, words in entries}
+
+
+def known_flags():
+    found = {name for program in PROGRAMS for name in help_of(program)} | {"help"}
+    others = [*(ROOT / "scripts").rglob("*.sh"), *(ROOT / "scripts").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py"),
+              ROOT / "tests" / "endurance.py"]
+    return found | {name for file in others for name in re.findall(r"--([a-z][a-z_0-9]*)\b", text(file))}
+
+
+def flags_in(words):
+    return set(re.findall(r"(?<![\w-])--(?:no(?=amp|use_xla))?([a-z][\w-]*)", words))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_flags_in_the_pages_exist(page):
+    assert flags_in(text(page)) - known_flags() - OTHERS_FLAGS == set()
+
+
+def test_an_invented_flag_is_seen():
+    assert flags_in("`--lr=0.1 --num_gpus 3`, a--b") - known_flags() == {"num_gpus"}
+
+
+def rows(part):
+    """Of the tables in a part of a page: the cells of each row."""
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in part.splitlines() if line.startswith("| ")]
+
+
+def missing_former_flags(migration, program):
+    """Flags of google/automl's that have another name or none here, and whose row does not say so."""
+    cells = {row[0]: " ".join(row[1:]) for row in migration}
+    missing = []
+    for name, words in help_of(program).items():
+        found = re.match(r"Alias for --(?P<alias>\w+)|Gone: (?P<reason>.*)\.", words)
+        if found and (found["alias"] or found["reason"]) not in cells.get(f"`--{name}`", ""):
+            missing.append(name)
+    return missing
+
+
+@pytest.mark.parametrize("program", ["train.py", "eval.py", "infer.py", "inspector.py"])
+def test_every_former_flag_stands_in_the_migration_table(program):
+    _, _, automl = text(ROOT / "docs" / "differences.md").partition("\n## Moving from google/automl's programs")
+    part = re.split(r"^##", automl.split(f"### `{program}`")[1], flags=re.MULTILINE)[0]
+    assert missing_former_flags(rows(part), program) == []
+
+
+def test_a_former_flag_that_is_left_out_or_told_wrongly_is_seen():
+    table = [["`--ckpt`", "`--ckpt_path`"], ["`--model_dir`", "`--checkpoint`"], ["`--only_this_epoch`", "gone", "why?"]]
+    assert missing_former_flags(table, "eval.py") == ["gcp_project", "model_dir", "only_this_epoch", "tpu", "tpu_zone"]
+
+
+def gone_hyperparameters():
+    """Key -> what stands of it in the source, wherever that table is."""
+    for file in (ROOT / "efficientdet").rglob("*.py"):
+        if '"poly_lr_power": ' in text(file):
+            module = importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+            return next(table for table in vars(module).values() if isinstance(table, dict) and "poly_lr_power" in table)
+    raise AssertionError("there is no table of hyperparameters that are gone")
+
+
+def test_every_hyperparameter_that_is_gone_stands_in_the_page():
+    _, _, part = text(ROOT / "docs" / "differences.md").partition("\n## Hyperparameters that are gone\n")
+    reasons = {row[0].strip("`"): row[-1] for row in rows(part)}
+    gone = gone_hyperparameters()
+    assert len(gone) > 20
+    assert {key: reasons.get(key) for key in gone} == {key: value.reason for key, value in gone.items()}
+
+
+# Messages
+
+@cache
+def said():
+    """Every text in the source, a NUL for each value that is put into one; and the shell scripts."""
+    found = []
+    for file in [*ROOT.glob("*.py"), *(file for folder in PACKAGES for file in (ROOT / folder).rglob("*.py"))]:
+        for node in ast.walk(ast.parse(text(file))):
+            if isinstance(node, ast.JoinedStr):
+                found.append("".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found + [text(file) for file in (ROOT / "scripts").rglob("*.sh")]
+
+
+def unsaid(lines):
+    """Words in the first column of tables that no program has; `..` stands for what varies."""
+    quotes = [quote for line in lines if line.startswith("| ") for quote in re.findall(r"`([^`]+)`", line.split(" | ")[0])]
+    pieces = [piece.strip() for quote in quotes for piece in quote.split("..")]
+    return [piece for piece in pieces if not any(piece in words for words in said())]
+
+
+def test_troubleshooting_quotes_what_the_programs_say():
+    lines = text(ROOT / "docs" / "troubleshooting.md").splitlines()
+    assert sum(line.startswith("| `") for line in lines) > 40
+    assert unsaid(lines) == []
+
+
+def test_a_message_that_nobody_says_is_seen():
+    assert unsaid(["| `is not finite at .. and so on and on` | x |", "`not a row`"]) == ["and so on and on"]
+
+
+# Package
+
+def test_licence_is_the_apache_licence_in_full():
+    licence = text(ROOT / "LICENSE")
+    assert PROJECT["license"] == "Apache-2.0"
+    assert PROJECT["license-files"] == ["LICENSE"]
+    assert licence.split()[:4] == ["Apache", "License", "Version", "2.0,"]
+    assert "END OF TERMS AND CONDITIONS" in licence
+    assert len(licence.splitlines()) > 200
+
+
+def test_version_stands_once():
+    try:
+        installed = metadata.version("efficientdet-tf2")
+    except metadata.PackageNotFoundError:
+        pytest.skip("the project is not installed here")
+    assert installed == PROJECT["version"]
+    elsewhere = [file for folder in PACKAGES for file in (ROOT / folder).rglob("*.py") if "__version__ =" in text(file)]
+    assert elsewhere == []
+
+
+def test_packages_say_that_they_are_typed():
+    assert [name for name in PACKAGES if not (ROOT / name / "py.typed").exists()] == []
+
+
+def test_every_folder_with_code_is_a_package():
+    """Else it would be missing in the wheel, or be there only as long as setuptools takes any folder for one."""
+    folders = {file.parent for name in PACKAGES for file in (ROOT / name).rglob("*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+# Commands
+
+def test_commands_run_the_programs():
+    for command, target in PROJECT["scripts"].items():
+        module, function = target.split(":")
+        assert module == "efficientdet.commands", command
+        assert callable(getattr(commands, function)), command
+
+
+def run_command(function, *words, folder, path=""):
+    code = ("import sys; sys.argv = ['/bin/efficientdet-x', *sys.argv[1:]]; "
+            f"from efficientdet.commands import {function}; {function}()")
+    return subprocess.run([sys.executable, "-P", "-c", code, *words], cwd=folder, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)]))})
+
+
+@pytest.mark.parametrize(("function", "words"), [
+    ("train", "--training_file_pattern"), ("evaluate", "--val_file_pattern"), ("infer", "--image_path"),
+    ("inspect", "--bm_runs"), ("convert_coco", "--object_annotations_file"), ("convert_pascal", "--annotations_dir")])
+def test_a_command_is_its_program(tmp_path, function, words):
+    done = run_command(function, "--help", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert words in done.stdout
+    assert not done.stdout.startswith("None")
+
+
+def test_a_mistake_is_one_line_under_the_name_of_the_command(tmp_path):
+    done = run_command("train", "--batch_siz=3", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "efficientdet-x: error: there is no flag --batch_siz; the nearest is --batch_size\n"
+
+
+def test_a_namesake_in_the_current_folder_does_no_harm(tmp_path):
+    (tmp_path / "model.py").write_text("raise RuntimeError")
+    assert run_command("infer", "--help", folder=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["model", "dataset", "object_detection", "train"])
+def test_a_namesake_on_the_path_is_named(tmp_path, name):
+    namesake = tmp_path / f"{name}.py"
+    namesake.write_text("raise RuntimeError")
+    done = run_command("train", "--help", folder=tmp_path, path=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr == (f"efficientdet-x: error: the module {name} is {namesake}, not this project's; unset PYTHONPATH, or "
+                           "install this project into an environment of its own\n")
+
+
+def test_a_command_can_start_processes(tmp_path):
+    """Of a conversion: they import the program anew, by the name that `commands` leaves."""
+    code = "import multiprocessing, sys; print(sys.modules['__main__'].__spec__.name)"
+    program = tmp_path / "program.py"
+    program.write_text(code)
+    done = subprocess.run([sys.executable, "-c", "from efficientdet import commands; commands._ROOT = commands.Path('/'); "
+                           "commands._run('program')"], cwd=tmp_path, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert (done.stdout, done.stderr) == ("program\n", "")
+
+
+# Lock
+
+def pins():
+    lines = [line.split(";")[0].strip() for line in text(ROOT / "requirements.lock").splitlines() if not line.startswith("#")]
+    return dict(line.split("==") for line in filter(None, lines))
+
+
+def normalised(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_lock_pins_every_package_asked_for():
+    asked = [*PROJECT["dependencies"], *(line for lines in PROJECT["optional-dependencies"].values() for line in lines)]
+    names = {normalised(re.match(r"[\w.-]+", line)[0]) for line in asked}
+    assert names - pins().keys() == set()
+    assert all(re.fullmatch(r"[\w.]+", version) for version in pins().values())
+
+
+def test_ci_runs_with_the_versions_of_the_lock():
+    stamp = Path(sys.prefix) / ".installed-test"
+    lock = hashlib.sha256((ROOT / "requirements.lock").read_bytes()).hexdigest()
+    if not (stamp.exists() and lock in stamp.read_text()):
+        pytest.skip("this environment was not made by scripts/environment.sh with this lock")
+    found = {normalised(one.name): one.version for one in metadata.distributions()}
+    assert {name: (version, pins()[name]) for name, version in found.items() if pins().get(name, version) != version} == {}
+
+
+def install(folder, *, lock):
+    """What pip is asked for by scripts/environment.sh, in a repository whose Python is a script."""
+    (folder / "scripts").mkdir(parents=True)
+    shutil.copy(ROOT / "scripts" / "environment.sh", folder / "scripts")
+    (folder / "pyproject.toml").touch()
+    if lock:
+        (folder / "requirements.lock").write_text(lock)
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    python = folder / ".venv" / "bin" / "python"
+    python.write_text('#!/bin/bash\n[[ "$*" == "-m pip install "* ]] && echo "${@:8}" >>"$PWD/asked"\nexit 0\n')
+    python.chmod(0o755)
+
+    def call():
+        subprocess.run(["bash", "-euc", "source scripts/environment.sh; use_environment test"], cwd=folder, check=True,
+                       capture_output=True)
+        return (folder / "asked").read_text().splitlines()
+
+    return call
+
+
+def test_the_environment_is_installed_with_the_lock_and_again_when_it_changes(tmp_path):
+    call = install(tmp_path / "a b", lock="six==1\n")
+    asked = f"--constraint {tmp_path}/a b/requirements.lock --editable .[test]"
+    assert call() == call() == [asked]
+    (tmp_path / "a b" / "requirements.lock").write_text("six==2\n")
+    assert call() == [asked, asked]
+
+
+def test_without_a_lock_the_newest_are_installed(tmp_path):
+    assert install(tmp_path / "repository", lock="")() == ["--editable .[test]"]
