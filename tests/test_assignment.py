@@ -5,7 +5,8 @@ import tensorflow as tf
 from oracles import TESTDATA, to_numpy
 
 from object_detection.anchor_candidates import candidate_windows
-from object_detection.anchor_grid import AnchorConfig, AnchorGrid, anchor_grid
+from object_detection.anchor_conventions import PROPOSAL_SIZES, RETINANET_SIZES, rounded_levels, ssd300_levels
+from object_detection.anchor_grid import AnchorConfig, AnchorGrid, anchor_grid, feature_sizes, grid_of_levels
 from object_detection.assignment import assign_anchors
 from object_detection.box_geometry import pairwise_iou
 from object_detection.structures import Objects
@@ -15,8 +16,9 @@ def alone(boxes):
     """Anchors of which no two stand on one lattice."""
     boxes = np.float32(boxes)
     columns, ones = (boxes[:, :2].T + boxes[:, 2:].T) / 2, np.ones((2, len(boxes)), np.int32)
-    return AnchorGrid(boxes=boxes, centres=columns, strides=np.float32(ones), sides=boxes[:, 2:].T - boxes[:, :2].T,
-                      counts=ones, first=np.arange(len(boxes), dtype=np.int32), steps=ones)
+    return AnchorGrid(boxes=boxes, level_sizes=(len(boxes),), centres=columns, strides=np.float32(ones),
+                      sides=boxes[:, 2:].T - boxes[:, :2].T, counts=ones,
+                      first=np.arange(len(boxes), dtype=np.int32), steps=ones)
 
 
 ANCHORS = alone([[0, 0, 10, 10], [0, 0, 10, 20], [20, 20, 30, 30], [40, 40, 50, 50]])
@@ -29,6 +31,9 @@ GRIDS = {
     "uneven": anchor_grid(AnchorConfig(min_level=2, num_scales=2, aspect_ratios=((1, 1), (3, 0.2))), (100, 75)),
     "with gaps": anchor_grid(AnchorConfig(num_scales=2, anchor_scale=0.45), (128, 128)),
     "one cell": anchor_grid(AnchorConfig(), (1, 1)),
+    "RetinaNet's": grid_of_levels(rounded_levels((128, 160), feature_sizes((128, 160), 7)[3:], sizes=RETINANET_SIZES)),
+    "proposals'": grid_of_levels(rounded_levels((100, 75), feature_sizes((100, 75), 6)[2:], sizes=PROPOSAL_SIZES)),
+    "SSD300's": grid_of_levels(ssd300_levels()),
 }
 
 

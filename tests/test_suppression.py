@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from oracles import TESTDATA, to_numpy
 
-from object_detection.anchor_grid import AnchorConfig, anchor_boxes
+from object_detection.anchor_grid import AnchorConfig, anchor_grid
 from object_detection.errors import InputError
 from object_detection.suppression import SuppressionConfig, detections_from_outputs, suppress, top_candidates
 
@@ -140,7 +140,7 @@ def test_more_candidates_than_scores_are_all_scores():
 
 
 def outputs_of_a_small_grid(rng):
-    anchors = anchor_boxes(AnchorConfig(min_level=3, max_level=4, anchor_scale=2.0), (64, 64))
+    anchors = anchor_grid(AnchorConfig(min_level=3, max_level=4, anchor_scale=2.0), (64, 64)).boxes
     logits = rng.normal(size=(2, len(anchors), 3)).astype(np.float32) * 2 - 2
     return logits, rng.normal(size=(2, len(anchors), 4)).astype(np.float32) * 0.3, anchors
 
@@ -196,7 +196,7 @@ def _published(case, golden, outputs):
         method=params["method"], per_class="per_class" in case, iou_threshold=params["iou_thresh"],
         score_threshold=params["score_thresh"], sigma=params["sigma"], candidates=params["max_nms_inputs"],
         max_detections=params["max_output_size"])
-    anchors = anchor_boxes(AnchorConfig(), (256, 256))
+    anchors = anchor_grid(AnchorConfig(), (256, 256)).boxes
     return as_graph(detections_from_outputs, config)(
         outputs["class_logits"], outputs["box_outputs"], anchors), not config.per_class
 
@@ -213,7 +213,7 @@ def test_the_candidates_in_testdata_are_those_of_the_whole_outputs(golden_folder
 
 def test_nvidias_detections(golden_folder):
     golden = np.load(golden_folder / "nvidia_forward_efficientdet-d0.npz")
-    anchors = anchor_boxes(AnchorConfig(aspect_ratios=((1, 1), (1.4, 0.7), (0.7, 1.4))), (256, 256))
+    anchors = anchor_grid(AnchorConfig(aspect_ratios=((1, 1), (1.4, 0.7), (0.7, 1.4))), (256, 256)).boxes
     found = as_graph(detections_from_outputs, SuppressionConfig(iou_pixel_offset=1.0))(
         golden["det_class_logits"], golden["det_box_outputs"], anchors)
     boxes = found.boxes * golden["image_scales"][:, None, None]
