@@ -111,6 +111,45 @@ def assign(boxes, classes, learnable, anchor_boxes, *, positive_iou=0.5):
     return matched, np.where(matched >= 0, np.asarray(classes)[matched], 0), np.array(offsets)
 
 
+def match(boxes, anchor_boxes, *, positive_iou, negative_iou=None, force="best", strictly=False):
+    """Of one image: for each anchor the number of its object (-1: none), and whether it is between, by every overlap in
+    float32. The rules step by step as their papers and programs tell them."""
+    pairs = np.float32(boxes).reshape(-1, 1, 4), np.float32(anchor_boxes)[None]
+    sides = np.minimum(pairs[0][..., 2:], pairs[1][..., 2:]) - np.maximum(pairs[0][..., :2], pairs[1][..., :2])
+    shared = np.maximum(sides, 0).prod(axis=-1)
+    areas = [np.maximum(values[..., 2:] - values[..., :2], 0).prod(axis=-1) for values in pairs]
+    overlap = np.where(shared > 0, shared / np.maximum(areas[0] + areas[1] - shared, np.float32(1e-30)), np.float32(0))
+    matched, between = np.full(len(anchor_boxes), -1), np.zeros(len(anchor_boxes), bool)
+    if not len(overlap):
+        return matched, between
+    own, best = overlap.argmax(axis=0), overlap.max(axis=0)
+    reaching = best > np.float32(positive_iou) if strictly else best >= np.float32(positive_iou)
+    matched[reaching] = own[reaching]
+    if negative_iou is not None:
+        between = ~reaching & (best >= np.float32(negative_iou))
+    for place, number in _forced(overlap, own, force):
+        matched[place], between[place] = number, False
+    return matched, between
+
+
+def _forced(overlap, own, force):
+    """(anchor, object) of what is learnt whatever the threshold; later ones overrule earlier ones."""
+    touching = [number for number in range(len(overlap)) if overlap[number].max() > 0]
+    if force == "best":
+        return [(overlap[number].argmax(), number) for number in reversed(touching)]
+    if force == "best, last":
+        return [(overlap[number].argmax(), number) for number in touching]
+    if force == "ties":
+        places = {place for number in touching for place in np.flatnonzero(overlap[number] == overlap[number].max())}
+        return [(place, own[place]) for place in places]
+    chosen, left = [], overlap.copy()
+    while force == "bipartite" and left.max() > 0:
+        number, place = np.unravel_index(left.argmax(), left.shape)
+        chosen.append((place, number))
+        left[number], left[:, place] = 0, 0
+    return chosen
+
+
 def dense_assignment(objects, anchor_boxes, *, positive_iou=0.5):
     """Targets by every overlap of every object, [B, M, A] in memory, in float32 and step by step: to the last bit what
     `assign_anchors` has to find without."""
