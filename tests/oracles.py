@@ -111,7 +111,7 @@ def assign(boxes, classes, learnable, anchor_boxes, *, positive_iou=0.5):
     return matched, np.where(matched >= 0, np.asarray(classes)[matched], 0), np.array(offsets)
 
 
-def match(boxes, anchor_boxes, *, positive_iou, negative_iou=None, force="best", strictly=False):
+def match(boxes, anchor_boxes, *, positive_iou, negative_iou=None, claim="best", strictly=False):
     """Of one image: for each anchor the number of its object (-1: none), and whether it is between, by every overlap in
     float32. The rules step by step as their papers and programs tell them."""
     pairs = np.float32(boxes).reshape(-1, 1, 4), np.float32(anchor_boxes)[None]
@@ -127,23 +127,23 @@ def match(boxes, anchor_boxes, *, positive_iou, negative_iou=None, force="best",
     matched[reaching] = own[reaching]
     if negative_iou is not None:
         between = ~reaching & (best >= np.float32(negative_iou))
-    for place, number in _forced(overlap, own, force):
+    for place, number in _claims(overlap, own, claim):
         matched[place], between[place] = number, False
     return matched, between
 
 
-def _forced(overlap, own, force):
+def _claims(overlap, own, claim):
     """(anchor, object) of what is learnt whatever the threshold; later ones overrule earlier ones."""
     touching = [number for number in range(len(overlap)) if overlap[number].max() > 0]
-    if force == "best":
+    if claim == "best":
         return [(overlap[number].argmax(), number) for number in reversed(touching)]
-    if force == "best, last":
+    if claim == "best, last":
         return [(overlap[number].argmax(), number) for number in touching]
-    if force == "ties":
+    if claim == "ties":
         places = {place for number in touching for place in np.flatnonzero(overlap[number] == overlap[number].max())}
         return [(place, own[place]) for place in places]
     chosen, left = [], overlap.copy()
-    while force == "bipartite" and left.max() > 0:
+    while claim == "bipartite" and left.max() > 0:
         number, place = np.unravel_index(left.argmax(), left.shape)
         chosen.append((place, number))
         left[number], left[:, place] = 0, 0

@@ -124,7 +124,7 @@ def test_the_published_losses_of_retinanet(golden_folder):
     for image in range(4):
         logits, deltas, boxes = (golden[name][image] if name in golden else golden[f"{name}{image}"]
                                  for name in ("cls_logits", "bbox_regression", "boxes"))
-        matched, ignored = oracles.match(boxes, golden["anchors"], positive_iou=0.5, negative_iou=0.4, force="ties")
+        matched, ignored = oracles.match(boxes, golden["anchors"], positive_iou=0.5, negative_iou=0.4, claim="ties")
         positive = np.flatnonzero(matched >= 0)
         assert len(positive) == golden["num_foreground"][image]
         classes = np.full(len(matched), -1, np.int32)
