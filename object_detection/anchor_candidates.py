@@ -75,7 +75,7 @@ def candidate_windows(
 
 
 def _product(sides: Tensor) -> Tensor:
-    """[.., 2, G] -> [.., G]: areas."""
+    """Areas of sides (y, x): [..., 2, G] -> [..., G]."""
     return sides[..., 0, :] * sides[..., 1, :]
 
 

@@ -34,12 +34,12 @@ class AnchorConfig:
 
     @property
     def per_cell(self) -> int:
-        """Anchors at each cell."""
+        """How many anchors each cell has."""
         return self.num_scales * len(self.aspect_ratios)
 
     @property
     def levels(self) -> range:
-        """min_level .. max_level."""
+        """The numbers of the feature maps, finest first."""
         return range(self.min_level, self.max_level + 1)
 
 

@@ -188,6 +188,38 @@ def top_candidates(class_logits: np.ndarray, count: int):
     return 1 / (1 + np.exp(-np.float64(class_logits.ravel()[flat]))), flat % num_classes, flat // num_classes
 
 
+def read_outputs(logits, deltas, anchor_boxes, *, config, level_sizes=None, clip_to=None):
+    """Of one image: (box, class, score) of each detection, best first. Score by score, in float64."""
+    entries = []  # (score, what it is counted with, class, anchor)
+    levels = np.repeat(np.arange(len(level_sizes or [0])), level_sizes or [len(logits)])
+    for anchor, row in enumerate(np.float64(logits)):
+        if config.scores == "sigmoid":
+            scores = dict(enumerate(1 / (1 + np.exp(-row))))
+        else:
+            powers = np.exp(row - row.max())
+            shares, first = powers / powers.sum(), config.scores.endswith("first")
+            scores = dict(enumerate(shares[1:] if first else shares[:-1]))
+        entries += [(score, kind if config.candidates_per_class else levels[anchor], kind, anchor)
+                    for kind, score in scores.items()]
+    entries.sort(key=lambda entry: -entry[0])
+    most, counted, candidates = config.candidates_per_level or config.candidates_per_class, {}, []
+    for entry in entries:
+        counted[entry[1]] = counted.get(entry[1], 0) + 1
+        if not most or counted[entry[1]] <= most:
+            candidates.append(entry)
+    candidates = candidates[: config.candidates]
+    boxes = []
+    for _, _, _, anchor in candidates:
+        offsets = np.float64(deltas[anchor]) / config.box_coder.weights
+        if config.box_coder.log_size_limit is not None:
+            offsets[2:] = np.minimum(offsets[2:], config.box_coder.log_size_limit)
+        box = decode(offsets, anchor_boxes[anchor])
+        boxes.append(np.clip(box, 0, [*clip_to, *clip_to]) if clip_to is not None else box)
+    survivors = suppress(np.array(boxes), [entry[0] for entry in candidates],
+                         np.array([entry[2] for entry in candidates]), config=config)
+    return [(boxes[number], candidates[number][2], score) for number, score in survivors]
+
+
 def suppress(boxes, scores, classes, *, config):
     """Of one image: (box number, score) of what survives, best first. Class by class where the configuration says so."""
     groups = sorted(set(classes.tolist())) if config.per_class else [None]

@@ -126,7 +126,7 @@ def test_candidates_are_the_flattened_top_k_also_among_ties(anchors, classes, co
     rng = np.random.default_rng(anchors + count)
     logits = rng.integers(-2, 3, (6, anchors, classes)).astype(np.float32)  # five values: nearly all are ties
     logits[0] = 0.0
-    found = to_numpy(top_candidates(tf.constant(logits), count))
+    found = to_numpy(top_candidates(tf.constant(logits), config=SuppressionConfig(candidates=count)))
     for image in range(6):
         for one, wanted in zip(found, oracles.top_candidates(logits[image], count), strict=True):
             np.testing.assert_allclose(one[image], wanted, rtol=1e-6)
@@ -134,7 +134,7 @@ def test_candidates_are_the_flattened_top_k_also_among_ties(anchors, classes, co
 
 def test_more_candidates_than_scores_are_all_scores():
     logits = np.random.default_rng(0).normal(size=(2, 6, 3)).astype(np.float32)
-    scores, classes, anchors = to_numpy(top_candidates(tf.constant(logits), 5000))
+    scores, classes, anchors = to_numpy(top_candidates(tf.constant(logits), config=SuppressionConfig()))
     assert scores.shape == classes.shape == anchors.shape == (2, 18)
     assert sorted(zip(anchors[0], classes[0], strict=True)) == [(anchor, kind) for anchor in range(6) for kind in range(3)]
 
@@ -204,8 +204,8 @@ def _published(case, golden, outputs):
 @pytest.mark.parametrize("name", ["nms", "nms_sparse"])
 def test_the_candidates_in_testdata_are_those_of_the_whole_outputs(golden_folder, name):
     whole, cut = np.load(golden_folder / f"{name}_inputs.npz"), np.load(TESTDATA / f"{name}_candidates.npz")
-    for one, other in zip(to_numpy(top_candidates(tf.constant(whole["class_logits"]), 2000)),
-                          to_numpy(top_candidates(tf.constant(cut["class_logits"]), 2000)), strict=True):
+    for one, other in zip(*(to_numpy(top_candidates(tf.constant(outputs["class_logits"]), config=SuppressionConfig(
+            candidates=2000))) for outputs in (whole, cut)), strict=True):
         np.testing.assert_array_equal(one, other)
     kept = cut["class_logits"].max(axis=-1) > -100
     np.testing.assert_array_equal(whole["box_outputs"][kept], cut["box_outputs"][kept])
