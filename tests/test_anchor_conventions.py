@@ -64,7 +64,8 @@ GRIDS = {
     "RetinaNet": retinanet_grid((256, 320)),
     "SSD300": grid_of_levels(ssd300_levels()),
     "of any kind": grid_of_levels([
-        AnchorLevel(counts=(3, 4), strides=(5.0, 7.5), offset=(-2.0, 3.0), shapes=TWO_SHAPES),
+        AnchorLevel(counts=(3, 4), strides=(5.0, 7.5), offset=(-2.0, 3.0), shapes=TWO_SHAPES,
+                    centre_limit=(6.0, 20.0)),
         AnchorLevel(counts=(1, 2), strides=(50.0, 7.0), offset=(9.0, 0.0), shapes=TWO_SHAPES[:1]),
         AnchorLevel(counts=(4, 5), strides=(9.0, 4.0), offset=(1.0, 1.0), shapes=TWO_SHAPES, shape_major=True,
                     centre_limit=(12.0, 8.0))]),
