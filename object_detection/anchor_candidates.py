@@ -36,10 +36,13 @@ class Candidates(NamedTuple):
     exist: Tensor  # [C] bool, False for padding
 
 
-def candidate_windows(boxes: Tensor, learnable: Tensor, grid: AnchorGrid, *, positive_iou: float) -> Windows:
+def candidate_windows(
+    boxes: Tensor, learnable: Tensor, grid: AnchorGrid, *, positive_iou: float | Tensor
+) -> Windows:
     """Windows with every anchor whose IoU with an object reaches `positive_iou` or, where none does, is the largest.
 
-    boxes [N, 4] in the pixels of the anchors, learnable [N] bool. What comes close enough for rounding to decide is inside too.
+    boxes [N, 4] in the pixels of the anchors, learnable [N] bool, positive_iou one for all objects or [N, 1]; at 0 all anchors
+    that touch an object. What comes close enough for rounding to decide is inside too.
     None for what is not learnable or empty.
     """
     low, high = boxes[:, :2, None], boxes[:, 2:, None]  # [N, 2, 1]
@@ -72,7 +75,7 @@ def candidate_windows(boxes: Tensor, learnable: Tensor, grid: AnchorGrid, *, pos
 
 
 def _product(sides: Tensor) -> Tensor:
-    """[.., 2, G] -> [.., G]: areas."""
+    """Areas of sides (y, x): [..., 2, G] -> [..., G]."""
     return sides[..., 0, :] * sides[..., 1, :]
 
 

@@ -1,6 +1,7 @@
 """Anchors: the boxes a dense detector starts from, in NumPy because they are constants of a model."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,12 +34,12 @@ class AnchorConfig:
 
     @property
     def per_cell(self) -> int:
-        """Anchors at each cell."""
+        """How many anchors each cell has."""
         return self.num_scales * len(self.aspect_ratios)
 
     @property
     def levels(self) -> range:
-        """min_level .. max_level."""
+        """The numbers of the feature maps, finest first."""
         return range(self.min_level, self.max_level + 1)
 
 
@@ -50,15 +51,58 @@ def feature_sizes(image_size: tuple[int, int], max_level: int) -> list[tuple[int
     return sizes
 
 
+@dataclass(frozen=True, kw_only=True)
+class AnchorLevel:
+    """The anchors of one feature map: the same shapes around each of its cells.
+
+    Pairs are (y, x), (rows, columns) and (height, width), in pixels or any other unit that all levels share. The centre of row
+    i stands at offset + i stride, but never beyond `centre_limit`.
+    """
+
+    counts: tuple[int, int]  # rows and columns of cells
+    strides: tuple[float, float]
+    offset: tuple[float, float]  # of the first centre; half a stride where cells are centred, 0 in torchvision
+    shapes: tuple[tuple[float, float], ...]  # of the anchors at each cell, as many as one likes
+    shape_major: bool = False  # all cells of the first shape come before those of the second, as in SSD's reference
+    centre_limit: tuple[float, float] | None = None
+
+    def __post_init__(self):
+        if min(self.counts) < 1 or not self.shapes:
+            raise ValueError(f"a level of {self.counts} cells with {len(self.shapes)} anchors; wanted one of each at least")
+        if min(self.strides) <= 0 or min(map(min, self.shapes)) <= 0:
+            raise ValueError(f"a level with strides {self.strides} and shapes {self.shapes}; wanted all above zero")
+
+    def __len__(self) -> int:
+        """How many anchors the level has."""
+        return self.counts[0] * self.counts[1] * len(self.shapes)
+
+    def centres(self) -> list[np.ndarray]:
+        """Of the rows and of the columns, float64."""
+        centres = [offset + stride * np.arange(count)
+                   for offset, stride, count in zip(self.offset, self.strides, self.counts, strict=True)]
+        limits = self.centre_limit or (np.inf, np.inf)
+        return [np.minimum(values, limit) for values, limit in zip(centres, limits, strict=True)]
+
+    def runs(self) -> list[list[tuple[int, int]]]:
+        """The rows and the columns in runs (first, count) that stand a stride apart: all, but for those at the limit."""
+        limits = self.centre_limit or (np.inf, np.inf)
+        free = [max(int(np.sum(offset + stride * np.arange(count) <= limit)), 1) for offset, stride, count, limit
+                in zip(self.offset, self.strides, self.counts, limits, strict=True)]
+        return [[(0, within), *((place, 1) for place in range(within, count))]
+                for within, count in zip(free, self.counts, strict=True)]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AnchorGrid:
-    """The anchors of an image, and the G lattices that they form: one of each shape on each level.
+    """The anchors of an image, and the G lattices that they form: one of each shape on each level, or more where the centres
+    of a level stop at a limit.
 
     Anchor (row i, column j) of a lattice is number first + i steps[0] + j steps[1] of `boxes`; its centre stands at
     centres + (i, j) strides. Sides, centres and strides are (y, x) pixels in float32; `boxes` may differ from them by rounding.
     """
 
     boxes: np.ndarray  # [A, 4] float32 yxyx pixels, not clipped
+    level_sizes: tuple[int, ...]  # anchors of each level, in the order of `boxes`
     centres: np.ndarray  # [2, G], of row 0 and column 0
     strides: np.ndarray  # [2, G]
     sides: np.ndarray  # [2, G]
@@ -67,45 +111,53 @@ class AnchorGrid:
     steps: np.ndarray  # [2, G] int32
 
     def __len__(self) -> int:
-        """Anchors."""
+        """How many anchors there are, A."""
         return len(self.boxes)
 
 
-def anchor_grid(config: AnchorConfig, image_size: tuple[int, int]) -> AnchorGrid:
-    """All anchors of an image. Order: level, row, column, octave, aspect. A stride is image side / feature side and need not
-    be whole."""
-    sizes, first = feature_sizes(image_size, config.max_level), 0
-    boxes, lattices = [], []
-    for level in config.levels:
-        counts = np.array(sizes[level])
-        strides = np.array(image_size) / counts
-        half_sides = _half_sides(config, strides)
-        boxes.append(_level_boxes(strides, counts, half_sides))
-        for shape, half_side in enumerate(half_sides):
-            lattices.append({"centres": strides / 2, "strides": strides, "sides": 2 * half_side, "counts": counts,
-                             "first": first + shape, "steps": (counts[1] * config.per_cell, config.per_cell)})
-        first += len(boxes[-1])
+def grid_of_levels(levels: Sequence[AnchorLevel]) -> AnchorGrid:
+    """All anchors of the levels, level after level; within one row, column, shape, or shape, row, column if `shape_major`."""
+    lattices, first = [], 0
+    for level in levels:
+        lattices += _lattices(level, first=first)
+        first += len(level)
     columns = {name: np.array([lattice[name] for lattice in lattices]).T for name in lattices[0]}
     kinds = {name: np.float32 if name in ("centres", "strides", "sides") else np.int32 for name in columns}
-    return AnchorGrid(boxes=np.concatenate(boxes).astype(np.float32),
+    return AnchorGrid(boxes=np.concatenate([_level_boxes(level) for level in levels]).astype(np.float32),
+                      level_sizes=tuple(map(len, levels)),
                       **{name: column.astype(kinds[name]) for name, column in columns.items()})
 
 
-def anchor_boxes(config: AnchorConfig, image_size: tuple[int, int]) -> np.ndarray:
-    """The boxes of `anchor_grid`. -> [A, 4] float32 yxyx pixels, not clipped."""
-    return anchor_grid(config, image_size).boxes
+def anchor_grid(config: AnchorConfig, image_size: tuple[int, int]) -> AnchorGrid:
+    """All anchors of an image by EfficientDet's rule. Order: level, row, column, octave, aspect. A stride is image side /
+    feature side and need not be whole; a cell's anchors stand at its middle."""
+    sizes = feature_sizes(image_size, config.max_level)
+    return grid_of_levels([_level(config, image_size, sizes[level]) for level in config.levels])
 
 
-def _half_sides(config: AnchorConfig, strides: np.ndarray) -> np.ndarray:
-    """Of each shape at a cell: [per_cell, 2] (y, x)."""
-    return np.array([
-        config.anchor_scale * strides * octave_scale * (height, width) / 2
-        for octave_scale in (2 ** (octave / config.num_scales) for octave in range(config.num_scales))
-        for width, height in config.aspect_ratios
-    ])
+def _level(config: AnchorConfig, image_size: tuple[int, int], counts: tuple[int, int]) -> AnchorLevel:
+    strides = np.array(image_size) / np.array(counts)
+    shapes = [config.anchor_scale * strides * octave_scale * (height, width)
+              for octave_scale in (2 ** (octave / config.num_scales) for octave in range(config.num_scales))
+              for width, height in config.aspect_ratios]
+    return AnchorLevel(counts=counts, strides=tuple(strides), offset=tuple(strides / 2), shapes=tuple(map(tuple, shapes)))
 
 
-def _level_boxes(strides: np.ndarray, counts: np.ndarray, half_sides: np.ndarray) -> np.ndarray:
-    centres = [stride / 2 + stride * np.arange(count) for stride, count in zip(strides, counts, strict=True)]
-    centres = np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1)[:, :, None]  # [h, w, 1, 2]
-    return np.concatenate([centres - half_sides, centres + half_sides], axis=-1).reshape(-1, 4)
+def _level_boxes(level: AnchorLevel) -> np.ndarray:
+    """[anchors of the level, 4] float64 yxyx."""
+    centres = np.stack(np.meshgrid(*level.centres(), indexing="ij"), axis=-1)[:, :, None]  # [h, w, 1, 2]
+    half_sides = np.array(level.shapes) / 2
+    boxes = np.concatenate([centres - half_sides, centres + half_sides], axis=-1)
+    return (boxes.transpose(2, 0, 1, 3) if level.shape_major else boxes).reshape(-1, 4)
+
+
+def _lattices(level: AnchorLevel, *, first: int) -> list[dict]:
+    """The lattices of a level whose anchors begin at number `first`, as what they put into the columns of an AnchorGrid."""
+    (rows, columns), shapes, (row_centres, column_centres) = level.counts, len(level.shapes), level.centres()
+    step, next_shape = (1, rows * columns) if level.shape_major else (shapes, 1)
+    row_runs, column_runs = level.runs()
+    return [{"centres": (row_centres[row], column_centres[column]), "strides": level.strides, "sides": sides,
+             "counts": (row_count, column_count), "first": first + (row * columns + column) * step + number * next_shape,
+             "steps": (columns * step, step)}
+            for number, sides in enumerate(level.shapes)
+            for row, row_count in row_runs for column, column_count in column_runs]

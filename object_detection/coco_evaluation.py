@@ -165,7 +165,7 @@ def _numbers(result: Curves) -> dict[str, float]:
 
 
 def _mask_overlap(found: Sequence[dict], truth: Sequence[dict], crowd: np.ndarray) -> Overlap:
-    """As `box_overlap`, of run lengths."""
+    """What `box_overlap` gives for boxes, for masks as run lengths; `crowd` [objects] bool."""
     def overlap(founds: np.ndarray, truths: np.ndarray) -> np.ndarray:
         return np.stack([
             mask.iou([found[i] for i in one], [truth[i] for i in other], crowd[other].astype(np.uint8))

@@ -19,7 +19,7 @@ _AT_ONCE = 6400  # groups times objects in one chunk: its arrays, with T and A, 
 
 
 class Truths(NamedTuple):
-    """The N objects to be found."""
+    """The N objects of the ground truth, those of crowds among them."""
 
     images: np.ndarray  # [N] int64, numbers in the order in which images count among equal scores
     classes: np.ndarray  # [N] int64, 0 .. K-1
@@ -28,7 +28,7 @@ class Truths(NamedTuple):
 
 
 class Founds(NamedTuple):
-    """N detections."""
+    """The N detections that are to be held against the objects."""
 
     images: np.ndarray  # [N] int64
     classes: np.ndarray  # [N] int64
@@ -87,13 +87,14 @@ def box_overlap(found: np.ndarray, truth: np.ndarray, crowd: np.ndarray) -> Over
 
 
 def curves(founds: Founds, truths: Truths, *, num_classes: int, overlap: Overlap) -> Curves:
-    """Match and sum up."""
+    """Precision and recall of each class: detections matched with the objects of their image and class, then summed up."""
     ranking = _ranking(founds, num_classes)
     matches = _joined(_matches(ranking.groups, truths, num_classes, overlap))
     return _curves(founds, ranking, matches, truths, num_classes=num_classes)
 
 
 def _joined(parts: Iterable[_Matches]) -> _Matches:
+    """The matches of all parts, one behind the other; of no part none."""
     none = _Matches(np.zeros(0, np.int64), *np.zeros((2, 0, len(AREA_RANGES), len(IOU_THRESHOLDS)), bool))
     return _Matches(*map(np.concatenate, zip(none, *parts, strict=True)))
 
@@ -110,7 +111,7 @@ def _stable_order(numbers: np.ndarray) -> np.ndarray:
 
 
 def _groups(rows: np.ndarray, keys: np.ndarray) -> _Groups:
-    """Of rows ordered by their keys."""
+    """Where each run of one key begins and ends, of rows ordered by their keys."""
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     return _Groups(rows, keys[starts], starts, np.diff(starts, append=len(rows)))
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from object_detection.box_coding import PLAIN_BOX_CODER, BoxCoder
 from object_detection.structures import Detections
-from object_detection.suppression import SuppressionConfig
+from object_detection.suppression import SuppressionConfig, check_class_count, check_level_sizes
 
 _FIRST_CANDIDATES = 1500
 _ALIKE = 0.95
@@ -18,21 +19,30 @@ _SMALLEST = np.float32(1e-30)  # of areas and of scores
 
 
 class NetworkOutputs(NamedTuple):
-    """Of one image."""
+    """What a network says about one image at its A anchors."""
 
     class_logits: np.ndarray  # [A, K] float32
     box_deltas: np.ndarray  # [A, 4] float32
     best_logits: np.ndarray  # [A] float32, the highest of each anchor
 
 
-def detections_on_host(outputs: NetworkOutputs, anchors: np.ndarray, *, config: SuppressionConfig) -> Detections:
-    """Of one image, anchors [A, 4] float32: Detections of arrays with D = max_detections and without B."""
-    logits, deltas, best_of_anchor = outputs
+def detections_on_host(
+    outputs: NetworkOutputs, anchors: np.ndarray, *, config: SuppressionConfig, level_sizes: Sequence[int] | None = None,
+    clip_to: tuple[int, int] | None = None,
+) -> Detections:
+    """Of one image, anchors [A, 4] float32: Detections of arrays with D = max_detections and without B.
+
+    level_sizes and clip_to (height, width) as in `detections_from_outputs`.
+    """
+    values, best_of_anchor = _ranked(outputs, config.scores)
     for count in (min(_FIRST_CANDIDATES, config.candidates), config.candidates):
-        scores, classes, numbers = _top_candidates(logits, best_of_anchor, count)
+        found, classes, numbers = _candidates(values, best_of_anchor, count, config, level_sizes)
+        scores = _scores(found, config.scores)
         if scores[-1] > _ALIKE * scores[0] and count < config.candidates:
             continue  # whatever overlaps a selected box would soon score less than those left out
-        boxes = _decoded(deltas[numbers], anchors[numbers])
+        boxes = _decoded(outputs.box_deltas[numbers], anchors[numbers], config.box_coder)
+        if clip_to is not None:
+            boxes = np.clip(boxes, 0, np.float32([*clip_to, *clip_to]))
         chosen, chosen_scores = _suppress(boxes, scores, classes, config)
         enough = len(chosen) == config.max_detections and chosen_scores[-1] >= scores[-1]
         if enough or scores[-1] <= config.score_threshold or len(scores) < count:
@@ -48,19 +58,59 @@ def detections_on_host(outputs: NetworkOutputs, anchors: np.ndarray, *, config: 
 
 
 def stacked(images: Sequence[Detections]) -> Detections:
-    """Those of B images as one batch."""
+    """Detections of B images, each without B, as those of one batch."""
     return Detections(*map(np.stack, zip(*images, strict=True)))
 
 
-def _top_candidates(logits, best_of_anchor, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores, classes and anchors of the highest of all anchor x class scores, best first; see `top_candidates` there."""
-    kept = _anchors_of_top(logits, best_of_anchor, count)
-    flat = logits[kept].ravel()
-    order = _top(flat, count)
-    anchors, classes = np.divmod(order, logits.shape[1])
+def _ranked(outputs: NetworkOutputs, scores: str) -> tuple[np.ndarray, np.ndarray]:
+    """What has the order of the scores, [A, K or K - 1], and the highest of each anchor, [A]; see `suppression`."""
+    logits = outputs.class_logits
+    check_class_count(logits.shape[1], scores)
+    if scores == "sigmoid":
+        return logits, outputs.best_logits
+    below = logits - logits.max(axis=-1, keepdims=True)
+    below -= np.log(np.exp(below).sum(axis=-1, keepdims=True))
+    values = below[:, 1:] if scores == "softmax, background first" else below[:, :-1]
+    return values, values.max(axis=-1)
+
+
+def _scores(values: np.ndarray, scores: str) -> np.ndarray:
+    """Of what `_ranked` made of the logits."""
+    if scores != "sigmoid":
+        return np.exp(values)
     with np.errstate(over="ignore"):
-        scores = np.float32(1) / (np.float32(1) + np.exp(-flat[order]))
-    return scores, classes.astype(np.int32), kept[anchors]
+        return np.float32(1) / (np.float32(1) + np.exp(-values))
+
+
+def _candidates(values, best_of_anchor, count: int, config: SuppressionConfig, level_sizes):
+    """The highest `count` of [A, K] that the configuration lets enter, best first: values, classes, anchors; see
+    `top_candidates` there."""
+    if config.candidates_per_level is not None:
+        check_level_sizes(level_sizes, len(values))
+        parts, first = [], 0
+        for size in level_sizes:
+            level = slice(first, first + size)
+            found, classes, anchors = _top_candidates(
+                values[level], best_of_anchor[level], min(count, config.candidates_per_level))
+            parts.append((found, classes, anchors + first))
+            first += size
+    elif config.candidates_per_class is not None:
+        tops = [_top(of_class, min(count, config.candidates_per_class)) for of_class in values.T]
+        parts = [(values[top, number], np.full(len(top), number, np.int32), top) for number, top in enumerate(tops)]
+    else:
+        return _top_candidates(values, best_of_anchor, count)
+    found, classes, anchors = map(np.concatenate, zip(*parts, strict=True))
+    order = _top(found, count)
+    return found[order], classes[order], anchors[order]
+
+
+def _top_candidates(values, best_of_anchor, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values, classes and anchors of the highest of [A, K], best first."""
+    kept = _anchors_of_top(values, best_of_anchor, count)
+    flat = values[kept].ravel()
+    order = _top(flat, count)
+    anchors, classes = np.divmod(order, values.shape[1])
+    return flat[order], classes.astype(np.int32), kept[anchors]
 
 
 def _anchors_of_top(logits, best_of_anchor, count: int) -> np.ndarray:
@@ -84,12 +134,15 @@ def _top(values: np.ndarray, count: int) -> np.ndarray:
     return places[np.argsort(-values[places], kind="stable")]
 
 
-def _decoded(deltas, anchors) -> np.ndarray:
-    """See `decode_boxes`, which the tests hold it to."""
+def _decoded(deltas, anchors, coder: BoxCoder) -> np.ndarray:
+    """See `BoxCoder.decode`, which the tests hold it to."""
+    if coder.weights != PLAIN_BOX_CODER.weights:
+        deltas = deltas / np.float32(coder.weights)
+    sizes = deltas[:, 2:] if coder.log_size_limit is None else np.minimum(deltas[:, 2:], np.float32(coder.log_size_limit))
     sides = anchors[:, 2:] - anchors[:, :2]
     centres = deltas[:, :2] * sides + (anchors[:, :2] + anchors[:, 2:]) / 2
     with np.errstate(over="ignore"):
-        halves = np.exp(deltas[:, 2:]) * sides / 2
+        halves = np.exp(sizes) * sides / 2
     return np.concatenate([centres - halves, centres + halves], axis=1)
 
 

@@ -1,8 +1,13 @@
-"""Losses of dense detectors, unreduced, in float32, finite in value and gradient at any logit."""
+"""Losses of detectors, unreduced, in float32, finite in value and gradient at any logit."""
 
+from collections.abc import Callable
+
+import numpy as np
 from keras import ops
 
 from object_detection.structures import Tensor
+
+_LOWEST = float(np.finfo(np.float32).min)  # the distance of two logits may be more than float32 has
 
 
 def focal_loss(
@@ -13,24 +18,43 @@ def focal_loss(
     logits float32 and targets (bool, True for the entry's class) of one shape; differentiable in the logits. The smoothed
     target enters the cross entropy only, not the modulator, as in the published training.
     """
+    return _focal_loss(logits, lambda: targets, alpha=alpha, gamma=gamma, label_smoothing=label_smoothing)
+
+
+def focal_loss_of_classes(
+    logits: Tensor, classes: Tensor, *, alpha: float, gamma: float, label_smoothing: float = 0.0
+) -> Tensor:
+    """`focal_loss` of logits [..., K] where classes [...] (int32, -1 for none) say which entry is True. -> [..., K].
+
+    Nothing of K entries but the logits is kept for the gradient.
+    """
+    numbers = ops.arange(logits.shape[-1], dtype=classes.dtype)
+    return _focal_loss(logits, lambda: classes[..., None] == numbers, alpha=alpha, gamma=gamma,
+                       label_smoothing=label_smoothing)
+
+
+def _focal_loss(
+    logits: Tensor, targets: Callable[[], Tensor], *, alpha: float, gamma: float, label_smoothing: float
+) -> Tensor:
     smoothing = 0.5 * label_smoothing
 
     def terms(logits):
-        wrong_by = ops.where(targets, -logits, logits)
+        wanted = targets()
+        wrong_by = ops.where(wanted, -logits, logits)
         wrong = ops.sigmoid(wrong_by)  # 1 - p_t
-        weight = ops.where(targets, alpha, 1.0 - alpha) * _power(wrong, gamma)
-        return wrong, weight, ops.softplus(wrong_by) - smoothing * wrong_by
+        weight = ops.where(wanted, alpha, 1.0 - alpha) * _power(wrong, gamma)
+        return wanted, wrong, weight, ops.softplus(wrong_by) - smoothing * wrong_by
 
     @ops.custom_gradient
     def of_logits(logits):
         """With a gradient that keeps nothing but the logits, in a third of the passes over memory of a derived one."""
         def gradient(*arguments, upstream=None):
             outer = arguments[-1] if upstream is None else upstream
-            wrong, weight, cross_entropy = terms(logits)
+            wanted, wrong, weight, cross_entropy = terms(logits)
             slope = weight * (gamma * (1.0 - wrong) * cross_entropy + wrong - smoothing)
-            return outer * ops.where(targets, -slope, slope)
+            return outer * ops.where(wanted, -slope, slope)
 
-        _, weight, cross_entropy = terms(logits)
+        _, _, weight, cross_entropy = terms(logits)
         return weight * cross_entropy, gradient
 
     return of_logits(logits)
@@ -45,6 +69,50 @@ def _power(base: Tensor, exponent: float) -> Tensor:
     for _ in range(halves // 2):
         result = result * base
     return result
+
+
+def softmax_cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
+    """-ln of the probability of each entry's class, the background being a class as any other.
+
+    logits [..., K] of any precision, classes [...] int32 from 0 to K - 1 (for one that shall not count any of them: mask
+    the loss) -> [...] float32; differentiable in the logits. Finite at any finite logits. The gradient keeps the logits and
+    the classes alone.
+    """
+    logits = ops.cast(logits, "float32")
+    numbers = ops.arange(logits.shape[-1], dtype=classes.dtype)
+
+    def terms(logits):
+        # By distance from the largest, so that of large logits the small difference stays that is the loss
+        below = ops.maximum(logits - ops.max(logits, axis=-1, keepdims=True), _LOWEST)
+        powers = ops.exp(below)
+        return classes[..., None] == numbers, below, powers, ops.sum(powers, axis=-1)
+
+    @ops.custom_gradient
+    def of_logits(logits):
+        def gradient(*arguments, upstream=None):
+            outer = arguments[-1] if upstream is None else upstream
+            is_class, _, powers, total = terms(logits)
+            return outer[..., None] * (powers / total[..., None] - ops.cast(is_class, "float32"))
+
+        is_class, below, _, total = terms(logits)
+        return ops.log(total) - ops.sum(ops.where(is_class, below, 0.0), axis=-1), gradient
+
+    return of_logits(logits)
+
+
+def l1_loss(errors: Tensor) -> Tensor:
+    """|e| of each entry, float32; the slope at 0 is 0."""
+    return ops.abs(ops.cast(errors, "float32"))
+
+
+def smooth_l1_loss(errors: Tensor, *, beta: float) -> Tensor:
+    """e^2 / (2 beta) within beta, |e| - beta / 2 beyond, of each entry, float32 (Girshick 2015, eq. 3, has beta 1).
+
+    Huber's loss of delta = beta divided by beta. Raises ValueError for a beta that is not above 0; for 0 see `l1_loss`.
+    """
+    if beta <= 0:
+        raise ValueError(f"beta is {beta}; wanted above 0")
+    return huber_loss(ops.cast(errors, "float32"), delta=beta) / beta
 
 
 def huber_loss(errors: Tensor, *, delta: float) -> Tensor:

@@ -111,6 +111,45 @@ def assign(boxes, classes, learnable, anchor_boxes, *, positive_iou=0.5):
     return matched, np.where(matched >= 0, np.asarray(classes)[matched], 0), np.array(offsets)
 
 
+def match(boxes, anchor_boxes, *, positive_iou, negative_iou=None, claim="best", strictly=False):
+    """Of one image: for each anchor the number of its object (-1: none), and whether it is between, by every overlap in
+    float32. The rules step by step as their papers and programs tell them."""
+    pairs = np.float32(boxes).reshape(-1, 1, 4), np.float32(anchor_boxes)[None]
+    sides = np.minimum(pairs[0][..., 2:], pairs[1][..., 2:]) - np.maximum(pairs[0][..., :2], pairs[1][..., :2])
+    shared = np.maximum(sides, 0).prod(axis=-1)
+    areas = [np.maximum(values[..., 2:] - values[..., :2], 0).prod(axis=-1) for values in pairs]
+    overlap = np.where(shared > 0, shared / np.maximum(areas[0] + areas[1] - shared, np.float32(1e-30)), np.float32(0))
+    matched, between = np.full(len(anchor_boxes), -1), np.zeros(len(anchor_boxes), bool)
+    if not len(overlap):
+        return matched, between
+    own, best = overlap.argmax(axis=0), overlap.max(axis=0)
+    reaching = best > np.float32(positive_iou) if strictly else best >= np.float32(positive_iou)
+    matched[reaching] = own[reaching]
+    if negative_iou is not None:
+        between = ~reaching & (best >= np.float32(negative_iou))
+    for place, number in _claims(overlap, own, claim):
+        matched[place], between[place] = number, False
+    return matched, between
+
+
+def _claims(overlap, own, claim):
+    """(anchor, object) of what is learnt whatever the threshold; later ones overrule earlier ones."""
+    touching = [number for number in range(len(overlap)) if overlap[number].max() > 0]
+    if claim == "best":
+        return [(overlap[number].argmax(), number) for number in reversed(touching)]
+    if claim == "best, last":
+        return [(overlap[number].argmax(), number) for number in touching]
+    if claim == "ties":
+        places = {place for number in touching for place in np.flatnonzero(overlap[number] == overlap[number].max())}
+        return [(place, own[place]) for place in places]
+    chosen, left = [], overlap.copy()
+    while claim == "bipartite" and left.max() > 0:
+        number, place = np.unravel_index(left.argmax(), left.shape)
+        chosen.append((place, number))
+        left[number], left[:, place] = 0, 0
+    return chosen
+
+
 def dense_assignment(objects, anchor_boxes, *, positive_iou=0.5):
     """Targets by every overlap of every object, [B, M, A] in memory, in float32 and step by step: to the last bit what
     `assign_anchors` has to find without."""
@@ -147,6 +186,38 @@ def top_candidates(class_logits: np.ndarray, count: int):
     flat = np.argsort(-class_logits.ravel(), kind="stable")[:count]
     num_classes = class_logits.shape[1]
     return 1 / (1 + np.exp(-np.float64(class_logits.ravel()[flat]))), flat % num_classes, flat // num_classes
+
+
+def read_outputs(logits, deltas, anchor_boxes, *, config, level_sizes=None, clip_to=None):
+    """Of one image: (box, class, score) of each detection, best first. Score by score, in float64."""
+    entries = []  # (score, what it is counted with, class, anchor)
+    levels = np.repeat(np.arange(len(level_sizes or [0])), level_sizes or [len(logits)])
+    for anchor, row in enumerate(np.float64(logits)):
+        if config.scores == "sigmoid":
+            scores = dict(enumerate(1 / (1 + np.exp(-row))))
+        else:
+            powers = np.exp(row - row.max())
+            shares, first = powers / powers.sum(), config.scores.endswith("first")
+            scores = dict(enumerate(shares[1:] if first else shares[:-1]))
+        entries += [(score, kind if config.candidates_per_class else levels[anchor], kind, anchor)
+                    for kind, score in scores.items()]
+    entries.sort(key=lambda entry: -entry[0])
+    most, counted, candidates = config.candidates_per_level or config.candidates_per_class, {}, []
+    for entry in entries:
+        counted[entry[1]] = counted.get(entry[1], 0) + 1
+        if not most or counted[entry[1]] <= most:
+            candidates.append(entry)
+    candidates = candidates[: config.candidates]
+    boxes = []
+    for _, _, _, anchor in candidates:
+        offsets = np.float64(deltas[anchor]) / config.box_coder.weights
+        if config.box_coder.log_size_limit is not None:
+            offsets[2:] = np.minimum(offsets[2:], config.box_coder.log_size_limit)
+        box = decode(offsets, anchor_boxes[anchor])
+        boxes.append(np.clip(box, 0, [*clip_to, *clip_to]) if clip_to is not None else box)
+    survivors = suppress(np.array(boxes), [entry[0] for entry in candidates],
+                         np.array([entry[2] for entry in candidates]), config=config)
+    return [(boxes[number], candidates[number][2], score) for number, score in survivors]
 
 
 def suppress(boxes, scores, classes, *, config):

@@ -9,7 +9,7 @@ from efficientdet.configuration.hyperparameters import height_and_width
 from efficientdet.families.efficientdet.build import anchor_config
 from efficientdet.families.efficientdet.presets import PRESETS
 from efficientdet.families.registry import hyperparameters_of
-from object_detection.anchor_grid import AnchorConfig, anchor_boxes, feature_sizes
+from object_detection.anchor_grid import AnchorConfig, anchor_grid, feature_sizes
 from object_detection.errors import InputError
 
 COUNTS = {"efficientdet-d0": 49_104, "efficientdet-d1": 76_725, "efficientdet-d2": 110_484, "efficientdet-d3": 150_381,
@@ -24,14 +24,14 @@ def test_the_counts_are_those_of_every_preset():
 @pytest.mark.parametrize("model_name", COUNTS)
 def test_the_anchors_of_every_model(model_name):
     hparams = hyperparameters_of(model_name, {})
-    anchors = anchor_boxes(anchor_config(hparams), height_and_width(hparams.image_size))
+    anchors = anchor_grid(anchor_config(hparams), height_and_width(hparams.image_size)).boxes
     assert anchors.shape == (COUNTS[model_name], 4)
     assert anchors.dtype == np.float32
 
 
 @pytest.mark.parametrize(("side", "count"), [(320, 19_206), (384, 27_621), (448, 37_629)])
 def test_the_counts_of_other_sizes(side, count):
-    assert len(anchor_boxes(AnchorConfig(), (side, side))) == count
+    assert len(anchor_grid(AnchorConfig(), (side, side))) == count
 
 
 @pytest.mark.parametrize("name", ["d0_320x448", "d0_512", "d7_256x384", "d7x_512"])
@@ -39,11 +39,11 @@ def test_the_published_anchors_to_the_last_bit(name):
     golden = np.load(TESTDATA / f"anchors_{name}.npz")
     config = AnchorConfig(min_level=int(golden["min_level"]), max_level=int(golden["max_level"]),
                           anchor_scale=float(golden["anchor_scale"]))
-    np.testing.assert_array_equal(anchor_boxes(config, tuple(golden["image_size"])), golden["boxes"])
+    np.testing.assert_array_equal(anchor_grid(config, tuple(golden["image_size"])).boxes, golden["boxes"])
 
 
 def test_the_first_anchors_by_hand():
-    anchors = anchor_boxes(AnchorConfig(aspect_ratios=((1, 1), (1.4, 0.7), (0.7, 1.4))), (512, 512))
+    anchors = anchor_grid(AnchorConfig(aspect_ratios=((1, 1), (1.4, 0.7), (0.7, 1.4))), (512, 512)).boxes
     side = 16 * 2 ** (1 / 3)
     np.testing.assert_allclose(anchors[:4], [
         (-12, -12, 20, 20), (-7.2, -18.4, 15.2, 26.4), (-18.4, -7.2, 26.4, 15.2),
@@ -53,7 +53,7 @@ def test_the_first_anchors_by_hand():
 
 
 def test_the_default_aspects_keep_the_area():
-    anchors = anchor_boxes(AnchorConfig(), (512, 512)).astype(np.float64)
+    anchors = anchor_grid(AnchorConfig(), (512, 512)).boxes.astype(np.float64)
     heights, widths = anchors[:3, 2] - anchors[:3, 0], anchors[:3, 3] - anchors[:3, 1]
     np.testing.assert_allclose(heights * widths, 32.0**2, rtol=1e-5)
     np.testing.assert_allclose(widths / heights, (1, 2, 0.5), rtol=1e-5)
@@ -64,7 +64,7 @@ def test_uneven_sizes_against_the_oracle(image_size):
     config = AnchorConfig(min_level=2, max_level=5, num_scales=2, aspect_ratios=((1.0, 1.0), (2.0, 0.25)), anchor_scale=3.0)
     wanted = oracles.anchors(image_size, levels=(2, 3, 4, 5), num_scales=2, aspect_ratios=config.aspect_ratios,
                              anchor_scale=3.0)
-    anchors = anchor_boxes(config, image_size)
+    anchors = anchor_grid(config, image_size).boxes
     np.testing.assert_allclose(anchors, wanted, atol=1e-4)
     assert config.per_cell == 4
     assert list(config.levels) == [2, 3, 4, 5]
@@ -75,7 +75,7 @@ def test_feature_maps_of_a_size_that_is_no_power_of_two():
 
 
 def test_an_image_of_one_pixel_has_one_cell_a_level():
-    anchors = anchor_boxes(AnchorConfig(num_scales=1, aspect_ratios=((1.0, 1.0),)), (1, 1))
+    anchors = anchor_grid(AnchorConfig(num_scales=1, aspect_ratios=((1.0, 1.0),)), (1, 1)).boxes
     np.testing.assert_array_equal(anchors, [[-1.5, -1.5, 2.5, 2.5]] * 5)
 
 

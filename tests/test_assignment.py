@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import oracles
 import pytest
@@ -5,18 +7,25 @@ import tensorflow as tf
 from oracles import TESTDATA, to_numpy
 
 from object_detection.anchor_candidates import candidate_windows
-from object_detection.anchor_grid import AnchorConfig, AnchorGrid, anchor_grid
-from object_detection.assignment import assign_anchors
+from object_detection.anchor_conventions import PROPOSAL_SIZES, RETINANET_SIZES, rounded_levels, ssd300_levels
+from object_detection.anchor_grid import AnchorConfig, AnchorGrid, anchor_grid, feature_sizes, grid_of_levels
+from object_detection.assignment import MatchRule, assign_anchors
+from object_detection.box_coding import BoxCoder, decode_boxes
 from object_detection.box_geometry import pairwise_iou
+from object_detection.errors import InputError
 from object_detection.structures import Objects
+
+YX = [1, 0, 3, 2]  # from x, y, x, y or dx, dy, dw, dh, and back
+WEIGHTED = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0))
 
 
 def alone(boxes):
     """Anchors of which no two stand on one lattice."""
     boxes = np.float32(boxes)
     columns, ones = (boxes[:, :2].T + boxes[:, 2:].T) / 2, np.ones((2, len(boxes)), np.int32)
-    return AnchorGrid(boxes=boxes, centres=columns, strides=np.float32(ones), sides=boxes[:, 2:].T - boxes[:, :2].T,
-                      counts=ones, first=np.arange(len(boxes), dtype=np.int32), steps=ones)
+    return AnchorGrid(boxes=boxes, level_sizes=(len(boxes),), centres=columns, strides=np.float32(ones),
+                      sides=boxes[:, 2:].T - boxes[:, :2].T, counts=ones,
+                      first=np.arange(len(boxes), dtype=np.int32), steps=ones)
 
 
 ANCHORS = alone([[0, 0, 10, 10], [0, 0, 10, 20], [20, 20, 30, 30], [40, 40, 50, 50]])
@@ -29,6 +38,9 @@ GRIDS = {
     "uneven": anchor_grid(AnchorConfig(min_level=2, num_scales=2, aspect_ratios=((1, 1), (3, 0.2))), (100, 75)),
     "with gaps": anchor_grid(AnchorConfig(num_scales=2, anchor_scale=0.45), (128, 128)),
     "one cell": anchor_grid(AnchorConfig(), (1, 1)),
+    "RetinaNet's": grid_of_levels(rounded_levels((128, 160), feature_sizes((128, 160), 7)[3:], sizes=RETINANET_SIZES)),
+    "proposals'": grid_of_levels(rounded_levels((100, 75), feature_sizes((100, 75), 6)[2:], sizes=PROPOSAL_SIZES)),
+    "SSD300's": grid_of_levels(ssd300_levels()),
 }
 
 
@@ -217,6 +229,179 @@ def test_more_candidates_than_one_turn_takes():
     targets = assigned(objects_of([line]), GRIDS["D0"])
     overlap = to_numpy(pairwise_iou(np.float32([line[0]]), GRIDS["D0"].boxes))[0]
     assert np.flatnonzero(targets.positive[0]).tolist() == [overlap.argmax()]
+
+
+# --- by other rules
+
+RULES = {
+    "RetinaNet's": MatchRule(negative_iou=0.4, claim="ties"),
+    "proposals'": MatchRule(positive_iou=0.7, negative_iou=0.3, claim="ties"),
+    "ties without a band": MatchRule(claim="ties"),
+    "SSD300's": MatchRule(claim="best, last", strictly=True),
+    "SSD's paper's": MatchRule(claim="bipartite", strictly=True),
+    "bipartite with a band": MatchRule(positive_iou=0.6, negative_iou=0.2, claim="bipartite"),
+    "no claim": MatchRule(negative_iou=0.4, claim="none"),
+    "EfficientDet's with a band": MatchRule(negative_iou=0.1),
+}
+
+
+def check_against_all_overlaps(objects, grid, rule):
+    """Returns how many anchors learn an object and how many are between."""
+    targets = assigned(objects, grid, rule=rule, box_coder=WEIGHTED)
+    for image in range(len(objects.boxes)):
+        learnable = np.flatnonzero(objects.valid[image] & ~objects.crowd[image])
+        boxes = objects.boxes[image][learnable]
+        matched, between = oracles.match(boxes, grid.boxes, positive_iou=rule.positive_iou, negative_iou=rule.negative_iou,
+                                         claim=rule.claim, strictly=rule.strictly)
+        positive = np.flatnonzero(matched >= 0)
+        np.testing.assert_array_equal(np.flatnonzero(targets.positive[image]), positive)
+        np.testing.assert_array_equal(targets.ignored[image], between)
+        np.testing.assert_array_equal(targets.classes[image][positive],
+                                      objects.classes[image][learnable][matched[positive]])
+        wanted = to_numpy(WEIGHTED.encode(boxes[matched[positive]], grid.boxes[positive]))
+        np.testing.assert_allclose(targets.box_deltas[image][positive], wanted, rtol=1e-5, atol=1e-5)
+        negative = ~targets.positive[image]
+        assert not targets.box_deltas[image][negative].any()
+        assert not targets.classes[image][negative].any()
+    return targets.positive.sum(), targets.ignored.sum()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", ["320x448", "uneven", "with gaps", "RetinaNet's", "SSD300's"])
+def test_every_rule_finds_what_all_overlaps_say(rule, name):
+    grid, found = GRIDS[name], []
+    for kind in ("boxes", "whole pixels", "anchors", "thin", "tiny", "huge", "outside"):
+        rng = np.random.default_rng([KINDS.index(kind), len(name)])
+        found.append(check_against_all_overlaps(drawn_objects(rng, kind, grid=grid), grid, RULES[rule]))
+    positive, between = np.sum(found, axis=0)
+    assert positive > 40
+    assert (between > 0) == (RULES[rule].negative_iou is not None)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_many_objects_in_one_place_by_every_rule(rule):
+    """Equal boxes and nearly equal ones, so that claims clash again and again."""
+    rng = np.random.default_rng(0)
+    for spread in (0.0, 0.5, 8.0):
+        centres = rng.choice([20.0, 60.0], (3, 30, 2)) + np.round(rng.normal(size=(3, 30, 2)) * spread * 4) / 4
+        boxes = np.concatenate([centres - 12, centres + 12], axis=-1).astype(np.float32)
+        objects = Objects(boxes, rng.integers(0, 90, (3, 30)).astype(np.int32), rng.random((3, 30)) < 0.9,
+                          np.zeros((3, 30), bool))
+        for name in ("uneven", "proposals'"):
+            check_against_all_overlaps(objects, GRIDS[name], RULES[rule])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_every_rule_as_a_program(rule, compiled):
+    program = tf.function(lambda objects: assign_anchors(objects, GRIDS["RetinaNet's"], rule=RULES[rule]), jit_compile=compiled,
+                          autograph=False)
+    objects = drawn_objects(np.random.default_rng(0), "whole pixels", grid=GRIDS["RetinaNet's"], slots=20)
+    wanted = assigned(objects, GRIDS["RetinaNet's"], rule=RULES[rule])
+    for values, others in zip(to_numpy(program(objects)), wanted, strict=True):
+        np.testing.assert_allclose(values, others, atol=1e-5)
+
+
+def test_ties_learn_the_object_that_they_overlap_most_by_hand():
+    """The small object lies alike in two anchors, of which one has a better object, below the threshold too."""
+    grid = alone([[0, 0, 100, 100], [0, 100, 100, 200], [300, 0, 400, 100]])
+    objects = objects_of([((40, 95, 50, 105), 1, True, False), ((0, 90, 100, 130), 2, True, False),
+                          ((300, 0, 302, 9), 3, True, False)])
+    targets = assigned(objects, grid, rule=MatchRule(positive_iou=0.9, negative_iou=0.85, claim="ties"))
+    np.testing.assert_array_equal(targets.classes, [[2, 2, 3]])  # of anchor 0: IoU 0.077 with object 2, 0.005 with object 1
+    assert assigned(objects, grid, rule=MatchRule(positive_iou=0.9)).positive.tolist() == [[True, True, True]]
+    np.testing.assert_array_equal(assigned(objects, grid, rule=MatchRule(positive_iou=0.9)).classes, [[1, 2, 3]])
+
+
+def test_claims_to_one_anchor_by_hand():
+    """All three want anchor 2, the third fits; of the other two the first has anchor 1 to go to, the second nothing."""
+    grid = alone([[0, 0, 10, 10], [0, 6, 10, 16], [0, 10, 10, 20]])
+    objects = objects_of([((0, 9, 10, 19), 1, True, False), ((2, 17, 8, 20), 2, True, False),
+                          ((0, 10, 10, 20), 3, True, False)])
+    for claim, wanted in (("best", [0, 0, 1]), ("best, last", [0, 0, 3]), ("bipartite", [0, 1, 3]), ("none", [0, 0, 3])):
+        targets = assigned(objects, grid, rule=MatchRule(positive_iou=0.95, claim=claim))
+        assert targets.classes[0].tolist() == wanted, claim
+
+
+@pytest.mark.parametrize(("strictly", "wanted"), [(False, [True, True]), (True, [True, False])])
+def test_the_threshold_itself(strictly, wanted):
+    grid = alone([[0, 0, 10, 10], [0, 0, 10, 20]])
+    targets = assigned(objects_of([((0, 0, 10, 10), 1, True, False)]), grid, rule=MatchRule(strictly=strictly))
+    assert targets.positive.tolist() == [wanted]  # IoU 1 and 0.5
+    between = assigned(objects_of([((0, 0, 10, 10), 1, True, False)]), grid,
+                       rule=MatchRule(positive_iou=0.6, negative_iou=0.5))
+    assert between.ignored.tolist() == [[False, True]]
+
+
+def golden_objects(boxes, labels=None):
+    """Of one image, xyxy pixels to yxyx; one padded slot."""
+    count = len(boxes)
+    classes = np.zeros((1, count + 1), np.int32)
+    classes[0, :count] = 0 if labels is None else labels
+    return Objects(np.concatenate([boxes[:, YX], np.zeros((1, 4))]).astype(np.float32)[None], classes,
+                   np.arange(count + 1)[None] < count, np.zeros((1, count + 1), bool))
+
+
+CASES = ("one", "few", "many", "tiny", "dup", "aligned", "none")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_published_matching_of_retinanet(golden_folder, case):
+    golden = np.load(golden_folder / "families" / "retinanet_matcher.npz")
+    grid = grid_of_levels(rounded_levels((256, 320), feature_sizes((256, 320), 7)[3:], sizes=RETINANET_SIZES))
+    targets = assigned(golden_objects(golden[f"{case}_boxes"], golden[f"{case}_labels"]), grid, rule=RULES["RetinaNet's"])
+    matched = golden[f"{case}_matched"]
+    np.testing.assert_array_equal(targets.positive[0], matched >= 0)
+    np.testing.assert_array_equal(targets.ignored[0], matched == -2)
+    positive = matched >= 0
+    np.testing.assert_array_equal(targets.classes[0][positive], golden[f"{case}_labels"][matched[positive]])
+    np.testing.assert_allclose(targets.box_deltas[0][positive][:, YX], golden[f"{case}_targets_of_positives"], atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_published_matching_of_proposals(golden_folder, case):
+    golden = np.load(golden_folder / "families" / "maskrcnn_rpn_matcher.npz")
+    grid = grid_of_levels(rounded_levels((192, 256), feature_sizes((192, 256), 6)[2:], sizes=PROPOSAL_SIZES))
+    targets = assigned(golden_objects(golden[f"{case}_boxes"]), grid, rule=RULES["proposals'"])
+    found = np.where(targets.positive[0], 1, np.where(targets.ignored[0], -1, 0))
+    np.testing.assert_array_equal(found, golden[f"{case}_labels"])
+    np.testing.assert_allclose(targets.box_deltas[0][targets.positive[0]][:, YX], golden[f"{case}_targets_of_positives"],
+                               atol=1e-5)
+
+
+SSD_CASES = ("one", "few", "many", "tiny", "dup", "aligned", "small")
+
+
+@pytest.mark.parametrize("case", SSD_CASES)
+def test_the_published_matching_of_ssd300(golden_folder, case):
+    """In the reference's unit, fractions of the image, as its rounding decides which of several equal overlaps is the best."""
+    golden, defaults = (np.load(golden_folder / "families" / f"ssd_{name}.npz") for name in ("encode", "default_boxes"))
+    grid = GRIDS["SSD300's"]
+    grid = dataclasses.replace(grid, boxes=defaults["ltrb"][:, YX], **{
+        name: getattr(grid, name) / np.float32(300) for name in ("centres", "strides", "sides")})
+    targets = assigned(golden_objects(golden[f"{case}_boxes"], golden[f"{case}_labels"]), grid, rule=RULES["SSD300's"])
+    np.testing.assert_array_equal(targets.classes[0], golden[f"{case}_labels_out"])
+    positive = targets.positive[0]
+    decoded = to_numpy(decode_boxes(targets.box_deltas[0][positive], grid.boxes[positive]))[:, YX]
+    centres, sides = (decoded[:, :2] + decoded[:, 2:]) / 2, decoded[:, 2:] - decoded[:, :2]
+    np.testing.assert_allclose(np.concatenate([centres, sides], axis=1), golden[f"{case}_boxes_out"][positive], atol=1e-6)
+
+
+@pytest.mark.parametrize("case", SSD_CASES)
+def test_the_matching_of_ssd300_in_pixels_is_as_good(golden_folder, case):
+    golden = np.load(golden_folder / "families" / "ssd_encode.npz")
+    objects = golden_objects(golden[f"{case}_boxes"] * 300, golden[f"{case}_labels"])
+    found = assigned(objects, GRIDS["SSD300's"], rule=RULES["SSD300's"]).classes[0]
+    overlap = to_numpy(pairwise_iou(objects.boxes[0, :-1], GRIDS["SSD300's"].boxes))
+    for classes in (found, golden[f"{case}_labels_out"]):
+        np.testing.assert_allclose(overlap[:, classes > 0].max(axis=1), overlap.max(axis=1), atol=1e-6)
+    np.testing.assert_array_equal(np.bincount(found), np.bincount(golden[f"{case}_labels_out"]))
+
+
+@pytest.mark.parametrize("wrong", [{"claim": "all"}, {"negative_iou": 0.6}, {"negative_iou": 0.0}, {"positive_iou": 1.5}])
+def test_a_rule_that_cannot_be_is_refused(wrong):
+    with pytest.raises(InputError, match="wanted"):
+        MatchRule(**wrong)
 
 
 # --- without all of them

@@ -2,13 +2,15 @@ import math
 
 import numpy as np
 import oracles
+import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from object_detection.box_coding import decode_boxes, encode_boxes
+from object_detection.box_coding import LARGEST_LOG_SIZE, BoxCoder, decode_boxes, encode_boxes
 
 ANCHOR = [0.0, 0.0, 40.0, 20.0]
 BOX = [10.0, 20.0, 30.0, 60.0]  # centre (20, 40), 20 high, 40 wide; the anchor's (20, 10), 40 high, 20 wide
+YX = [1, 0, 3, 2]  # from x, y, x, y or dx, dy, dw, dh, and back
 DELTAS = [0.0, 1.5, math.log(0.5), math.log(2.0)]
 
 
@@ -47,3 +49,50 @@ def test_empty_boxes_and_anchors_have_finite_offsets_and_gradients():
 def test_no_boxes():
     assert encode_boxes(tf.zeros([2, 0, 4]), tf.zeros([0, 4])).shape == (2, 0, 4)
     assert decode_boxes(tf.zeros([2, 0, 4]), tf.zeros([0, 4])).shape == (2, 0, 4)
+
+
+WEIGHTED = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=LARGEST_LOG_SIZE)
+
+
+def test_weights_by_hand():
+    wanted = np.multiply(DELTAS, (2.0, 3.0, 4.0, 5.0))
+    coder = BoxCoder(weights=(2.0, 3.0, 4.0, 5.0))
+    np.testing.assert_allclose(coder.encode(tf.constant(BOX), tf.constant(ANCHOR)), wanted, rtol=1e-6)
+    np.testing.assert_allclose(coder.decode(tf.constant(wanted, tf.float32), tf.constant(ANCHOR)), BOX, rtol=1e-5)
+
+
+def test_the_limit_holds_of_sizes_above_and_after_the_weights():
+    """A height of e^(50/5) = 22,000 anchors is cut to 62.5, e^(20/5) = 55 is not; no limit holds below, nor of centres."""
+    boxes = to_numpy(WEIGHTED.decode(tf.constant([[0.0, 0, 50, 20], [300, 0, -500, 0]]), tf.constant([ANCHOR] * 2)))
+    np.testing.assert_allclose(boxes[:, 2:] - boxes[:, :2], [[40 * 62.5, 20 * math.exp(4)], [0, 20]], rtol=1e-5)
+    np.testing.assert_allclose((boxes[:, 0] + boxes[:, 2]) / 2, [20, 20 + 30 * 40], rtol=1e-5)
+
+
+def test_random_boxes_with_weights_against_the_oracle():
+    rng = np.random.default_rng(1)
+    boxes, anchors = oracles.random_boxes(rng, (60,)), oracles.random_boxes(rng, (60,))
+    weights = np.float64(WEIGHTED.weights)
+    encoded = [weights * oracles.encode(box, anchor) for box, anchor in zip(boxes, anchors, strict=True)]
+    np.testing.assert_allclose(WEIGHTED.encode(boxes, anchors), encoded, rtol=1e-5, atol=1e-4)
+    drawn = rng.normal(size=(60, 4)).astype(np.float32) * 20
+    plain = drawn / weights
+    plain[:, 2:] = np.minimum(plain[:, 2:], math.log(62.5))
+    decoded = [oracles.decode(offsets, anchor) for offsets, anchor in zip(plain, anchors, strict=True)]
+    np.testing.assert_allclose(WEIGHTED.decode(drawn, anchors), decoded, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize(("name", "coder"), [("w1", BoxCoder(log_size_limit=LARGEST_LOG_SIZE)), ("w10", WEIGHTED)])
+def test_torchvisions_box_coder(golden_folder, name, coder):
+    golden = np.load(golden_folder / "families" / "box_coder.npz")
+    proposals = golden["proposals"][:, YX]
+    np.testing.assert_allclose(coder.encode(golden["gt_boxes"][:, YX], proposals), golden[f"encoded_{name}"][:, YX], atol=2e-5)
+    wanted = golden[f"decoded_{name}"][:, YX]
+    sides = np.abs(wanted[:, 2:] - wanted[:, :2]).max(axis=1, keepdims=True)
+    off = np.abs(to_numpy(coder.decode(golden[f"deltas_{name}"][:, YX], proposals)) - wanted)
+    assert (off <= 1e-5 * np.maximum(sides, np.abs(wanted).max(axis=1, keepdims=True))).all()
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (1.0, 1.0, 0.0, 1.0), (1.0, 1.0, 1.0, -1.0)])
+def test_weights_that_cannot_be_undone_are_refused(weights):
+    with pytest.raises(ValueError, match="four above zero"):
+        BoxCoder(weights=weights)

@@ -17,7 +17,7 @@ from model.dense_detector import DenseDetector, DenseDetectorConfig
 from model.detector import named_variables
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig, build_box_head, build_class_head
-from object_detection.anchor_grid import AnchorConfig, anchor_boxes
+from object_detection.anchor_grid import AnchorConfig, anchor_grid
 from object_detection.errors import InputError
 
 SIZES = {  # with 90 classes: variables, their values, the trainable ones; anchors at the model's own size
@@ -86,7 +86,7 @@ def test_outputs_stand_at_the_anchors_of_any_size_and_levels(image_size, levels)
     anchors = AnchorConfig(min_level=low, max_level=high, num_scales=2)
     config = small_config(image_size=image_size, anchors=anchors, bifpn=BifpnConfig(
         filters=8, cells=1, min_level=low, max_level=high), head=HeadConfig(filters=8, depth=0, min_level=low))
-    wanted = len(anchor_boxes(anchors, image_size))
+    wanted = len(anchor_grid(anchors, image_size))
     assert unfilled(config).output_shape == [(None, wanted, 3), (None, wanted, 4)]
 
 

@@ -4,8 +4,19 @@ import numpy as np
 import oracles
 import pytest
 import tensorflow as tf
+from oracles import to_numpy
 
-from object_detection.losses import focal_loss, huber_loss
+from object_detection.box_coding import BoxCoder, encode_boxes
+from object_detection.losses import (
+    focal_loss,
+    focal_loss_of_classes,
+    huber_loss,
+    l1_loss,
+    smooth_l1_loss,
+    softmax_cross_entropy,
+)
+
+YX = [1, 0, 3, 2]  # from x, y, x, y or dx, dy, dw, dh, and back
 
 
 def focal(logits, targets, **others):
@@ -88,3 +99,153 @@ def test_the_slope_of_huber_is_the_error_cut_at_delta():
 def test_no_entries_have_no_loss():
     assert focal(np.zeros((0, 3)), np.zeros((0, 3))).shape == (0, 3)
     assert huber_loss(tf.zeros([0, 4]), delta=0.1).shape == (0, 4)
+
+
+@pytest.mark.parametrize("gamma", [1.5, 2.0])
+def test_focal_loss_of_classes_has_the_bits_of_focal_loss(gamma):
+    rng = np.random.default_rng(0)
+    logits = tf.constant(rng.normal(size=(2, 9, 5)) * 5, tf.float32)
+    classes = tf.constant(rng.integers(-1, 5, (2, 9)), tf.int32)
+    options = {"alpha": 0.25, "gamma": gamma, "label_smoothing": 0.1}
+    found = []
+    for loss in (lambda: focal_loss_of_classes(logits, classes, **options),
+                 lambda: focal_loss(logits, classes[..., None] == tf.range(5), **options)):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            losses = 3.0 * loss()
+        found.append((losses, tape.gradient(losses, logits)))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_published_losses_of_retinanet(golden_folder):
+    """Sums by the number of positives of each image; the one without has divisor 1. Anchors between count in no class."""
+    golden = np.load(golden_folder / "families" / "retinanet_losses.npz")
+    for image in range(4):
+        logits, deltas, boxes = (golden[name][image] if name in golden else golden[f"{name}{image}"]
+                                 for name in ("cls_logits", "bbox_regression", "boxes"))
+        matched, ignored = oracles.match(boxes, golden["anchors"], positive_iou=0.5, negative_iou=0.4, claim="ties")
+        positive = np.flatnonzero(matched >= 0)
+        assert len(positive) == golden["num_foreground"][image]
+        classes = np.full(len(matched), -1, np.int32)
+        classes[positive] = golden[f"labels{image}"][matched[positive]]
+        focal = focal_loss_of_classes(tf.constant(logits), tf.constant(classes), alpha=0.25, gamma=2.0)
+        of_classes = np.float64(focal)[~ignored].sum() / max(len(positive), 1)
+        assert of_classes == pytest.approx(golden["classification_per_image"][image], rel=1e-5)
+        wanted = to_numpy(encode_boxes(boxes[matched[positive]][:, YX], golden["anchors"][positive][:, YX]))
+        of_boxes = np.float64(l1_loss(deltas[positive] - wanted[:, YX])).sum() / max(len(positive), 1)
+        assert of_boxes == pytest.approx(golden["bbox_regression_per_image"][image], rel=1e-5)
+
+
+def cross_entropy(logits, classes):
+    """In float64, one entry at a time."""
+    losses = [np.logaddexp.reduce(np.float64(row)) - np.float64(row)[number]
+              for row, number in zip(logits.reshape(-1, logits.shape[-1]), np.ravel(classes), strict=True)]
+    return np.reshape(losses, np.shape(classes))
+
+
+def test_softmax_cross_entropy_by_hand():
+    found = softmax_cross_entropy(tf.constant([[0.0, 0.0], [0.0, math.log(3)], [7.0, 7.0]]), tf.constant([0, 0, 1]))
+    np.testing.assert_allclose(found, [math.log(2), math.log(4), math.log(2)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 40, 7), (25, 2), (6, 1)])
+def test_softmax_cross_entropy_and_its_slope_against_the_oracle(shape):
+    rng = np.random.default_rng(0)
+    logits, classes = rng.normal(size=shape) * 4, rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
+    inputs = tf.constant(logits, tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        losses = 3.0 * softmax_cross_entropy(inputs, tf.constant(classes))
+    np.testing.assert_allclose(losses, 3 * cross_entropy(inputs.numpy(), classes), rtol=1e-5, atol=1e-6)
+    slopes = []
+    for number in range(shape[-1]):
+        above, below = (cross_entropy(logits + h * (np.arange(shape[-1]) == number), classes) for h in (1e-5, -1e-5))
+        slopes.append(3 * (above - below) / 2e-5)
+    np.testing.assert_allclose(tape.gradient(losses, inputs), np.stack(slopes, axis=-1), rtol=1e-4, atol=1e-5)
+
+
+def test_softmax_cross_entropy_is_finite_in_value_and_gradient():
+    logits = tf.constant([[-3e38, 0, 3e38], [1e6, 1e6, -1e6], [-1e4, -1e4, -1e4], [0, 100, 0]] * 3)
+    classes = tf.constant([[0] * 4, [1] * 4, [2] * 4])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        losses = softmax_cross_entropy(logits, tf.reshape(classes, [-1]))
+    gradient = tape.gradient(losses, logits).numpy()
+    wanted = np.minimum(cross_entropy(logits.numpy(), tf.reshape(classes, [-1]).numpy()), np.finfo(np.float32).max)
+    finite = wanted < 3e38
+    np.testing.assert_allclose(losses.numpy()[finite], wanted[finite], rtol=1e-5, atol=1e-6)
+    assert np.isfinite(losses).all()
+    assert np.isfinite(gradient).all()
+    np.testing.assert_allclose(gradient[3], [-1, 1, 0], atol=1e-6)  # the way back stays steep
+
+
+def test_16_bits_are_judged_in_32():
+    for loss in (softmax_cross_entropy(tf.constant([[300.0, 0]], tf.float16), tf.constant([1])),
+                 l1_loss(tf.constant([300.0], tf.float16)), smooth_l1_loss(tf.constant([300.5], tf.float16), beta=1.0)):
+        assert loss.dtype == tf.float32
+        assert float(loss[0]) == 300.0
+
+
+@pytest.mark.parametrize("beta", [1.0, 1 / 9, 0.01])
+def test_smooth_l1_and_its_slope_against_the_oracle(beta):
+    errors = np.random.default_rng(0).normal(size=(4, 30)).astype(np.float32)
+    inputs = tf.constant(errors)
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        losses = smooth_l1_loss(inputs, beta=beta)
+
+    def wanted(error):
+        size = np.abs(np.float64(error))
+        return np.where(size < beta, size**2 / (2 * beta), size - beta / 2)
+
+    np.testing.assert_allclose(losses, wanted(errors), rtol=1e-5)
+    slope = (wanted(np.float64(errors) + 1e-7) - wanted(np.float64(errors) - 1e-7)) / 2e-7
+    np.testing.assert_allclose(tape.gradient(losses, inputs), slope, rtol=1e-4, atol=1e-4)
+
+
+def test_l1_and_smooth_l1_at_the_ends():
+    errors = tf.constant([0.0, -2.0, 1e38, -1e38])
+    for loss in (l1_loss, lambda errors: smooth_l1_loss(errors, beta=0.5)):
+        with tf.GradientTape() as tape:
+            tape.watch(errors)
+            losses = loss(errors)
+        np.testing.assert_array_equal(tape.gradient(losses, errors), [0, -1, 1, -1])
+        assert np.isfinite(losses).all()
+    np.testing.assert_allclose(l1_loss(errors)[:2], [0, 2])
+
+
+@pytest.mark.parametrize("beta", [0.0, -1.0])
+def test_a_beta_that_nothing_can_be_within_is_refused(beta):
+    with pytest.raises(ValueError, match="wanted above 0"):
+        smooth_l1_loss(tf.zeros([1]), beta=beta)
+
+
+def test_the_published_losses_of_proposals(golden_folder):
+    """Smooth L1 of beta 1/9 over positives, binary cross entropy (a focal loss of gamma 0, twice) over all, of all samples."""
+    golden = np.load(golden_folder / "families" / "maskrcnn_rpn_losses.npz")
+    labels, logits = golden["labels"], golden["objectness"][..., None]
+    losses = 2 * focal_loss_of_classes(tf.constant(logits), tf.constant(np.where(labels == 1, 0, -1)), alpha=0.5, gamma=0.0)
+    assert np.float64(losses)[labels >= 0].mean() == pytest.approx(float(golden["all_objectness_loss"]), rel=1e-5)
+
+
+def test_the_published_loss_of_ssd(golden_folder):
+    """The box loss alone needs offsets; what is left is the class loss of positives and of the hardest three times as many."""
+    golden = np.load(golden_folder / "families" / "ssd_loss.npz")
+    logits, classes = golden["plabel"].transpose(0, 2, 1), golden["glabel"]
+    coder = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0))
+    defaults, wanted = (_corners(boxes) for boxes in (
+        np.load(golden_folder / "families" / "ssd_default_boxes.npz")["xywh"], golden["gloc"].transpose(0, 2, 1)))
+    errors = golden["ploc"].transpose(0, 2, 1)[..., YX] - coder.encode(wanted, defaults)
+    boxes, entropy = np.float64(smooth_l1_loss(errors, beta=1.0)).sum(axis=-1), np.float64(
+        softmax_cross_entropy(tf.constant(logits), tf.constant(classes)))
+    for image, positive in enumerate(classes > 0):
+        hardest = np.argsort(-np.where(positive, 0, entropy[image]), kind="stable")[: 3 * positive.sum()]
+        total = boxes[image][positive].sum() + entropy[image][positive].sum() + entropy[image][hardest].sum()
+        assert total / max(positive.sum(), 1) == pytest.approx(float(golden["loss_per_image"][image]), rel=1e-5)
+
+
+def _corners(xywh):
+    """Centre and size x, y, w, h to float32 yxyx."""
+    centres, half = xywh[..., 1::-1], xywh[..., :1:-1] / 2
+    return np.concatenate([centres - half, centres + half], axis=-1)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from oracles import TESTDATA, to_numpy
 
-from object_detection.anchor_grid import AnchorConfig, anchor_boxes
+from object_detection.anchor_grid import AnchorConfig, anchor_grid
 from object_detection.errors import InputError
 from object_detection.suppression import SuppressionConfig, detections_from_outputs, suppress, top_candidates
 
@@ -126,7 +126,7 @@ def test_candidates_are_the_flattened_top_k_also_among_ties(anchors, classes, co
     rng = np.random.default_rng(anchors + count)
     logits = rng.integers(-2, 3, (6, anchors, classes)).astype(np.float32)  # five values: nearly all are ties
     logits[0] = 0.0
-    found = to_numpy(top_candidates(tf.constant(logits), count))
+    found = to_numpy(top_candidates(tf.constant(logits), config=SuppressionConfig(candidates=count)))
     for image in range(6):
         for one, wanted in zip(found, oracles.top_candidates(logits[image], count), strict=True):
             np.testing.assert_allclose(one[image], wanted, rtol=1e-6)
@@ -134,13 +134,13 @@ def test_candidates_are_the_flattened_top_k_also_among_ties(anchors, classes, co
 
 def test_more_candidates_than_scores_are_all_scores():
     logits = np.random.default_rng(0).normal(size=(2, 6, 3)).astype(np.float32)
-    scores, classes, anchors = to_numpy(top_candidates(tf.constant(logits), 5000))
+    scores, classes, anchors = to_numpy(top_candidates(tf.constant(logits), config=SuppressionConfig()))
     assert scores.shape == classes.shape == anchors.shape == (2, 18)
     assert sorted(zip(anchors[0], classes[0], strict=True)) == [(anchor, kind) for anchor in range(6) for kind in range(3)]
 
 
 def outputs_of_a_small_grid(rng):
-    anchors = anchor_boxes(AnchorConfig(min_level=3, max_level=4, anchor_scale=2.0), (64, 64))
+    anchors = anchor_grid(AnchorConfig(min_level=3, max_level=4, anchor_scale=2.0), (64, 64)).boxes
     logits = rng.normal(size=(2, len(anchors), 3)).astype(np.float32) * 2 - 2
     return logits, rng.normal(size=(2, len(anchors), 4)).astype(np.float32) * 0.3, anchors
 
@@ -196,7 +196,7 @@ def _published(case, golden, outputs):
         method=params["method"], per_class="per_class" in case, iou_threshold=params["iou_thresh"],
         score_threshold=params["score_thresh"], sigma=params["sigma"], candidates=params["max_nms_inputs"],
         max_detections=params["max_output_size"])
-    anchors = anchor_boxes(AnchorConfig(), (256, 256))
+    anchors = anchor_grid(AnchorConfig(), (256, 256)).boxes
     return as_graph(detections_from_outputs, config)(
         outputs["class_logits"], outputs["box_outputs"], anchors), not config.per_class
 
@@ -204,8 +204,8 @@ def _published(case, golden, outputs):
 @pytest.mark.parametrize("name", ["nms", "nms_sparse"])
 def test_the_candidates_in_testdata_are_those_of_the_whole_outputs(golden_folder, name):
     whole, cut = np.load(golden_folder / f"{name}_inputs.npz"), np.load(TESTDATA / f"{name}_candidates.npz")
-    for one, other in zip(to_numpy(top_candidates(tf.constant(whole["class_logits"]), 2000)),
-                          to_numpy(top_candidates(tf.constant(cut["class_logits"]), 2000)), strict=True):
+    for one, other in zip(*(to_numpy(top_candidates(tf.constant(outputs["class_logits"]), config=SuppressionConfig(
+            candidates=2000))) for outputs in (whole, cut)), strict=True):
         np.testing.assert_array_equal(one, other)
     kept = cut["class_logits"].max(axis=-1) > -100
     np.testing.assert_array_equal(whole["box_outputs"][kept], cut["box_outputs"][kept])
@@ -213,7 +213,7 @@ def test_the_candidates_in_testdata_are_those_of_the_whole_outputs(golden_folder
 
 def test_nvidias_detections(golden_folder):
     golden = np.load(golden_folder / "nvidia_forward_efficientdet-d0.npz")
-    anchors = anchor_boxes(AnchorConfig(aspect_ratios=((1, 1), (1.4, 0.7), (0.7, 1.4))), (256, 256))
+    anchors = anchor_grid(AnchorConfig(aspect_ratios=((1, 1), (1.4, 0.7), (0.7, 1.4))), (256, 256)).boxes
     found = as_graph(detections_from_outputs, SuppressionConfig(iou_pixel_offset=1.0))(
         golden["det_class_logits"], golden["det_box_outputs"], anchors)
     boxes = found.boxes * golden["image_scales"][:, None, None]

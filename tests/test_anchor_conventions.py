@@ -1,0 +1,109 @@
+"""Anchors of RetinaNet, region proposals and SSD300 against what their references gave, and grids of levels of any kind."""
+
+import math
+
+import numpy as np
+import pytest
+
+from object_detection.anchor_conventions import PROPOSAL_SIZES, RETINANET_SIZES, rounded_levels, ssd300_levels
+from object_detection.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, feature_sizes, grid_of_levels
+
+TWO_SHAPES = ((4.0, 8.0), (10.0, 2.0))
+
+
+def retinanet_grid(image_size):
+    return grid_of_levels(rounded_levels(image_size, feature_sizes(image_size, 7)[3:], sizes=RETINANET_SIZES))
+
+
+def proposal_grid(image_size):
+    return grid_of_levels(rounded_levels(image_size, feature_sizes(image_size, 6)[2:], sizes=PROPOSAL_SIZES))
+
+
+@pytest.mark.parametrize(("name", "grid_of", "image_size"), [
+    ("retinanet_anchors_800x800", retinanet_grid, (800, 800)), ("retinanet_anchors_256x320", retinanet_grid, (256, 320)),
+    ("maskrcnn_anchors_192x256", proposal_grid, (192, 256)), ("maskrcnn_anchors_224x288", proposal_grid, (224, 288))])
+def test_torchvisions_anchors_to_the_last_bit(golden_folder, name, grid_of, image_size):
+    golden = np.load(golden_folder / "families" / f"{name}.npz")
+    grid = grid_of(image_size)
+    np.testing.assert_array_equal(grid.boxes[:, [1, 0, 3, 2]], golden["anchors"])
+    assert grid.level_sizes == tuple(len(cell) * rows * columns for cell, (rows, columns)
+                                     in zip(golden["cell_anchors"], golden["grids"], strict=True))
+
+
+def test_torchvisions_anchors_by_hand():
+    grid = retinanet_grid((800, 800))
+    assert len(grid) == 120_087
+    np.testing.assert_array_equal(grid.boxes[0], [-11, -23, 11, 23])  # 32 px at 1:2, rounded, around the corner of the image
+    np.testing.assert_array_equal(grid.boxes[9], [-11, -15, 11, 31])  # a cell to the right
+    np.testing.assert_array_equal(grid.boxes[-1], [6 * 114 - 574, 6 * 114 - 287, 6 * 114 + 574, 6 * 114 + 287])
+    half_sides = grid.boxes[90_000:90_009, 2:][3:6, 0]  # the squares of the second level: 32, 40 and 50.5 rounded to even
+    np.testing.assert_array_equal(half_sides, [32, 40, 50])
+
+
+def test_ssds_default_boxes(golden_folder):
+    golden = np.load(golden_folder / "families" / "ssd_default_boxes.npz")
+    grid = grid_of_levels(ssd300_levels())
+    assert len(grid) == 8732
+    assert grid.level_sizes == (5776, 2166, 600, 150, 36, 4)
+    np.testing.assert_allclose(grid.boxes[:, [1, 0, 3, 2]], golden["ltrb"] * 300, atol=1e-4)
+
+
+def test_ssds_default_boxes_by_hand():
+    boxes = grid_of_levels(ssd300_levels()).boxes
+    np.testing.assert_allclose(boxes[0], [-6.5, -6.5, 14.5, 14.5])  # 21 px around (4, 4)
+    np.testing.assert_allclose(boxes[1], [-6.5, 1.5, 14.5, 22.5])  # a cell to the right
+    middle = math.sqrt(261 * 315) / 2
+    np.testing.assert_allclose(boxes[-4:], [
+        [150 - side, 150 - other, 150 + side, 150 + other] for side, other in (
+            (130.5, 130.5), (middle, middle), (130.5 / math.sqrt(2), 150), (150, 130.5 / math.sqrt(2)))], rtol=1e-6)
+    np.testing.assert_allclose(boxes[5776 + 2166 + 99], [300 - 49.5, 300 - 49.5, 300 + 49.5, 300 + 49.5])  # not 304
+
+
+GRIDS = {
+    "EfficientDet": anchor_grid(AnchorConfig(), (100, 75)),
+    "RetinaNet": retinanet_grid((256, 320)),
+    "SSD300": grid_of_levels(ssd300_levels()),
+    "of any kind": grid_of_levels([
+        AnchorLevel(counts=(3, 4), strides=(5.0, 7.5), offset=(-2.0, 3.0), shapes=TWO_SHAPES,
+                    centre_limit=(6.0, 20.0)),
+        AnchorLevel(counts=(1, 2), strides=(50.0, 7.0), offset=(9.0, 0.0), shapes=TWO_SHAPES[:1]),
+        AnchorLevel(counts=(4, 5), strides=(9.0, 4.0), offset=(1.0, 1.0), shapes=TWO_SHAPES, shape_major=True,
+                    centre_limit=(12.0, 8.0))]),
+}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_the_lattices_are_the_boxes(name):
+    """Cell by cell: each anchor stands on one lattice, where that says."""
+    grid, met = GRIDS[name], np.zeros(len(GRIDS[name]), int)
+    assert sum(grid.level_sizes) == len(grid)
+    for lattice, (rows, columns) in enumerate(grid.counts.T):
+        for row in range(rows):
+            for column in range(columns):
+                number = grid.first[lattice] + row * grid.steps[0, lattice] + column * grid.steps[1, lattice]
+                centre = grid.centres[:, lattice] + (row, column) * grid.strides[:, lattice]
+                half = grid.sides[:, lattice] / 2
+                np.testing.assert_allclose(grid.boxes[number], [*(centre - half), *(centre + half)], atol=1e-3)
+                met[number] += 1
+    assert (met == 1).all()
+
+
+def test_a_level_of_any_kind_by_hand():
+    boxes = GRIDS["of any kind"].boxes
+    np.testing.assert_array_equal(boxes[:3], [[-4, -1, 0, 7], [-7, 2, 3, 4], [-4, 6.5, 0, 14.5]])  # cell, then shape
+    np.testing.assert_array_equal(boxes[24:26], [[7, -4, 11, 4], [7, 3, 11, 11]])
+    of_the_last = boxes[26:]  # shape, then cell; columns at 1, 5, 8, 8, 8, rows at 1, 10, 12, 12
+    np.testing.assert_array_equal((of_the_last[:5, 1] + of_the_last[:5, 3]) / 2, [1, 5, 8, 8, 8])
+    np.testing.assert_array_equal((of_the_last[:20:5, 0] + of_the_last[:20:5, 2]) / 2, [1, 10, 12, 12])
+    np.testing.assert_array_equal(of_the_last[20] - of_the_last[0], [-3, 3, 3, -3])
+
+
+@pytest.mark.parametrize("wrong", [{"counts": (0, 3)}, {"shapes": ()}, {"strides": (0.0, 1.0)}, {"shapes": ((0.0, 1.0),)}])
+def test_a_level_without_anchors_is_refused(wrong):
+    with pytest.raises(ValueError, match="wanted"):
+        AnchorLevel(**{"counts": (2, 2), "strides": (1.0, 1.0), "offset": (0.0, 0.0), "shapes": TWO_SHAPES, **wrong})
+
+
+def test_other_numbers_of_sizes_than_levels_are_refused():
+    with pytest.raises(ValueError, match="shorter"):
+        rounded_levels((256, 256), [(32, 32), (16, 16)], sizes=((32,),))
