@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from dataset.input import transforms
+from dataset.input import image_decoding
 
 NO_BOX_KEYS = "no keys of boxes (image/object/bbox/..)"
 _SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
@@ -98,7 +98,7 @@ def _useless(features: Features) -> str:
         return "no image (image/encoded)"
     if not images[0].startswith(_COMMON_IMAGES):
         try:
-            transforms.decode_image(images[0])
+            image_decoding.decode_image(images[0])
         except tf.errors.OpError:
             return "an image that cannot be decoded"
     return "" if any(side in features for side in _SIDES) else NO_BOX_KEYS

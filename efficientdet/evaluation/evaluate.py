@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.input.pipeline import InputConfig, evaluation_dataset, ground_truth_of_records
+from dataset.input.ground_truth import ground_truth_of_records
+from dataset.input.input_config import InputConfig
+from dataset.input.pipeline import evaluation_dataset
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.restore import restore_detector
 from efficientdet.families.efficientdet.hyperparameters import height_and_width
@@ -56,7 +58,7 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
         overrides=config.overrides, class_names=config.class_names, averaged=config.averaged, precision=runtime.precision)
     index = index_records(config.records)
     evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None
-    inputs = InputConfig(
+    inputs = InputConfig.letterboxed(
         image_size=height_and_width(restored.hparams.image_size), batch_size=config.batch_size,
         category_ids=restored.class_names.category_ids,
         max_instances_per_image=restored.hparams.max_instances_per_image, num_threads=config.num_threads)

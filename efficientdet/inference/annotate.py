@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.input.transforms import letterbox
+from dataset.input.resize import Letterbox
 from efficientdet.checkpoints.restore import Restored, restore_detector
 from efficientdet.families.efficientdet.hyperparameters import height_and_width
 from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
@@ -147,11 +147,11 @@ def detect_with_checkpoint(
     restored: Restored, *, batch_size: int, compiled: bool, runtime: str = "keras", int8_images: tuple[str, ...] = ()
 ) -> tuple[Detect, ClassNames]:
     predict = build_predict(restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images)
-    size = height_and_width(restored.hparams.image_size)
+    resize = Letterbox(height_and_width(restored.hparams.image_size))
     category_ids = np.asarray(restored.class_names.category_ids, np.int64)
 
     def detect(images):
-        boxed = [[np.asarray(part) for part in letterbox(image, size)] for image in images]
+        boxed = [[np.asarray(part) for part in resize(image)] for image in images]
         boxed += [boxed[-1]] * (batch_size - len(boxed))  # one shape, one compilation
         boxes, scores, classes, valid = map(np.asarray, predict(*map(np.stack, zip(*boxed, strict=True))))
         return [Found(boxes[i][valid[i]], scores[i][valid[i]], category_ids[classes[i][valid[i]]])

@@ -215,7 +215,7 @@ class _Training:
         cores = (os.cpu_count() or 4) // self.world.local_size  # the ranks of a machine share them
         spare = 2 if accelerator_count() > 0 and self.config.set_num_threads else 0
         threads = max(2, cores - spare) if spare or self.world.local_size > 1 else 0
-        return InputConfig(
+        return InputConfig.letterboxed(
             image_size=height_and_width(hparams.image_size), batch_size=batch_size,
             category_ids=self.config.class_names.category_ids,
             max_instances_per_image=hparams.max_instances_per_image, seed=self.config.seed,

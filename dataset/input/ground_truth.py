@@ -1,0 +1,69 @@
+"""The objects that records hold as ground truth to evaluate against."""
+
+import numpy as np
+import tensorflow as tf
+
+from dataset.class_names import ClassNames
+from dataset.input.image_decoding import image_size
+from dataset.input.record_batches import RecordBatches, Rows
+from dataset.records.record_index import RecordIndex, RecordReader
+from dataset.records.schema import parse_record
+from object_detection.errors import InputError
+from object_detection.structures import Tensor
+
+
+def ground_truth_of_records(index: RecordIndex, class_names: ClassNames) -> dict:
+    """What the records hold as COCO's dictionary (images, annotations, categories), boxes in original pixels.
+
+    No JPEG is decoded. Raises InputError for an id that two images share and for an unknown category id.
+    """
+    reader, known = RecordReader(index), set(class_names.category_ids)
+    records = tf.data.Dataset.range(len(index)).map(
+        lambda number: tf.ensure_shape(
+            tf.numpy_function(lambda n: reader.read([n])[0], [number], tf.string, stateful=False), [])
+    ).map(_annotations_of, num_parallel_calls=tf.data.AUTOTUNE)
+    files: dict[int, str] = {}
+    images, annotations = [], []
+    for tensors in RecordBatches(
+            records.prefetch(tf.data.AUTOTUNE), reader, rows_of=lambda number: Rows(np.array([number]), np.array([number])),
+            example=lambda serialized, _: _annotations_of(serialized)):
+        record = {name: values.numpy() for name, values in tensors.items()}
+        image = _image_entry(record)
+        if image["id"] in files:
+            raise InputError(f"{image['file_name']}: image id {image['id']} is also that of {files[image['id']]}")
+        files[image["id"]] = image["file_name"]
+        unknown = sorted(set(record["category_ids"].tolist()) - known)
+        if unknown:
+            raise InputError(f"{image['file_name']}: image {image['id']} has category ids {unknown}; "
+                             f"the categories are {sorted(known)}")
+        images.append(image)
+        annotations += _annotation_entries(record, image, first_id=len(annotations) + 1)
+    return {"images": images, "annotations": annotations, "categories": class_names.to_categories()}
+
+
+def _annotations_of(serialized: Tensor) -> dict[str, Tensor]:
+    record = parse_record(serialized)
+    return {"size": image_size(record.pop("encoded")), **record}
+
+
+def _image_entry(record: dict[str, np.ndarray]) -> dict:
+    height, width = record["size"].tolist()
+    file_name = record["file_name"].decode("utf-8", "replace")
+    return {"id": int(record["image_id"]), "file_name": file_name, "height": height, "width": width}
+
+
+def _annotation_entries(record: dict[str, np.ndarray], image: dict, *, first_id: int) -> list[dict]:
+    sides = np.array([image["height"], image["width"]] * 2, np.float64)
+    boxes = record["boxes"].astype(np.float64) * sides  # [N, 4] yxyx pixels
+    areas = record["areas"] if len(record["areas"]) == len(boxes) else np.prod(boxes[:, 2:] - boxes[:, :2], axis=-1)
+    return [
+        {
+            "id": first_id + i,
+            "image_id": image["id"],
+            "category_id": int(record["category_ids"][i]),
+            "bbox": [x_min, y_min, x_max - x_min, y_max - y_min],
+            "area": float(areas[i]),
+            "iscrowd": int(record["crowd"][i]),
+        }
+        for i, (y_min, x_min, y_max, x_max) in enumerate(boxes.tolist())
+    ]
