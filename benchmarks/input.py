@@ -60,8 +60,9 @@ def yardstick(files: list[str], size: int, *, batch_size: int) -> tf.data.Datase
         boxes = tf.boolean_mask(boxes, tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1))[:MOST_OBJECTS]
         valid = tf.range(tf.maximum(tf.shape(boxes)[0], 1)) < tf.shape(boxes)[0]
         boxes = tf.pad(boxes, [[0, tf.size(valid) - tf.shape(boxes)[0]], [0, 0]])
-        targets = assign_anchors(Objects(boxes[None], tf.zeros_like(valid, tf.int32)[None], valid[None],
-                                         tf.zeros_like(valid)[None]), grid)
+        targets = assign_anchors(Objects(
+            boxes[None], tf.zeros_like(valid, tf.int32)[None], valid[None], crowd=tf.zeros_like(valid)[None],
+            difficult=tf.zeros_like(valid)[None], masks=tf.zeros([1, tf.size(valid), 0, 0], tf.uint8)), grid)
         return image, *(values[0] for values in targets)
 
     records = tf.data.TFRecordDataset(files).cache().repeat()

@@ -49,7 +49,7 @@ def detections_on_host(outputs: NetworkOutputs, anchors: np.ndarray, *, config: 
 
 def stacked(images: Sequence[Detections]) -> Detections:
     """Those of B images as one batch."""
-    return Detections(*map(np.stack, zip(*images, strict=True)))
+    return Detections(*(None if values[0] is None else np.stack(values) for values in zip(*images, strict=True)))
 
 
 def _top_candidates(logits, best_of_anchor, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

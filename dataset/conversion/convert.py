@@ -101,7 +101,7 @@ def _record(
             RecordObject(
                 box_xywh=thing.box_xywh, category_id=thing.category_id,
                 category_name=task.category_names[thing.category_id], area=thing.area, is_crowd=thing.is_crowd,
-                mask_png=mask)
+                is_difficult=thing.is_difficult, mask_png=mask)
             for thing, mask in zip(objects, masks, strict=True)
         ],
     )

@@ -29,7 +29,7 @@ from dataset.conversion.shard_processes import CONTINUE, convert_shards
 from dataset.conversion.shard_task import ShardTask, write_atomically
 from object_detection.errors import InputError
 
-CONVERTER_VERSION = 2  # raised whenever the same input gives other records
+CONVERTER_VERSION = 3  # raised whenever the same input gives other records
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A crop: a window of the original image, resampled and perhaps mirrored; what it makes of pixels and boxes.
+"""A crop: a window of the original image, resampled and perhaps mirrored; what it makes of pixels, boxes and masks.
 
 h, w are the pixels of the original image, H, W those of the network input.
 """
@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from dataset.input.image_decoding import decode_image
+from object_detection.errors import InputError
 from object_detection.structures import Tensor
 
 # Of a box that the crop cuts, at least this much must stay in each direction: a sliver thinner than a pixel shows
@@ -82,3 +83,41 @@ def crop_boxes(boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tenso
     mirrored_high = tf.stack([high[:, 0], limits[1] - low[:, 1]], axis=-1)
     plain = tf.concat([low, high], axis=-1)
     return tf.where(crop.flip, tf.concat([mirrored_low, mirrored_high], axis=-1), plain), kept
+
+
+def crop_masks(pngs: Tensor, boxes: Tensor, crop: Crop, *, source_size: Tensor, side: int, file_name: Tensor) -> Tensor:
+    """Masks under a crop, each cut to its object's box: [n, side, side] uint8, 0 or 1.
+
+    `pngs` [n] of the size of the image, not 0 where the object is; `boxes` [n, 4] float32 as `crop_boxes` gives them, in
+    input pixels after crop and flip. A cell is 1 where the original pixel that its centre falls into shows the object, so
+    that nothing between the original pixels and the cells rounds twice. Raises InputError, naming `file_name`, for a PNG that
+    is no mask of this image.
+    """
+    masks = tf.numpy_function(
+        _masks_in_boxes, [pngs, boxes, *crop, source_size, side, file_name], tf.uint8, stateful=False)
+    return tf.ensure_shape(masks, [None, side, side])
+
+
+def _masks_in_boxes(pngs: np.ndarray, boxes: np.ndarray, offset: np.ndarray, window: np.ndarray, size: np.ndarray,
+                    flip: np.ndarray, source_size: np.ndarray, side: np.ndarray, file_name: bytes) -> np.ndarray:
+    masks = np.zeros((len(pngs), side, side), np.uint8)
+    middles = (np.arange(side) + 0.5) / side
+    for number, (png, box) in enumerate(zip(pngs, boxes.astype(np.float64), strict=True)):
+        y, x = (low + middles * (high - low) for low, high in zip(box[:2], box[2:], strict=True))  # [side] input pixels
+        if flip:
+            x = size[1] - x
+        rows, columns = (
+            np.clip((offset[axis] + places * (window[axis] / size[axis])).astype(np.int64), 0, source_size[axis] - 1)
+            for axis, places in enumerate((y, x)))
+        masks[number] = _decoded_mask(png, source_size, file_name)[rows[:, None], columns] != 0
+    return masks
+
+
+def _decoded_mask(png: bytes, size: np.ndarray, file_name: bytes) -> np.ndarray:
+    """[h, w], not 0 where the object is."""
+    mask = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_GRAYSCALE | cv2.IMREAD_ANYDEPTH) if png else None
+    if mask is None or mask.shape != (*size,):
+        found = "no PNG" if mask is None else f"a PNG of {mask.shape[0]} x {mask.shape[1]} pixels"
+        raise InputError(f"{file_name.decode('utf-8', 'replace')}: image/object/mask holds {found}; wanted a mask of the "
+                         f"image, {size[0]} x {size[1]}; convert again with --include_masks")
+    return mask

@@ -6,7 +6,7 @@ from functools import partial
 import tensorflow as tf
 
 from dataset.input.augmentation import ResizeAndFlip
-from dataset.input.crop import decode_window
+from dataset.input.crop import Crop, crop_masks, decode_window
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.image_decoding import decode_image, image_size
 from dataset.input.input_config import InputConfig
@@ -18,7 +18,7 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
     augmentation = config.augmentation or ResizeAndFlip(config.resize, flip_probability=0.0)
 
     def example(serialized: Tensor, position: Tensor, number: Tensor | None = None) -> Batch:
-        record = parse_record(serialized)
+        record = parse_record(serialized, with_masks=config.mask_size > 0)
         source_size = image_size(record["encoded"])
         crop = augmentation.draw(source_size, seed=tf.stack([tf.constant(config.seed, tf.int64), position]))
         boxes, kept = augmentation.boxes(record["boxes"], crop, source_size=source_size)
@@ -26,7 +26,7 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
             images=augmentation.image(
                 record["encoded"], crop, window=decode_window if cache is None else partial(cache.window, number)),
             sizes=crop.size,
-            objects=_objects(record, boxes, kept, config=config),
+            objects=_objects(record, boxes, kept, crop, source_size=source_size, config=config),
             image_ids=record["image_id"],
             scales=tf.cast(crop.window, tf.float32) / tf.cast(crop.size, tf.float32),
         )
@@ -36,34 +36,54 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
 
 def evaluation_example(config: InputConfig) -> Callable[[Tensor], Batch]:
     def example(serialized: Tensor) -> Batch:
-        record = parse_record(serialized)
+        record = parse_record(serialized, with_masks=config.mask_size > 0)
         image = decode_image(record["encoded"])
+        source_size = tf.shape(image)[:2]
         resized, size, scale = config.resize(image)
-        input_px_per_image = tf.cast(tf.shape(image)[:2], tf.float32) / scale
+        input_px_per_image = tf.cast(source_size, tf.float32) / scale
         boxes = record["boxes"] * tf.tile(input_px_per_image, [2])
         kept = tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1)
-        objects = _objects(record, boxes, kept, config=config)
+        objects = _objects(record, boxes, kept, config.resize.whole(source_size), source_size=source_size, config=config)
         return Batch(images=resized, sizes=size, objects=objects, image_ids=record["image_id"], scales=scale)
 
     return example
 
 
-def _objects(record: dict[str, Tensor], boxes: Tensor, kept: Tensor, *, config: InputConfig) -> Objects:
-    """The objects of one image in M slots, in the order of the record; more than M: the largest."""
-    classes = _classes_of(record, config.category_ids)
-    boxes, classes, crowd = (tf.boolean_mask(values, kept) for values in (boxes, classes, record["crowd"]))
+def _objects(record: dict[str, Tensor], boxes: Tensor, kept: Tensor, crop: Crop, *, source_size: Tensor,
+             config: InputConfig) -> Objects:
+    """The objects of one image in M slots, in the order of the record; more than M: the largest. Boxes in input pixels."""
+    found = {"boxes": boxes, "classes": _classes_of(record, config.category_ids), "crowd": record["crowd"],
+             "difficult": record["difficult"]}
+    if config.mask_size:
+        found["masks"] = _masks_of(record)
+    found = {name: tf.boolean_mask(values, kept) for name, values in found.items()}
     slots = config.max_instances_per_image
-    areas = tf.reduce_prod(boxes[:, 2:] - boxes[:, :2], axis=-1)
+    areas = tf.reduce_prod(found["boxes"][:, 2:] - found["boxes"][:, :2], axis=-1)
     largest = tf.sort(tf.math.top_k(areas, tf.minimum(slots, tf.size(areas))).indices)
-    boxes, classes, crowd = (tf.gather(values, largest) for values in (boxes, classes, crowd))
+    found = {name: tf.gather(values, largest) for name, values in found.items()}
+    if config.mask_size:
+        found["masks"] = crop_masks(found["masks"], found["boxes"], crop, source_size=source_size, side=config.mask_size,
+                                    file_name=record["file_name"])
+    else:
+        found["masks"] = tf.zeros([tf.size(largest), 0, 0], tf.uint8)
     empty = [0, slots - tf.size(largest)]
 
     def in_slots(values: Tensor) -> Tensor:
         padded = tf.pad(values, [empty] + [[0, 0]] * (values.shape.rank - 1))
         return tf.ensure_shape(padded, [slots, *values.shape[1:]])
 
-    valid = tf.ones_like(classes, tf.bool)
-    return Objects(boxes=in_slots(boxes), classes=in_slots(classes), valid=in_slots(valid), crowd=in_slots(crowd))
+    found["valid"] = tf.ones_like(found["classes"], tf.bool)
+    return Objects(**{name: in_slots(values) for name, values in found.items()})
+
+
+def _masks_of(record: dict[str, Tensor]) -> Tensor:
+    """The PNG of each object, [N] string."""
+    masks, boxes = record["masks"], record["boxes"]
+    tf.debugging.Assert(
+        tf.size(masks) == tf.shape(boxes)[0],
+        ["masks are wanted: file", record["file_name"], "has", tf.size(masks), "of them (image/object/mask) and",
+         tf.shape(boxes)[0], "boxes; convert with --include_masks"])
+    return masks
 
 
 def _classes_of(record: dict[str, Tensor], category_ids: tuple[int, ...]) -> Tensor:

@@ -17,6 +17,7 @@ class InputConfig:
     batch_size: int  # images of one rank
     category_ids: tuple[int, ...]  # ascending; class k is the data set's category_ids[k]
     max_instances_per_image: int = 100  # M
+    mask_size: int = 0  # S, side of the mask of each object; 0: none are decoded
     seed: int = 0
     pad_to_batch_maximum: bool = False  # fewer slots where the batch needs fewer; XLA wants one fixed shape instead
     use_fake_data: bool = False  # one real batch for ever: what a step costs without its input
@@ -29,6 +30,8 @@ class InputConfig:
         if self.augmentation and tuple(self.augmentation.size) != tuple(self.resize.size):
             raise InputError(f"augmentation makes inputs of {self.augmentation.size}, evaluation of {self.resize.size}; "
                              "wanted one size")
+        if self.mask_size < 0:
+            raise InputError(f"mask_size is {self.mask_size}; wanted 0 (no masks) or the side of masks")
         if self.seed < 0 or self.num_threads < 0:
             raise InputError(f"seed is {self.seed}, num_threads is {self.num_threads}; wanted 0 or more")
         if not self.category_ids or list(self.category_ids) != sorted(set(self.category_ids)):
