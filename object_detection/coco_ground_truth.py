@@ -1,13 +1,12 @@
-"""Ground truth as the COCO measures want it: read from COCO's json, or made from arrays; checked once, at the door."""
+"""Ground truth as the COCO measures want it: a COCO dictionary, checked once, at the door."""
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from object_detection.errors import InputError
-from object_detection.structures import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,19 +17,6 @@ class GroundTruth:
     image_sizes: dict[int, tuple[int, int] | None]  # image id -> (height, width) where known
     categories: dict[int, str]  # category id -> name, ascending
     annotations: tuple[dict, ...]  # COCO's, with the ids 1, 2, ... (see `_checked_annotation`)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageObjects:
-    """What a record says about one image; N objects."""
-
-    image_id: int
-    height: int  # pixels
-    width: int
-    boxes: Tensor  # [N, 4] yxyx original pixels
-    category_ids: Tensor  # [N] the data set's own ids
-    areas: Tensor  # [N] square pixels, the mask's where there is one
-    crowd: Tensor  # [N] bool
 
 
 def read_ground_truth(path: str | Path) -> GroundTruth:
@@ -69,29 +55,6 @@ def ground_truth_from_dataset(dataset: Mapping, *, source: str) -> GroundTruth:
                     for number, annotation in enumerate(annotations, start=1))
     return GroundTruth(source=source, image_sizes=image_sizes, categories=dict(sorted(names.items())),
                        annotations=checked)
-
-
-def ground_truth_from_images(images: Iterable[ImageObjects], *, categories: Iterable[Mapping],
-                             source: str) -> GroundTruth:
-    """Ground truth from records; `categories` is COCO's list of `{"id": ..., "name": ...}`.
-
-    Raises InputError, naming `source` and the image, for a repeated image or an unknown category.
-    """
-    dataset = {"images": [], "annotations": [], "categories": list(categories)}
-    for image in images:
-        dataset["images"].append({"id": int(image.image_id), "height": int(image.height), "width": int(image.width)})
-        for box, category_id, area, crowd in zip(image.boxes, image.category_ids, image.areas, image.crowd,
-                                                 strict=True):
-            y_min, x_min, y_max, x_max = (float(edge) for edge in box)
-            dataset["annotations"].append({
-                "id": len(dataset["annotations"]) + 1,
-                "image_id": int(image.image_id),
-                "category_id": int(category_id),
-                "bbox": [x_min, y_min, x_max - x_min, y_max - y_min],  # xywh
-                "area": float(area),
-                "iscrowd": int(crowd),
-            })
-    return ground_truth_from_dataset(dataset, source=source)
 
 
 def _list_of(dataset: Mapping, key: str, *, source: str) -> list:

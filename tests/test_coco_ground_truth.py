@@ -1,14 +1,8 @@
 import json
 
-import numpy as np
 import pytest
 
-from object_detection.coco_ground_truth import (
-    ImageObjects,
-    ground_truth_from_dataset,
-    ground_truth_from_images,
-    read_ground_truth,
-)
+from object_detection.coco_ground_truth import ground_truth_from_dataset, read_ground_truth
 from object_detection.errors import InputError
 
 
@@ -36,34 +30,6 @@ def test_what_files_leave_out():
         del given["annotations"][0][key]
     annotation = ground_truth_from_dataset(given, source="here").annotations[0]
     assert (annotation["id"], annotation["area"], annotation["iscrowd"]) == (1, 20.0, 0)
-
-
-def test_from_random_images_is_the_same_as_from_their_json():
-    generator = np.random.default_rng(0)
-    images, annotations = [], []
-    for image_id in range(5):
-        count = int(generator.integers(0, 4))
-        low = generator.uniform(0, 50, (count, 2))
-        boxes = np.concatenate([low, low + generator.uniform(1, 40, (count, 2))], axis=1)
-        objects = ImageObjects(image_id=image_id, height=100, width=90, boxes=boxes,
-                               category_ids=generator.choice([3, 7], count), areas=generator.uniform(1, 99, count),
-                               crowd=generator.random(count) < 0.3)
-        images.append(objects)
-        annotations += [
-            {"id": -1, "image_id": image_id, "category_id": int(objects.category_ids[n]), "area": objects.areas[n],
-             "bbox": [boxes[n, 1], boxes[n, 0], boxes[n, 3] - boxes[n, 1], boxes[n, 2] - boxes[n, 0]],
-             "iscrowd": int(objects.crowd[n])} for n in range(count)]
-    assert len(annotations) > 3
-    categories = dataset()["categories"]
-    whole = {"images": [{"id": i, "height": 100, "width": 90} for i in range(5)], "categories": categories,
-             "annotations": json.loads(json.dumps(annotations))}
-    assert (ground_truth_from_images(images, categories=categories, source="here")
-            == ground_truth_from_dataset(whole, source="here"))
-
-
-def test_no_image_at_all():
-    found = ground_truth_from_images([], categories=[], source="here")
-    assert (found.image_sizes, found.categories, found.annotations) == ({}, {}, ())
 
 
 @pytest.mark.parametrize(("changes", "message"), [

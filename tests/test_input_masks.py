@@ -12,10 +12,12 @@ from test_pipeline import NAMES, batches, config, image_of, written
 
 from dataset.conversion.segmentation import mask_png
 from dataset.input.augmentation import ResizeAndFlip, ScaleJitterCrop
+from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import FitWithin, Letterbox
 from dataset.records.schema import Record, RecordObject
+from object_detection.coco_masks import decoded
 from object_detection.errors import InputError
 
 HEIGHT, WIDTH, SIDE = 60, 80, 14
@@ -135,3 +137,15 @@ def test_difficult_objects_are_marked_and_learnt(tmp_path, difficult):
     assert batch.objects.difficult[0].tolist() == [number in difficult for number in range(6)]
     assert batch.objects.valid[0].tolist() == [True] * 3 + [False] * 3
     assert not batch.objects.crowd.any()
+
+
+def test_ground_truth_of_records_has_masks_and_the_mark_of_difficult_objects(tmp_path):
+    index = records_of(tmp_path, objects(difficult=(1,)))
+    plain = ground_truth_of_records(index, NAMES)["annotations"]
+    assert [annotation.get("difficult") for annotation in plain] == [None, 1, None]
+    assert not any("segmentation" in annotation for annotation in plain)
+    with_masks = ground_truth_of_records(index, NAMES, with_masks=True)["annotations"]
+    for annotation, polygon in zip(with_masks, POLYGONS, strict=True):
+        np.testing.assert_array_equal(decoded(annotation["segmentation"]), filled(polygon))
+    without = records_of(tmp_path, objects(masks=False))
+    assert [a["segmentation"] for a in ground_truth_of_records(without, NAMES, with_masks=True)["annotations"]] == [None] * 3

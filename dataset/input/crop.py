@@ -109,11 +109,11 @@ def _masks_in_boxes(pngs: np.ndarray, boxes: np.ndarray, offset: np.ndarray, win
         rows, columns = (
             np.clip((offset[axis] + places * (window[axis] / size[axis])).astype(np.int64), 0, source_size[axis] - 1)
             for axis, places in enumerate((y, x)))
-        masks[number] = _decoded_mask(png, source_size, file_name)[rows[:, None], columns] != 0
+        masks[number] = decoded_mask(png, source_size, file_name)[rows[:, None], columns] != 0
     return masks
 
 
-def _decoded_mask(png: bytes, size: np.ndarray, file_name: bytes) -> np.ndarray:
+def decoded_mask(png: bytes, size: np.ndarray, file_name: bytes) -> np.ndarray:
     """[h, w], not 0 where the object is."""
     mask = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_GRAYSCALE | cv2.IMREAD_ANYDEPTH) if png else None
     if mask is None or mask.shape != (*size,):

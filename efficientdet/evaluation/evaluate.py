@@ -80,12 +80,17 @@ def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: st
 
     Raises InputError where the json's categories are not the detector's classes.
     """
-    if json_file is None:
-        truth = ground_truth_from_dataset(ground_truth_of_records(index, class_names), source="the records")
-    else:
+    if json_file is not None:
         truth = read_ground_truth(json_file)
         check_categories(truth, class_names)
-    return CocoEvaluator(truth)
+        return CocoEvaluator(truth)
+    truth = ground_truth_from_dataset(ground_truth_of_records(index, class_names), source="the records")
+
+    def segmentations() -> list:
+        annotations = ground_truth_of_records(index, class_names, with_masks=True)["annotations"]
+        return [annotation["segmentation"] for annotation in annotations]
+
+    return CocoEvaluator(truth, segmentations=segmentations)
 
 
 def check_categories(truth: GroundTruth, class_names: ClassNames) -> None:
@@ -115,9 +120,11 @@ def detect_all(
         for batch, row_valid in watched(batches):
             detections = predict(batch.images, batch.sizes, batch.scales)
             rows = np.asarray(row_valid)
-            boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections)
+            boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections[:4])
+            masks = None if detections.masks is None else np.asarray(detections.masks)[rows]
+            original_sizes = np.rint(np.asarray(batch.sizes) * np.asarray(batch.scales)).astype(np.int64)[rows]
             results.add(np.asarray(batch.image_ids)[rows], boxes, scores=scores, category_ids=category_ids[classes],
-                        valid=valid)
+                        valid=valid, masks=masks, original_sizes=original_sizes)
             progress.advance(int(rows.sum()), images=int(rows.sum()))
     if world.size == 1:
         return results.rows()
