@@ -240,22 +240,3 @@ def test_children_inherit_that_ctrl_c_is_blocked():
     with shard_processes._starting_children():
         assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-
-
-def test_the_time_left_does_not_count_the_start(monkeypatch, capsys):
-    """The first image after 390 s, from then on four a second: of 1000, 10 s later, 240 s are left."""
-    clock = [0.0]
-    monkeypatch.setattr(shard_processes.time, "monotonic", lambda: clock[0])
-    progress = shard_processes._PlainProgress(1000)
-    for clock[0], done in ((200.0, 0), (390.0, 1), (395.0, 20), (400.0, 41), (401.0, 45)):
-        progress.show(done)
-    assert capsys.readouterr().err == "converted 41 of 1000 images in 10 s, about 240 s left\n"
-
-
-def test_no_time_is_guessed_from_nothing(monkeypatch, capsys):
-    clock = [0.0]
-    monkeypatch.setattr(shard_processes.time, "monotonic", lambda: clock[0])
-    progress = shard_processes._PlainProgress(10)
-    for clock[0], done in ((5.0, 1), (20.0, 1)):
-        progress.show(done)
-    assert capsys.readouterr().err == "converted 1 of 10 images in 15 s\n"

@@ -12,13 +12,13 @@ from dataset.class_names import ClassNames
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset
+from dataset.progress import Progress
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.restore import restore_detector
 from efficientdet.families.efficientdet.hyperparameters import height_and_width
 from efficientdet.inference.predict import Predict, build_predict
 from efficientdet.machine.distributed import World, join_world
 from efficientdet.machine.runtime import start_runtime
-from efficientdet.observing.progress import Progress
 from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco_ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
 from object_detection.coco_results import TESTDEV_FILE_NAME, CocoResults, DetectionRows, results_json, write_results

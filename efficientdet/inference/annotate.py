@@ -10,6 +10,7 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.input.resize import Letterbox
+from dataset.progress import Progress
 from efficientdet.checkpoints.restore import Restored, restore_detector
 from efficientdet.families.efficientdet.hyperparameters import height_and_width
 from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
@@ -23,7 +24,6 @@ from efficientdet.inference.image_files import (
 )
 from efficientdet.inference.predict import build_predict
 from efficientdet.machine.runtime import start_runtime
-from efficientdet.observing.progress import Progress
 from object_detection.coco_masks import decoded, pasted_run_lengths
 from object_detection.coco_results import DetectionRows, results_json, write_results
 from object_detection.drawing import draw_detections

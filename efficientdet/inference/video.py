@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from dataset.class_names import ClassNames
-from efficientdet.observing.progress import Progress
+from dataset.progress import Progress
 from object_detection.coco_masks import decoded
 from object_detection.coco_results import DetectionRows
 from object_detection.drawing import draw_detections

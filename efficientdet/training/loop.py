@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.pipeline import InputConfig, training_dataset
+from dataset.progress import Progress
 from dataset.records.record_index import index_records
 from dataset.records.verify import verify_records
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
@@ -30,7 +31,6 @@ from efficientdet.machine.memory import is_out_of_memory, out_of_memory, with_ba
 from efficientdet.machine.runtime import Runtime, accelerator_count, skip_graph_rewriting, start_runtime
 from efficientdet.observing.journal import Interval, Journal, read_curves
 from efficientdet.observing.mlperf_log import MlperfLog, NoMlperfLog
-from efficientdet.observing.progress import Progress
 from efficientdet.observing.report import FILE_NAME as REPORT
 from efficientdet.observing.report import RunSummary, write_report
 from efficientdet.observing.stopwatch import Stopwatch, input_stall
