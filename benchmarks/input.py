@@ -19,7 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from dataset.class_names import class_names_of_records
-from dataset.input.pipeline import InputConfig, training_dataset
+from dataset.input.input_config import InputConfig
+from dataset.input.pipeline import training_dataset
 from dataset.records.record_index import RecordIndex, index_records
 from dataset.records.schema import parse_record
 from object_detection.anchor_grid import AnchorConfig, anchor_grid
@@ -59,8 +60,9 @@ def yardstick(files: list[str], size: int, *, batch_size: int) -> tf.data.Datase
         boxes = tf.boolean_mask(boxes, tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1))[:MOST_OBJECTS]
         valid = tf.range(tf.maximum(tf.shape(boxes)[0], 1)) < tf.shape(boxes)[0]
         boxes = tf.pad(boxes, [[0, tf.size(valid) - tf.shape(boxes)[0]], [0, 0]])
-        targets = assign_anchors(Objects(boxes[None], tf.zeros_like(valid, tf.int32)[None], valid[None],
-                                         tf.zeros_like(valid)[None]), grid)
+        targets = assign_anchors(Objects(
+            boxes[None], tf.zeros_like(valid, tf.int32)[None], valid[None], crowd=tf.zeros_like(valid)[None],
+            difficult=tf.zeros_like(valid)[None], masks=tf.zeros([1, tf.size(valid), 0, 0], tf.uint8)), grid)
         return image, *(values[0] for values in targets)
 
     records = tf.data.TFRecordDataset(files).cache().repeat()
@@ -99,8 +101,8 @@ def rate(batches: Iterator, *, images: int, seconds: float) -> float:
 
 def measure(files: list[str], index: RecordIndex, *, size: int, batch_size: int, seconds: float, runs: int) -> dict[str, list]:
     """Rates of each loader, run after run, so that other load on the machine falls on all."""
-    config = InputConfig(image_size=(size, size), batch_size=batch_size,
-                         category_ids=class_names_of_records(files).category_ids, pad_to_batch_maximum=True)
+    config = InputConfig.letterboxed(image_size=(size, size), batch_size=batch_size, pad_to_batch_maximum=True,
+                                     category_ids=class_names_of_records(files).category_ids)
     loaders: dict[str, tuple[Callable, int]] = {
         "decoded whole": (lambda: decoded(files), 1),
         "ours, images and boxes": (lambda: training_dataset(index, config), batch_size),

@@ -43,9 +43,9 @@ def drawn_batch(size: int, batch_size: int, *, boxes: int, slots: int) -> Batch:
     return Batch(
         images=tensor(random.integers(0, 256, (batch_size, size, size, 3), np.uint8)),
         sizes=tensor(np.full((batch_size, 2), size, np.int32)),
-        objects=Objects(boxes=tensor(np.concatenate([corners, corners + sides], axis=-1)),
-                        classes=tensor(random.integers(0, CLASSES, valid.shape).astype(np.int32)),
-                        valid=tensor(valid), crowd=tensor(np.zeros(valid.shape, bool))),
+        objects=Objects.of_boxes(boxes=tensor(np.concatenate([corners, corners + sides], axis=-1)),
+                                 classes=tensor(random.integers(0, CLASSES, valid.shape).astype(np.int32)),
+                                 valid=tensor(valid), crowd=tensor(np.zeros(valid.shape, bool))),
         image_ids=tensor(np.arange(batch_size, dtype=np.int32)), positions=tensor(np.arange(batch_size)),
         scales=tensor(np.ones((batch_size, 2), np.float32)))
 

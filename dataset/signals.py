@@ -24,7 +24,8 @@ class Listener:
     """Calls `heard` in a thread of its own with the number of each SIGINT and SIGTERM that comes, from `start` to `stop`.
 
     A signal that was ignored before (what a shell starts in the background ignores Ctrl-C) stays so; outside the main
-    thread, where Python takes no handlers, nothing is heard. The listener before, if any, hears again after `stop`.
+    thread, where Python takes no handlers, nothing is heard. The listener before, if any, hears again after `stop`, which
+    returns when all that came has been heard.
     """
 
     def __init__(self, heard: Callable[[int], None]):
@@ -37,9 +38,12 @@ class Listener:
             return self
         self._console = os.dup(2)  # for while standard error is led elsewhere
         self._undo.callback(os.close, self._console)
+        self._undo.callback(setattr, self, "_console", 2)  # or who tells something later would write into another file
         noted, note = os.pipe()
         os.set_blocking(note, False)
-        threading.Thread(target=self._listen, args=(noted,), daemon=True, name="signals").start()
+        thread = threading.Thread(target=self._listen, args=(noted,), daemon=True, name="signals")
+        thread.start()
+        self._undo.callback(thread.join)  # on a busy machine it may not have read yet what was noted
         self._undo.callback(os.close, note)  # upon which the thread ends
         self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(note, warn_on_full_buffer=False))
         for number in SIGNALS:
@@ -48,7 +52,7 @@ class Listener:
         return self
 
     def stop(self) -> None:
-        """Hear nothing any more."""
+        """Hear what has come, and nothing any more. Not to be called by `heard`."""
         self._undo.close()
 
     def end(self, number: int, line: str) -> NoReturn:

@@ -27,10 +27,13 @@ def unfinished_path(path: str | Path) -> Path:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file that outlives a power cut; what stood there before is replaced at once. Raises OSError."""
+    """Write a UTF-8 file that outlives a power cut; what stood there before is replaced at once. Raises OSError.
+
+    Undecodable bytes of a path, which UTF-8 cannot hold, become \\udcXX as in json.
+    """
     unfinished = unfinished_path(path)
     try:
-        unfinished.write_text(text, encoding="utf-8")
+        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
         flush_to_disk(unfinished)
         os.replace(unfinished, path)
     finally:

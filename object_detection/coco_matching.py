@@ -18,22 +18,19 @@ MOST_DETECTIONS = (1, 10, 100)  # M = 3, per image and class
 _AT_ONCE = 6400  # groups times objects in one chunk: its arrays, with T and A, stay in the cache
 
 
-class Truths(NamedTuple):
-    """The N objects of the ground truth, those of crowds among them."""
+class Instances(NamedTuple):
+    """What matching asks of N detections or annotated objects, one of them in each row."""
 
     images: np.ndarray  # [N] int64, numbers in the order in which images count among equal scores
     classes: np.ndarray  # [N] int64, 0 .. K-1
     areas: np.ndarray  # [N] float64, square pixels
+
+
+class ObjectFlags(NamedTuple):
+    """What an annotated object is beside an instance."""
+
     crowd: np.ndarray  # [N] bool: may be found any number of times, and need not be
-
-
-class Founds(NamedTuple):
-    """The N detections that are to be held against the objects."""
-
-    images: np.ndarray  # [N] int64
-    classes: np.ndarray  # [N] int64
-    areas: np.ndarray  # [N] float64
-    scores: np.ndarray  # [N]
+    ignored: np.ndarray  # [N] bool: need not be found, and finding it is no mistake; crowds are
 
 
 class Curves(NamedTuple):
@@ -48,10 +45,10 @@ Overlap = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class _Matches(NamedTuple):
-    """The n detections that found something, for some range and threshold."""
+    """The n detections that match an object, for some range and threshold."""
 
     rows: np.ndarray  # [n]
-    found: np.ndarray  # [n, A, T] bool: found an object
+    matched: np.ndarray  # [n, A, T] bool: matches an object
     to_ignore: np.ndarray  # [n, A, T] bool: one that does not count
 
 
@@ -72,25 +69,26 @@ class _Ranking(NamedTuple):
     ranks: np.ndarray  # [all rows] in the group
 
 
-def box_overlap(found: np.ndarray, truth: np.ndarray, crowd: np.ndarray) -> Overlap:
+def box_overlap(detected: np.ndarray, wanted: np.ndarray, crowd: np.ndarray) -> Overlap:
     """IoU of boxes [N, 4] x, y, width, height, float64; with a crowd: the share of the detection that lies in it."""
-    def overlap(founds: np.ndarray, truths: np.ndarray) -> np.ndarray:
-        one, other = found[founds][:, :, None], truth[truths][:, None]  # [n, D, 1, 4], [n, 1, G, 4]
+    def overlap(detections: np.ndarray, objects: np.ndarray) -> np.ndarray:
+        one, other = detected[detections][:, :, None], wanted[objects][:, None]  # [n, D, 1, 4], [n, 1, G, 4]
         shared = np.minimum(one[..., :2] + one[..., 2:], other[..., :2] + other[..., 2:])
         shared -= np.maximum(one[..., :2], other[..., :2])
         intersection = np.where((shared > 0).all(axis=-1), shared[..., 0] * shared[..., 1], 0.0)
         area, other_area = one[..., 2] * one[..., 3], other[..., 2] * other[..., 3]
-        union = np.where(crowd[truths][:, None], area, area + other_area - intersection)
+        union = np.where(crowd[objects][:, None], area, area + other_area - intersection)
         return np.divide(intersection, union, out=np.zeros_like(intersection), where=intersection > 0)
 
     return overlap
 
 
-def curves(founds: Founds, truths: Truths, *, num_classes: int, overlap: Overlap) -> Curves:
-    """Precision and recall of each class: detections matched with the objects of their image and class, then summed up."""
-    ranking = _ranking(founds, num_classes)
-    matches = _joined(_matches(ranking.groups, truths, num_classes, overlap))
-    return _curves(founds, ranking, matches, truths, num_classes=num_classes)
+def curves(detections: Instances, scores: np.ndarray, objects: Instances, flags: ObjectFlags, *, num_classes: int,
+           overlap: Overlap) -> Curves:
+    """Precision and recall of detections with `scores` [N], each matched with the annotated objects of its image and class."""
+    ranking = _ranking(detections, scores, num_classes)
+    matches = _joined(_matches(ranking.groups, objects, flags, num_classes, overlap))
+    return _curves(detections, ranking, matches, objects, flags.ignored, num_classes=num_classes)
 
 
 def _joined(parts: Iterable[_Matches]) -> _Matches:
@@ -111,17 +109,17 @@ def _stable_order(numbers: np.ndarray) -> np.ndarray:
 
 
 def _groups(rows: np.ndarray, keys: np.ndarray) -> _Groups:
-    """Where each run of one key begins and ends, of rows ordered by their keys."""
+    """The groups of rows [N] that are ordered by their keys [N]."""
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     return _Groups(rows, keys[starts], starts, np.diff(starts, append=len(rows)))
 
 
-def _ranking(founds: Founds, num_classes: int) -> _Ranking:
-    by_image = _stable_order(founds.images)
-    by_score = by_image[np.argsort(-founds.scores[by_image], kind="stable")]
-    by_class = by_score[_stable_order(founds.classes[by_score])]
-    by_group = by_class[_stable_order(founds.images[by_class])]
-    keys = founds.images[by_group] * num_classes + founds.classes[by_group]
+def _ranking(detections: Instances, scores: np.ndarray, num_classes: int) -> _Ranking:
+    by_image = _stable_order(detections.images)
+    by_score = by_image[np.argsort(-scores[by_image], kind="stable")]
+    by_class = by_score[_stable_order(detections.classes[by_score])]
+    by_group = by_class[_stable_order(detections.images[by_class])]
+    keys = detections.images[by_group] * num_classes + detections.classes[by_group]
     _, _, starts, counts = _groups(by_group, keys)
     ranks = np.empty(len(keys), np.int64)
     ranks[by_group] = np.arange(len(keys)) - np.repeat(starts, counts)
@@ -130,15 +128,16 @@ def _ranking(founds: Founds, num_classes: int) -> _Ranking:
     return _Ranking(_groups(by_group[in_group], keys[in_group]), by_class[kept[by_class]], ranks)
 
 
-def _matches(found: _Groups, truths: Truths, num_classes: int, overlap: Overlap) -> Iterator[_Matches]:
+def _matches(detected: _Groups, objects: Instances, flags: ObjectFlags, num_classes: int,
+             overlap: Overlap) -> Iterator[_Matches]:
     """Of the groups that have both detections and objects."""
-    by_group = np.lexsort((truths.classes, truths.images))
-    true = _groups(by_group, truths.images[by_group] * num_classes + truths.classes[by_group])
-    _, in_found, in_true = np.intersect1d(found.keys, true.keys, assume_unique=True, return_indices=True)
-    first_found, first_true = found.starts[in_found], true.starts[in_true]
-    depths, widths = found.counts[in_found], true.counts[in_true]
+    by_group = np.lexsort((objects.classes, objects.images))
+    wanted = _groups(by_group, objects.images[by_group] * num_classes + objects.classes[by_group])
+    _, in_detected, in_wanted = np.intersect1d(detected.keys, wanted.keys, assume_unique=True, return_indices=True)
+    first_detected, first_wanted = detected.starts[in_detected], wanted.starts[in_wanted]
+    depths, widths = detected.counts[in_detected], wanted.counts[in_wanted]
     padded_widths = 1 << np.ceil(np.log2(widths)).astype(int)
-    outside = _outside(truths.areas)
+    outside = _outside(objects.areas)
     for width in np.unique(padded_widths).tolist():
         alike = np.flatnonzero(padded_widths == width)
         alike = alike[np.argsort(-depths[alike], kind="stable")]
@@ -146,11 +145,11 @@ def _matches(found: _Groups, truths: Truths, num_classes: int, overlap: Overlap)
             depth, count = depths[chunk, None], widths[chunk, None]  # [n, 1]
             ranks = np.arange(depth.max())
             places = np.arange(width)[::-1]  # argmax takes the first of equals, COCO the last
-            d_rows = found.rows[first_found[chunk, None] + np.minimum(ranks, depth - 1)]  # [n, D]
-            g_rows = true.rows[first_true[chunk, None] + np.minimum(places, count - 1)]  # [n, G]
+            d_rows = detected.rows[first_detected[chunk, None] + np.minimum(ranks, depth - 1)]  # [n, D]
+            g_rows = wanted.rows[first_wanted[chunk, None] + np.minimum(places, count - 1)]  # [n, G]
             overlaps = np.where((ranks < depth)[..., None] & (places < count)[:, None], overlap(d_rows, g_rows), -1.0)
-            crowd = truths.crowd[g_rows]
-            yield _match(d_rows, overlaps, crowd=crowd, to_ignore=crowd[:, None] | outside[g_rows].transpose(0, 2, 1))
+            yield _match(d_rows, overlaps, crowd=flags.crowd[g_rows],
+                         to_ignore=flags.ignored[g_rows][:, None] | outside[g_rows].transpose(0, 2, 1))
 
 
 def _match(rows: np.ndarray, overlaps: np.ndarray, *, crowd: np.ndarray, to_ignore: np.ndarray) -> _Matches:
@@ -181,7 +180,7 @@ def _match(rows: np.ndarray, overlaps: np.ndarray, *, crowd: np.ndarray, to_igno
 
 
 class _Places(NamedTuple):
-    """The n places, ascending, among all detections ordered by class and falling score, of those that found something."""
+    """The n places, ascending, among all detections ordered by class and falling score, of those that match."""
 
     places: np.ndarray  # [n]
     classes: np.ndarray  # [n]
@@ -190,22 +189,23 @@ class _Places(NamedTuple):
     inside: np.ndarray  # [n, A] bool: its own area does
 
 
-def _curves(founds: Founds, ranking: _Ranking, matches: _Matches, truths: Truths, *, num_classes: int) -> Curves:
+def _curves(detections: Instances, ranking: _Ranking, matches: _Matches, objects: Instances, ignored: np.ndarray, *,
+            num_classes: int) -> Curves:
     """Precision rises at right detections alone, so that it is computed at these and nowhere else."""
-    places, order = _places(founds, ranking, matches, num_classes)
-    counted = ~_outside(truths.areas) & ~truths.crowd[:, None]  # [N, A]
-    objects = np.stack([np.bincount(truths.classes[inside], minlength=num_classes) for inside in counted.T], axis=-1)  # [K, A]
+    places, order = _places(detections, ranking, matches, num_classes)
+    counted = ~_outside(objects.areas) & ~ignored[:, None]  # [N, A]
+    wanted = np.stack([np.bincount(objects.classes[inside], minlength=num_classes) for inside in counted.T], axis=-1)  # [K, A]
     sizes = (len(IOU_THRESHOLDS), len(RECALL_THRESHOLDS), num_classes, len(AREA_RANGES), len(MOST_DETECTIONS))
     precision, recall = -np.ones(sizes[:4]), -np.ones((sizes[0], *sizes[2:]))
     for t, a in np.ndindex(sizes[0], sizes[3]):
-        found = np.flatnonzero(matches.found[order, a, t])
-        right = ~matches.to_ignore[order[found], a, t]
-        classes, ranks, hits, misses = _hits(places, found, right, a, num_classes)
-        present = np.flatnonzero(objects[:, a])
+        matched = np.flatnonzero(matches.matched[order, a, t])
+        right = ~matches.to_ignore[order[matched], a, t]
+        classes, ranks, hits, misses = _hits(places, matched, right, a, num_classes)
+        present = np.flatnonzero(wanted[:, a])
         for m, most in enumerate(MOST_DETECTIONS):
             recall[t, present, a, m] = (
-                np.bincount(classes[ranks < most], minlength=num_classes)[present] / objects[present, a])
-        reached, exact = hits / objects[classes, a], hits / (misses + hits + np.spacing(1))
+                np.bincount(classes[ranks < most], minlength=num_classes)[present] / wanted[present, a])
+        reached, exact = hits / wanted[classes, a], hits / (misses + hits + np.spacing(1))
         ends = np.searchsorted(classes, np.arange(num_classes + 1))
         for k in present.tolist():
             here = slice(ends[k], ends[k + 1])
@@ -215,27 +215,29 @@ def _curves(founds: Founds, ranking: _Ranking, matches: _Matches, truths: Truths
     return Curves(precision, recall)
 
 
-def _places(founds: Founds, ranking: _Ranking, matches: _Matches, num_classes: int) -> tuple[_Places, np.ndarray]:
-    """And the numbers of the matches in this order."""
+def _places(detections: Instances, ranking: _Ranking, matches: _Matches,
+            num_classes: int) -> tuple[_Places, np.ndarray]:
+    """The places of the matches, and the numbers of the matches in this order."""
     by_class = ranking.by_class
-    place_of = np.empty(len(founds.classes), np.int64)
+    place_of = np.empty(len(detections.classes), np.int64)
     place_of[by_class] = np.arange(len(by_class))
     order = np.argsort(place_of[matches.rows])
     rows = matches.rows[order]
-    inside, places = ~_outside(founds.areas[by_class]), place_of[rows]
-    begins = np.searchsorted(founds.classes[by_class], np.arange(num_classes))[founds.classes[rows]]
+    inside, places = ~_outside(detections.areas[by_class]), place_of[rows]
+    begins = np.searchsorted(detections.classes[by_class], np.arange(num_classes))[detections.classes[rows]]
     before = np.concatenate([np.zeros((1, inside.shape[1]), int), np.cumsum(inside, axis=0)])
-    return _Places(places, founds.classes[rows], ranking.ranks[rows], before[places] - before[begins], inside[places]), order
+    return _Places(places, detections.classes[rows], ranking.ranks[rows], before[places] - before[begins],
+                   inside[places]), order
 
 
-def _hits(places: _Places, found: np.ndarray, right: np.ndarray, a: int, num_classes: int) -> tuple[np.ndarray, ...]:
-    """Of the right ones among the found: class, rank, and right and wrong ones of the class up to there. [n] each."""
-    classes = places.classes[found]
-    begins = np.searchsorted(classes, np.arange(num_classes))[classes]  # where its class begins among the found
+def _hits(places: _Places, matched: np.ndarray, right: np.ndarray, a: int, num_classes: int) -> tuple[np.ndarray, ...]:
+    """Of the right ones among the matched: class, rank, and right and wrong ones of the class up to there. [n] each."""
+    classes = places.classes[matched]
+    begins = np.searchsorted(classes, np.arange(num_classes))[classes]  # where its class begins among the matched
 
     def before(flags: np.ndarray) -> np.ndarray:
         counts = np.cumsum(flags) - flags
         return counts - counts[begins]
 
-    wrong = places.before[found, a] - before(places.inside[found, a])  # all in the range that found nothing
-    return classes[right], places.ranks[found[right]], before(right)[right] + 1, wrong[right]
+    wrong = places.before[matched, a] - before(places.inside[matched, a])  # all in the range that match nothing
+    return classes[right], places.ranks[matched[right]], before(right)[right] + 1, wrong[right]

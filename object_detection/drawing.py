@@ -14,6 +14,7 @@ _LINE_FRACTION = 1 / 240  # of the shorter side of the image
 _RIM_FROM = 100  # pixels; smaller images have no room for it
 _FONT_FRACTION = 1 / 36
 _SMALLEST_FONT = 9  # pixels; below, digits run together
+_TINT = 0.45  # of the colour of a class in what its masks cover
 _LEAST_LINES = 5  # of text the height of an image must hold for labels not to hide it
 
 Colour = tuple[int, int, int]
@@ -25,12 +26,14 @@ class _Label(NamedTuple):
     colour: Colour
 
 
-def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], scores=None) -> np.ndarray:
+def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], scores=None,
+                    masks: Sequence[np.ndarray] | None = None) -> np.ndarray:
     """A copy of an image with a box, a class name and a score in per cent for each detection.
 
     image [h, w, 3] uint8; boxes [N, 4] yxyx pixels of it; classes [N], 0 .. K-1; names, K of them; scores [N], or None
-    where there are none (ground truth). Boxes are clipped to the image; what has nothing in it, or is not finite, is
-    left out. The best are drawn last. Raises ValueError for another kind of image or a class without a name.
+    where there are none (ground truth); masks, N of [h, w] bool, which are tinted, or None. Boxes are clipped to the image;
+    what has nothing in it, or is not finite, is left out. The best are drawn last. Raises ValueError for another kind of
+    image or a class without a name.
     """
     image, boxes = np.asarray(image), np.asarray(boxes, np.float64).reshape(-1, 4)
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
@@ -39,14 +42,17 @@ def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], 
     if not all(0 <= index < len(names) for index in classes):
         raise ValueError(f"classes reach from {min(classes)} to {max(classes)}; there are {len(names)} names")
     order = range(len(boxes)) if scores is None else np.argsort(np.asarray(scores), kind="stable")
-    labels = []
+    labels, tinted = [], image if masks is None else image.copy()
     for index in order:
         box = _clipped(boxes[index], height=image.shape[0], width=image.shape[1])
         if box:
             text = _printable(str(names[classes[index]]))
             text = text if scores is None else f"{text} {100 * float(scores[index]):.0f}%".strip()
             labels.append(_Label(text, box, class_colour(classes[index])))
-    canvas = Image.fromarray(image)
+            if masks is not None:
+                here = tinted[masks[index]]
+                tinted[masks[index]] = (here + _TINT * (np.array(labels[-1].colour) - here) + 0.5).astype(np.uint8)
+    canvas = Image.fromarray(tinted)
     _draw_boxes(canvas, labels)
     _draw_labels(canvas, labels)
     return np.asarray(canvas)

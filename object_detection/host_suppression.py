@@ -59,7 +59,7 @@ def detections_on_host(
 
 def stacked(images: Sequence[Detections]) -> Detections:
     """Detections of B images, each without B, as those of one batch."""
-    return Detections(*map(np.stack, zip(*images, strict=True)))
+    return Detections(*(None if values[0] is None else np.stack(values) for values in zip(*images, strict=True)))
 
 
 def _ranked(outputs: NetworkOutputs, scores: str) -> tuple[np.ndarray, np.ndarray]:

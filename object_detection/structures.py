@@ -6,16 +6,25 @@ B images, H, W input pixels, A anchors of all levels, K classes, M object slots,
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 Tensor = Any
 
 
 class Objects(NamedTuple):
-    """Ground truth of a batch, padded to M objects an image."""
+    """Ground truth of a batch, padded to M objects an image; S is the side of masks, 0 where none were asked for."""
 
     boxes: Tensor  # [B, M, 4] float32, yxyx pixels of the network input
     classes: Tensor  # [B, M] int32, 0 .. K-1
     valid: Tensor  # [B, M] bool, False for padding
     crowd: Tensor  # [B, M] bool, a region of many objects: never an object to learn
+    difficult: Tensor  # [B, M] bool, hard to recognise (VOC's flag): learnt like any other, counted by no evaluation
+    masks: Tensor  # [B, M, S, S] uint8, 1 where a point of the object lies in the middle of a cell of its box
+
+    @classmethod
+    def of_boxes(cls, boxes: Tensor, classes: Tensor, valid: Tensor, crowd: Tensor) -> "Objects":
+        """Objects without masks, none of them difficult; for arrays whose shape is known."""
+        return cls(boxes, classes, valid, crowd, np.zeros(crowd.shape, bool), np.zeros((*crowd.shape, 0, 0), np.uint8))
 
 
 class Batch(NamedTuple):
@@ -39,9 +48,10 @@ class Targets(NamedTuple):
 
 
 class Detections(NamedTuple):
-    """What a detector found, best first, padded to D detections an image."""
+    """What a detector found, best first, padded to D detections an image; S is the side of masks."""
 
     boxes: Tensor  # [B, D, 4] float32, yxyx
     scores: Tensor  # [B, D] float32, 0 where not valid
     classes: Tensor  # [B, D] int32, 0 .. K-1
     valid: Tensor  # [B, D] bool
+    masks: Tensor | None = None  # [B, D, S, S] float32, probability that a cell of the box shows the object

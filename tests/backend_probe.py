@@ -60,7 +60,7 @@ def found_arrays(given) -> dict[str, np.ndarray]:
     detector = _detector()
     for name, variable in named_variables(detector.network).items():
         variable.assign(given[f"miniature:{name}"])
-    objects = Objects(*(ops.convert_to_tensor(given[name]) for name in ("boxes", "classes", "valid", "crowd")))
+    objects = Objects.of_boxes(*(ops.convert_to_tensor(given[name]) for name in ("boxes", "classes", "valid", "crowd")))
     images, sizes = ops.convert_to_tensor(given["images"]), ops.convert_to_tensor(given["sizes"])
     targets = _compiled(detector.assign)(objects)
     detections = _compiled(detector.detect)(images, sizes)
@@ -77,7 +77,7 @@ def found_arrays(given) -> dict[str, np.ndarray]:
 
 
 def _named(prefix: str, bundle) -> dict:
-    return {f"{prefix}.{name}": value for name, value in bundle._asdict().items()}
+    return {f"{prefix}.{name}": value for name, value in bundle._asdict().items() if value is not None}
 
 
 def _compiled(function):
@@ -94,7 +94,8 @@ def _compiled(function):
 def _assigned(boxes):
     batch, slots = boxes.shape[:2]
     numbers = ops.tile(ops.arange(slots, dtype="int32")[None], (batch, 1))
-    return assign_anchors(Objects(boxes, numbers, numbers >= 0, numbers % 7 == 6), anchor_grid(AnchorConfig(), (256, 256)))
+    objects = Objects.of_boxes(boxes, numbers, numbers >= 0, numbers % 7 == 6)
+    return assign_anchors(objects, anchor_grid(AnchorConfig(), (256, 256)))
 
 
 def _suppressed(logits, deltas, detector, *, method: str, per_class: bool):

@@ -8,7 +8,10 @@ from PIL import Image, ImageOps
 
 from dataset.class_names import ClassNames
 from efficientdet.inference import annotate as annotate_module
-from efficientdet.inference.annotate import AnnotationConfig, Found, annotate
+from efficientdet.inference.annotate import AnnotationConfig, annotate
+from object_detection.coco_masks import decoded, run_lengths
+from object_detection.coco_results import DetectionRows
+from object_detection.drawing import class_colour
 from object_detection.errors import InputError
 
 TOP, LEFT, BOTTOM, RIGHT = 24, 100, 48, 172  # of the white patch in the 96 x 192 stored pixels
@@ -24,11 +27,33 @@ def place(tmp_path, monkeypatch):
         for image in images:
             rows, columns = np.nonzero(image.min(axis=-1) > 240)
             box = [[rows.min(), columns.min(), rows.max() + 1, columns.max() + 1]]
-            found.append(Found(np.float32(box), np.float32([0.9]), np.array([8])))
+            found.append(DetectionRows.of_image(np.float32(box), np.float32([0.9]), np.array([8])))
         return found
 
     monkeypatch.setattr(annotate_module, "_detector", lambda config: (detect, ClassNames((3, 8), ("cat", "dog"))))
     return tmp_path
+
+
+@pytest.mark.parametrize("orientation", [1, 6, 8])
+def test_masks_are_drawn_where_the_object_is_and_written_as_run_lengths(place, monkeypatch, orientation):
+    def detect(images):
+        found = []
+        for image in images:
+            mask = image.min(axis=-1) > 240
+            found.append(DetectionRows.of_image(np.float32([[0, 0, *mask.shape]]), np.float32([0.9]), np.array([8]),
+                                                masks=[run_lengths(mask)]))
+        return found
+
+    monkeypatch.setattr(annotate_module, "_detector", lambda config: (detect, ClassNames((3, 8), ("cat", "dog"))))
+    run(place, save(place / "a.jpg", orientation=orientation))
+    [result] = results(place)
+    wanted = np.zeros(STORED.shape[:2], bool)
+    wanted[TOP:BOTTOM, LEFT:RIGHT] = True
+    np.testing.assert_array_equal(decoded(result["segmentation"]), wanted)
+    with Image.open(place / "out" / "a.jpg") as drawing:
+        inside = np.asarray(drawing)[TOP + 3 : BOTTOM - 3, LEFT + 3 : RIGHT - 3].astype(float)
+    tinted = 255 + 0.45 * (np.array(class_colour(1)) - 255)
+    assert np.abs(np.median(inside, axis=(0, 1)) - tinted).max() < 8
 
 
 def save(path, *, orientation=1, stored=STORED):

@@ -7,34 +7,34 @@ from object_detection.errors import InputError
 SIZE = (480, 640)  # height, width
 
 
-def thing(*box, area=None):
+def entry(*box, area=None):
     return AnnotatedObject(annotation_id=1, category_id=2, box_xywh=box, area=area)
 
 
 def test_box_inside_stays_as_it_is():
-    fitted, reason = fitted_object(thing(10.0, 20.0, 30.5, 40.25, area=77.0), SIZE)
+    fitted, reason = fitted_object(entry(10.0, 20.0, 30.5, 40.25, area=77.0), SIZE)
     assert reason is None
-    assert fitted == thing(10.0, 20.0, 30.5, 40.25, area=77.0)
+    assert fitted == entry(10.0, 20.0, 30.5, 40.25, area=77.0)
 
 
 def test_missing_area_is_that_of_the_box():
-    assert fitted_object(thing(10.0, 20.0, 3.0, 4.0), SIZE)[0].area == 12.0
+    assert fitted_object(entry(10.0, 20.0, 3.0, 4.0), SIZE)[0].area == 12.0
 
 
 def test_area_of_zero_is_replaced_and_told():
-    fitted, reason = fitted_object(thing(10.0, 20.0, 3.0, 4.0, area=0.0), SIZE)
+    fitted, reason = fitted_object(entry(10.0, 20.0, 3.0, 4.0, area=0.0), SIZE)
     assert fitted.area == 12.0
     assert "area 0" in reason
 
 
 def test_area_beyond_the_image_is_replaced_and_told():
-    fitted, reason = fitted_object(thing(10.0, 20.0, 3.0, 4.0, area=1e300), SIZE)
+    fitted, reason = fitted_object(entry(10.0, 20.0, 3.0, 4.0, area=1e300), SIZE)
     assert fitted.area == 12.0
     assert reason == "area 1e+300 replaced by that of the box, 12"
 
 
 def test_box_over_the_border_is_clipped_with_its_area():
-    fitted, reason = fitted_object(thing(600.0, -10.0, 100.0, 30.0, area=3000.0), SIZE)
+    fitted, reason = fitted_object(entry(600.0, -10.0, 100.0, 30.0, area=3000.0), SIZE)
     assert fitted.box_xywh == (600.0, 0.0, 40.0, 20.0)
     assert fitted.area == 800.0
     assert "clipped" in reason
@@ -42,7 +42,7 @@ def test_box_over_the_border_is_clipped_with_its_area():
 
 @pytest.mark.parametrize("box", [(5, 5, 0, 9), (5, 5, 9, -1), (640, 5, 9, 9), (-9, 5, 9, 9), (5, 480, 1, 1)])
 def test_box_without_area_is_dropped_with_a_reason(box):
-    fitted, reason = fitted_object(thing(*map(float, box)), SIZE)
+    fitted, reason = fitted_object(entry(*map(float, box)), SIZE)
     assert fitted is None
     assert reason
 
@@ -52,7 +52,7 @@ def test_clipping_agrees_with_corners_on_random_boxes():
     for box in random.uniform((-200, -200, 1, 1), (700, 600, 400, 400), (500, 4)):
         low = np.clip(box[:2], 0, (640, 480))
         high = np.clip(box[:2] + box[2:], 0, (640, 480))
-        fitted, _ = fitted_object(thing(*box.tolist()), SIZE)
+        fitted, _ = fitted_object(entry(*box.tolist()), SIZE)
         if (high <= low).any():
             assert fitted is None
         else:

@@ -30,7 +30,7 @@ KNOWN_IN = {
     "jax": {"efficientdet.training.jax_step", "efficientdet.machine.runtime", "efficientdet.machine.distributed",
             "efficientdet.machine.device"},
     "horovod": {"efficientdet.machine.distributed"},
-    "pycocotools": {"object_detection.coco_evaluation", "dataset.*"},  # in dataset/ for the masks of records
+    "pycocotools": {"object_detection.coco_masks", "dataset.*"},  # in dataset/ for the masks of records
     "PIL": {"object_detection.drawing", "dataset.*", "efficientdet.inference.annotate", "efficientdet.inference.image_files"},
     "absl": {"dataset.*", "efficientdet.configuration.flags", *ENTRY_POINTS},
     "tensorboard": {"efficientdet.observing.event_file"},

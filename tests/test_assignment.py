@@ -47,7 +47,7 @@ GRIDS = {
 def objects_of(*images):
     """Each image a list of (box, class, valid, crowd)."""
     boxes, classes, valid, crowd = (np.array([[entry[i] for entry in image] for image in images]) for i in range(4))
-    return Objects(boxes.astype(np.float32), classes.astype(np.int32), valid.astype(bool), crowd.astype(bool))
+    return Objects.of_boxes(boxes.astype(np.float32), classes.astype(np.int32), valid.astype(bool), crowd.astype(bool))
 
 
 def assigned(objects, grid=ANCHORS, **settings):
@@ -98,8 +98,8 @@ def test_a_crowd_takes_no_anchor_from_an_object():
 def test_random_batches_against_the_oracle(seed):
     rng = np.random.default_rng(seed)
     grid = anchor_grid(AnchorConfig(min_level=3, max_level=5, num_scales=2, anchor_scale=2.0), (96, 64))
-    objects = Objects(oracles.random_boxes(rng, (3, 8)), rng.integers(0, 5, (3, 8)).astype(np.int32),
-                      rng.random((3, 8)) < 0.8, rng.random((3, 8)) < 0.2)
+    objects = Objects.of_boxes(oracles.random_boxes(rng, (3, 8)), rng.integers(0, 5, (3, 8)).astype(np.int32),
+                               rng.random((3, 8)) < 0.8, rng.random((3, 8)) < 0.2)
     objects.boxes[0, 3] = objects.boxes[0, 2]  # the same box twice, learnt as the first
     objects.valid[0, 2:4], objects.crowd[0, 2:4] = True, False
     objects.valid[2] = False
@@ -117,8 +117,8 @@ def test_the_published_assignment(case):
     golden = np.load(TESTDATA / f"targets_{case}.npz")
     count = len(golden["gt_boxes"])
     padded = count + 3
-    objects = Objects(np.zeros((1, padded, 4), np.float32), np.zeros((1, padded), np.int32),
-                      np.arange(padded)[None] < count, np.zeros((1, padded), bool))
+    objects = Objects.of_boxes(np.zeros((1, padded, 4), np.float32), np.zeros((1, padded), np.int32),
+                               np.arange(padded)[None] < count, np.zeros((1, padded), bool))
     objects.boxes[0, :count] = golden["gt_boxes"]
     objects.classes[0, :count] = golden["gt_classes"] - 1
     targets = assigned(objects, GRIDS["D0"])
@@ -170,8 +170,8 @@ def drawn_boxes(rng, kind, *, grid, slots):
 def drawn_objects(rng, kind, *, grid, slots=12):
     boxes = drawn_boxes(rng, kind, grid=grid, slots=slots)
     boxes[:, 1::4] = boxes[:, ::4]  # the same box twice, of another class
-    objects = Objects(boxes, rng.integers(1, 90, (3, slots)).astype(np.int32), rng.random((3, slots)) < 0.8,
-                      rng.random((3, slots)) < 0.15)
+    objects = Objects.of_boxes(boxes, rng.integers(1, 90, (3, slots)).astype(np.int32), rng.random((3, slots)) < 0.8,
+                               rng.random((3, slots)) < 0.15)
     objects.valid[2, slots // 3 :] = False
     return objects
 
@@ -211,7 +211,7 @@ def test_the_same_labels_as_a_program(compiled):
 
 
 def test_a_program_of_any_number_of_slots():
-    fields = [((2, None, 4), "float32"), ((2, None), "int32"), ((2, None), "bool"), ((2, None), "bool")]
+    fields = [((2, None, 4), "float32"), ((2, None), "int32"), *[((2, None), "bool")] * 3, ((2, None, 0, 0), "uint8")]
     program = tf.function(lambda objects: assign_anchors(objects, GRIDS["uneven"]), autograph=False,
                           input_signature=[Objects(*(tf.TensorSpec(*field) for field in fields))])
     for slots in (4, 12):

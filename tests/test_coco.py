@@ -56,9 +56,9 @@ def test_agrees_with_pycocotools(data_folder, capsys):
     assert [image.image_id for image in data.images] == list(oracle.imgs)
     for image in data.images:
         expected = oracle.loadAnns(oracle.getAnnIds(imgIds=[image.image_id]))
-        assert [thing.annotation_id for thing in image.objects] == [entry["id"] for entry in expected]
-        assert [list(thing.box_xywh) for thing in image.objects] == [entry["bbox"] for entry in expected]
-        assert [thing.is_crowd for thing in image.objects] == [bool(entry["iscrowd"]) for entry in expected]
+        assert [annotation.annotation_id for annotation in image.objects] == [entry["id"] for entry in expected]
+        assert [list(annotation.box_xywh) for annotation in image.objects] == [entry["bbox"] for entry in expected]
+        assert [annotation.is_crowd for annotation in image.objects] == [bool(entry["iscrowd"]) for entry in expected]
 
 
 @pytest.mark.parametrize(("content", "message"), [

@@ -1,13 +1,18 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from object_detection.coco_evaluation import MEASURE_NAMES, CocoEvaluator, explain_poor_result
+from object_detection.coco_evaluation import MEASURE_NAMES, CocoEvaluator
+from object_detection.coco_explanation import explain_poor_result
 from object_detection.coco_ground_truth import ground_truth_from_dataset, read_ground_truth
+from object_detection.coco_masks import run_lengths
 from object_detection.coco_results import CocoResults, DetectionRows, results_json
+from object_detection.errors import InputError
+from object_detection.mask_pasting import pasted_masks
 
 CATEGORIES = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
 
@@ -272,6 +277,62 @@ def test_published_numbers_of_masks(data_folder, folder, kind, detection_file):
     measures = CocoEvaluator(truth).evaluate_results(results, image_ids=list(truth.image_sizes), iou_type="segm")
     for numbers in published_numbers(expected):
         np.testing.assert_allclose(list(measures.numbers.values()), numbers, atol=1e-10)
+
+
+def test_rows_with_masks_are_measured_by_boxes_and_by_masks(data_folder):
+    """As pycocotools measures each kind of result; float32 scores may turn the order of two."""
+    folder = data_folder / "cocoeval" / "val2014_fake100"
+    expected = json.loads((folder / "expected.json").read_text())
+    truth = read_ground_truth(folder / expected["gt"])
+    results = json.loads((folder / expected["segm"]["dt"]).read_text())
+    rows = detections([(r["image_id"], r["category_id"], (0, 0, 1, 1), r["score"]) for r in results],
+                      images=list(truth.image_sizes))
+    masks = np.empty(len(results), object)
+    masks[:] = [r["segmentation"] for r in results]
+    measures = CocoEvaluator(truth).evaluate(rows._replace(masks=masks))
+    for numbers in published_numbers(expected["segm"]):
+        np.testing.assert_allclose(list(measures.mask_numbers.values()), numbers, atol=1e-4)
+    assert measures.numbers["AP"] < 0.01
+    assert measures.to_json()["mask_numbers"] == measures.mask_numbers
+    table = measures.table().splitlines()
+    assert table[table.index("masks") + 1] == f"AP       {measures.mask_numbers['AP']:7.4f}"
+
+
+def test_masks_that_the_ground_truth_fetches_late():
+    truth, asked = ground_truth([(0, 3, BOX), (1, 7, OTHER)]), []
+    full = [run_lengths(next(pasted_masks(np.ones((1, 2, 2)), [(y, x, y + h, x + w)], size=(400, 500))))
+            for x, y, w, h in (BOX, OTHER)]
+
+    def segmentations():
+        asked.append(1)
+        return full
+
+    evaluator = CocoEvaluator(truth, segmentations=segmentations)
+    rows = detections([(0, 3, BOX, 0.6), (1, 7, OTHER, 0.5)])
+    assert evaluator.evaluate(rows).mask_numbers == {}
+    assert asked == []
+    masks = np.empty(2, object)
+    masks[:] = full
+    for _ in range(2):
+        assert evaluator.evaluate(rows._replace(masks=masks)).mask_numbers["AP"] == pytest.approx(1.0)
+    assert asked == [1]
+    assert CocoEvaluator(truth).evaluate(rows._replace(masks=masks)).mask_numbers == {}  # none to compare with
+    with pytest.raises(InputError, match=r"truth\.json: an annotation has no segmentation"):
+        CocoEvaluator(truth).evaluate_results([], image_ids=[0], iou_type="segm")
+
+
+@pytest.mark.parametrize(("found", "ap"), [
+    ([(0, 3, OTHER, 0.9), (0, 3, BOX, 0.6)], 1.0),  # to find the difficult one is no mistake
+    ([(0, 3, BOX, 0.6)], 1.0),  # not to find it neither
+    ([(0, 3, OTHER, 0.9), (0, 3, OTHER, 0.8), (0, 3, BOX, 0.6)], 0.5)])  # twice is one: it is no crowd
+def test_difficult_objects_are_ignored_as_in_voc(found, ap):
+    truth = ground_truth([(0, 3, BOX), (0, 3, OTHER)])
+    marked = replace(truth, annotations=(truth.annotations[0], {**truth.annotations[1], "difficult": 1}))
+    measures = CocoEvaluator(marked).evaluate(detections(found))
+    assert measures.numbers["AP"] == pytest.approx(ap)
+    assert measures.class_objects["cat"] == 1
+    alone = CocoEvaluator(replace(truth, annotations=marked.annotations[1:])).evaluate(detections(found))
+    assert "has no object (crowds and difficult ones aside)" in alone.explanation
 
 
 @pytest.mark.parametrize(("split", "average_precision"), [("train", 0.9967), ("val", 0.9967), ("test", 1.0)])

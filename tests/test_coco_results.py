@@ -1,8 +1,10 @@
+import itertools
 import json
 
 import numpy as np
 import pytest
 
+from object_detection.coco_masks import decoded
 from object_detection.coco_results import TESTDEV_FILE_NAME, CocoResults, results_json, write_results
 from object_detection.errors import InputError
 
@@ -54,9 +56,32 @@ def test_ranks_are_joined():
         whole.add_rows(part.rows())
 
 
+def test_masks_are_pasted_into_the_original_image(tmp_path):
+    masks = np.zeros((2, 2, 2, 2), np.float32)
+    masks[0, 0] = [[1, 0], [0, 0]]  # of the box 1 2 11 22
+    masks[0, 1], masks[1, 1] = 1.0, 0.4
+    rows = batch(masks=masks, original_sizes=np.array([[12, 30], [20, 20]])).rows()
+    shown = [decoded(mask) for mask in rows.masks]
+    assert [mask.shape for mask in shown] == [(12, 30), (12, 30), (20, 20)]
+    wanted = np.zeros((12, 30), bool)
+    for y, x in itertools.product(range(1, 11), range(2, 22)):  # bilinear between the four middles
+        down, right = (np.clip((place + 0.5 - low) / side * 2 - 0.5, 0, 1) for place, low, side in ((y, 1, 10), (x, 2, 20)))
+        wanted[y, x] = (1 - down) * (1 - right) >= 0.5
+    np.testing.assert_array_equal(shown[0], wanted)
+    assert np.argwhere(shown[1]).tolist() == [[5, 5]]  # the only pixel whose middle lies in 5 5 6 6.126
+    assert not shown[2].any()
+    write_results(tmp_path / "r.json", results_json(rows))
+    assert [result["segmentation"] for result in json.loads((tmp_path / "r.json").read_text())] == rows.masks.tolist()
+    joined = CocoResults()
+    joined.add_rows(rows)
+    assert joined.rows().masks.tolist() == rows.masks.tolist()
+    assert rows.chosen(rows.scores > 0.5).masks.tolist() == [rows.masks[0], rows.masks[2]]
+
+
 def test_nothing():
     rows = CocoResults().rows()
-    assert [part.shape for part in rows] == [(0,), (0, 4), (0,), (0,), (0,)]
+    assert [part.shape for part in rows[:5]] == [(0,), (0, 4), (0,), (0,), (0,)]
+    assert rows.masks is None
     assert results_json(rows) == []
     rows = batch(valid=np.zeros((2, 2), bool)).rows()
     assert rows.evaluated_ids.tolist() == [0, 2**53 + 1]

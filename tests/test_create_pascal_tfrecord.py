@@ -7,7 +7,13 @@ import pytest
 from PIL import Image
 from pycocotools.coco import COCO
 
+from dataset.class_names import ClassNames
+from dataset.conversion.voc import VOC_NAMES
+from dataset.input.ground_truth import ground_truth_of_records
+from dataset.records.record_index import index_records
+
 SCRIPT = Path(__file__).resolve().parent.parent / "dataset" / "create_pascal_tfrecord.py"
+VOC_CLASSES = ClassNames(tuple(range(1, 21)), VOC_NAMES)
 XML = ("<annotation><filename>{0}.jpg</filename><size><width>64</width><height>48</height></size><object><name>{1}"
        "</name><difficult>{2}</difficult><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>65</xmax><ymax>12</ymax></bndbox>"
        "</object></annotation>")
@@ -42,6 +48,9 @@ def test_voc_layout(devkit):
     assert written["annotations"] == [{"id": 1, "image_id": 1, "category_id": 8, "bbox": [1.0, 2.0, 63.0, 10.0],
                                        "area": 630.0, "iscrowd": 0, "difficult": 1}]
     assert len(COCO(str(devkit / "out" / "val.instances.json")).cats) == 20
+    index = index_records([str(devkit / "out" / "val-00000-of-00001.tfrecord")])
+    [annotation] = ground_truth_of_records(index, VOC_CLASSES)["annotations"]
+    assert annotation["difficult"] == 1
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

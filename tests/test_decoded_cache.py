@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from test_pipeline import COUNT, config, record, written
 
-from dataset.input import transforms
+from dataset.input import examples, image_decoding
 from dataset.input.decoded_cache import DecodedCache, available_memory
 from dataset.input.pipeline import training_dataset
 
@@ -30,7 +30,7 @@ def wanted(index, monkeypatch):
         return tf.image.decode_jpeg(encoded, channels=3)[top:bottom, left:right]
 
     with monkeypatch.context() as patched:
-        patched.setattr(transforms, "decode_window", window)
+        patched.setattr(examples, "decode_window", window)
         return images(index, count=10)
 
 
@@ -43,14 +43,14 @@ def test_the_batches_of_three_epochs_are_the_same(index, wanted):
 
 def test_an_image_is_decoded_once(index, monkeypatch):
     decoded = []
-    decode = transforms.decode_image
+    decode = image_decoding.decode_image
 
     def counted(encoded):
         image = decode(encoded)
         with tf.control_dependencies([tf.py_function(lambda: decoded.append(1), [], [])]):
             return tf.identity(image)
 
-    monkeypatch.setattr(transforms, "decode_image", counted)
+    monkeypatch.setattr(image_decoding, "decode_image", counted)
     cache = DecodedCache(say=pytest.fail, memory=lambda: PLENTY)
     images(index, count=2, cache=cache)
     images(index, count=12, cache=cache)

@@ -33,8 +33,8 @@ def with_config(detector, **changes):
 def batch_of(rng, *, images=2, valid=True):
     boxes = oracles.random_boxes(rng, (images, 3), side=64.0)
     boxes[..., 2:] += 8
-    objects = Objects(boxes, rng.integers(0, 3, (images, 3)).astype(np.int32), np.full((images, 3), valid),
-                      np.zeros((images, 3), bool))
+    objects = Objects.of_boxes(boxes, rng.integers(0, 3, (images, 3)).astype(np.int32), np.full((images, 3), valid),
+                               np.zeros((images, 3), bool))
     return Batch(rng.integers(0, 256, (images, 64, 64, 3), dtype=np.uint8), np.full((images, 2), 64, np.int32), objects,
                  np.arange(images), np.arange(images), np.ones((images, 2), np.float32))
 
@@ -84,8 +84,8 @@ def whole_pyramid_detector(losses):
 
 def test_the_published_losses(golden_folder):
     golden, outputs = np.load(golden_folder / "losses.npz"), np.load(golden_folder / "nms_inputs.npz")
-    objects = Objects(np.zeros((2, 9, 4), np.float32), np.zeros((2, 9), np.int32), np.zeros((2, 9), bool),
-                      np.zeros((2, 9), bool))
+    objects = Objects.of_boxes(np.zeros((2, 9, 4), np.float32), np.zeros((2, 9), np.int32), np.zeros((2, 9), bool),
+                               np.zeros((2, 9), bool))
     for image in range(2):
         count = len(golden[f"gt_boxes{image}"])
         objects.boxes[image, :count] = golden[f"gt_boxes{image}"]

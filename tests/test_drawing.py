@@ -165,3 +165,15 @@ def test_real_images(data_folder):
                                 names=[str(i) for i in ids])
         assert drawn.shape == image.shape
         assert 0.01 < (drawn != image).any(axis=-1).mean() < 0.6
+
+
+def test_masks_are_tinted_beneath_the_boxes():
+    image = plain_image(20, 30)
+    mask = np.zeros((20, 30), bool)
+    mask[7:12, 13:20] = True
+    box = [[5.0, 10.0, 15.0, 28.0]]
+    drawn = draw_detections(image, box, classes=[3], names="abcd", scores=[0.5], masks=[mask])
+    wanted = draw_detections(image, box, classes=[3], names="abcd", scores=[0.5]).copy()
+    wanted[7:12, 13:20] = np.round(128 + 0.45 * (np.array(class_colour(3)) - 128))
+    np.testing.assert_array_equal(drawn, wanted)
+    assert (image == 128).all()

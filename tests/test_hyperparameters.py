@@ -227,7 +227,7 @@ IMPOSSIBLE = {  # key -> values that no training, or no network, can be made wit
     "num_classes": [0, -1], "fpn_num_filters": [0, -8], "fpn_cell_repeats": [0], "fpn_weight_method": ["attn"],
     "box_class_repeats": [-1], "min_level": [0, 6, 7, 8], "max_level": [1, 3, 2, 11], "num_scales": [0],
     "anchor_scale": [0.0, -4.0, NAN, INFINITE], "act_type": ["gelu"], "survival_prob": [0.0, 1.5, NAN],
-    "normalisations": [0, 3], "max_instances_per_image": [0], "jitter_min": [0.0, -1.0, 3.0, NAN],
+    "normalisations": [0, 3], "max_instances_per_image": [0], "mask_size": [-1], "jitter_min": [0.0, -1.0, 3.0, NAN],
     "jitter_max": [0.05, INFINITE, NAN], "label_smoothing": [-0.1, 1.0, NAN], "alpha": [0.0, 1.0, -1.0, NAN],
     "gamma": [-1.0, NAN, INFINITE], "delta": [0.0, -1.0, NAN], "box_loss_weight": [-1.0, NAN], "iou_loss_type": ["l1"],
     "iou_loss_weight": [-1.0, NAN], "weight_decay": [-1e-5, NAN, INFINITE], "optimizer": ["rmsprop"],

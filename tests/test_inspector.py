@@ -22,9 +22,9 @@ from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, 
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.export import saved_model as export_module
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
-from efficientdet.inference.annotate import Found
 from efficientdet.machine.runtime import Runtime
 from model.detector import named_variables
+from object_detection.coco_results import DetectionRows
 
 MODEL = ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={})
 MISTAKES = [
@@ -136,7 +136,8 @@ def test_export_is_read_back_compared_and_timed(miniature, tmp_path, capsys, mon
 
 
 def found(boxes, scores, category_ids):
-    return Found(np.array(boxes, np.float32).reshape(-1, 4), np.array(scores, np.float32), np.array(category_ids))
+    return DetectionRows.of_image(np.array(boxes, np.float32).reshape(-1, 4), np.array(scores, np.float32),
+                                  np.array(category_ids))
 
 
 def test_detections_agree_in_any_order():

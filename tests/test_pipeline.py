@@ -1,5 +1,6 @@
 import io
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,8 +8,11 @@ import tensorflow as tf
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.input import pipeline, transforms
-from dataset.input.pipeline import InputConfig, evaluation_dataset, ground_truth_of_records, training_dataset
+from dataset.input.augmentation import ResizeAndFlip, ScaleJitterCrop
+from dataset.input.ground_truth import ground_truth_of_records
+from dataset.input.input_config import InputConfig
+from dataset.input.pipeline import evaluation_dataset, training_dataset
+from dataset.input.resize import FitWithin, Letterbox
 from dataset.records.record_index import index_records
 from dataset.records.schema import Record, RecordObject, encode_record
 from object_detection.errors import InputError
@@ -20,7 +24,7 @@ COUNT = 13
 def config(**changes):
     defaults = {"image_size": (32, 32), "batch_size": 4, "category_ids": NAMES.category_ids,
                 "max_instances_per_image": 6, "seed": 3}
-    return InputConfig(**{**defaults, **changes})
+    return InputConfig.letterboxed(**{**defaults, **changes})
 
 
 def image_of(number, height=24, width=30):
@@ -152,8 +156,7 @@ def test_objects_are_those_of_the_drawn_crop(index):
     """Positions are global, so the crop of each row can be drawn again here."""
     for step, batch in enumerate(batches(training_dataset(index, config()), 4)):
         for row in range(4):
-            crop = transforms.draw_crop(tf.constant([24, 30]), size=(32, 32), jitter=(0.1, 2.0), flip_probability=0.5,
-                                        seed=tf.constant([3, 4 * step + row], tf.int64))
+            crop = ScaleJitterCrop((32, 32)).draw(tf.constant([24, 30]), tf.constant([3, 4 * step + row], tf.int64))
             np.testing.assert_array_equal(batch.sizes[row], crop.size)
             boxes = batch.objects.boxes[row][batch.objects.valid[row]]
             assert (boxes >= 0).all()
@@ -217,10 +220,28 @@ def test_fake_data_is_one_batch_for_ever(index):
     assert_same(fake, batches(training_dataset(index, config()), 1) * 5)
 
 
-def test_steps_per_epoch_round_up():
-    assert pipeline.steps_per_epoch(COUNT, config()) == 4
-    assert pipeline.steps_per_epoch(COUNT, config(), world_size=3) == 2
-    assert pipeline.steps_per_epoch(12, config()) == 3
+def test_another_input_is_another_rule_and_another_augmentation(index):
+    """What Mask R-CNN trains on; the same rule without a flip is what evaluation sees, but for the order."""
+    rule = FitWithin(24, 32, multiple=16)
+    flipped = InputConfig(resize=rule, augmentation=ResizeAndFlip(rule, 1.0), batch_size=4, category_ids=NAMES.category_ids)
+    plain = replace(flipped, augmentation=None)
+    seen = {int(image_id): image for batch, _ in evaluation_dataset(index, plain)
+            for image_id, image in zip(batch.image_ids, batch.images.numpy(), strict=True)}
+    mirrored, straight = (batches(training_dataset(index, inputs), 3) for inputs in (flipped, plain))
+    for one, other in zip(mirrored, straight, strict=True):
+        np.testing.assert_array_equal(one.sizes, [[24, 30]] * 4)
+        for row, image_id in enumerate(one.image_ids):
+            np.testing.assert_array_equal(other.images[row], seen[int(image_id)])
+            assert np.abs(one.images[row, :24, :30].astype(int) - other.images[row, :24, 29::-1]).max() <= 1
+            valid = one.objects.valid[row]
+            left_and_right = 30 - other.objects.boxes[row][valid][:, [3, 1]]
+            np.testing.assert_allclose(one.objects.boxes[row][valid][:, [1, 3]], left_and_right, atol=1e-4)
+
+
+def test_an_augmentation_of_another_size_is_refused():
+    with pytest.raises(InputError, match=r"inputs of \(32, 32\), evaluation of \(64, 32\)"):
+        InputConfig(resize=Letterbox((64, 32)), augmentation=ScaleJitterCrop((32, 32)), batch_size=1,
+                    category_ids=(1,))
 
 
 @pytest.mark.parametrize(
@@ -265,7 +286,7 @@ def test_the_last_batch_is_filled_up_and_says_so(index):
 def test_evaluation_is_the_letterbox(index):
     for batch, _ in evaluation_dataset(index, config(batch_size=1)):
         number = int(batch.image_ids[0]) - 100
-        image, size, scale = transforms.letterbox(tf.io.decode_jpeg(image_of(number)), (32, 32))
+        image, size, scale = Letterbox((32, 32))(tf.io.decode_jpeg(image_of(number)))
         np.testing.assert_array_equal(batch.images[0], image)
         np.testing.assert_array_equal(batch.sizes[0], size)
         np.testing.assert_array_equal(batch.scales[0], scale)

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from efficientdet.observing.progress import Progress, Rate, duration
+from dataset.progress import Progress, Rate, duration
 
 
 class Clock:
@@ -72,6 +72,28 @@ def test_a_resumed_run_counts_only_its_own_time(clock):
         clock.now += 2.0
         progress.advance(images=4)
     assert stream.getvalue() == "train: epoch 6/10 step 1/10 2.0 images/s ETA 1:38\n"
+
+
+def test_a_slow_start_counts_for_nothing_where_patience_is_asked_for(clock):
+    """The first image after 390 s, from then on four a second: of 1000, 10 s later, 240 s are left."""
+    stream, start = io.StringIO(), clock.now
+    with Progress("convert", total=1000, noun="image", stream=stream, clock=clock, patient=True) as progress:
+        told = 0
+        for seconds, done in ((200.0, 0), (390.0, 1), (395.0, 20), (400.0, 41), (401.0, 45)):
+            clock.now = start + seconds
+            progress.advance(done - told, images=done - told)
+            told = done
+    assert stream.getvalue().splitlines() == [
+        "convert: image 41/1000 4.0 images/s ETA 4:00", "convert: image 45/1000 4.0 images/s ETA 3:59"]
+
+
+def test_what_is_soon_done_says_nothing_where_patience_is_asked_for(clock):
+    stream = io.StringIO()
+    with Progress("convert", total=10, noun="image", stream=stream, clock=clock, patient=True) as progress:
+        for _ in range(10):
+            clock.now += 0.9
+            progress.advance(images=1)
+    assert stream.getvalue() == ""
 
 
 def test_steps_that_have_to_be_done_again(clock):

@@ -10,7 +10,9 @@ import tensorflow as tf
 from tiny_records import HEADER, altered, example, starts, without_box_keys, write
 
 from dataset.class_names import ClassNames
-from dataset.input.pipeline import InputConfig, evaluation_dataset, ground_truth_of_records, training_dataset
+from dataset.input.ground_truth import ground_truth_of_records
+from dataset.input.input_config import InputConfig
+from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.record_batches import input_error
 from dataset.records import record_index
 from dataset.records.record_index import RecordReader, index_records
@@ -18,7 +20,7 @@ from object_detection.errors import InputError
 
 
 def config(**changes):
-    return InputConfig(**{"image_size": (16, 16), "batch_size": 2, "category_ids": (1,), **changes})
+    return InputConfig.letterboxed(**{"image_size": (16, 16), "batch_size": 2, "category_ids": (1,), **changes})
 
 
 def training(paths, *, first_position=0, rank=0, world_size=1, **changes):

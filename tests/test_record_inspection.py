@@ -56,6 +56,10 @@ def test_what_is_no_example_is_useless():
 @pytest.mark.parametrize(("features", "contradiction"), [
     ({"object/bbox/xmax": [0.5]}, "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 1 xmax, 2 label, 2 is_crowd)"),
     ({"object/class/label": None}, "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 0 label, 2 is_crowd)"),
+    ({"object/difficult": [0]},
+     "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 2 is_crowd, 1 difficult)"),
+    ({"object/mask": [b"1", b"2", b"3"]},
+     "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 2 is_crowd, 3 mask)"),
     ({"object/is_crowd": [0]}, "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 1 is_crowd)"),
     ({"object/bbox/xmin": [0.25, math.nan]}, "a box that is no four finite numbers (ymin, xmin, ymax, xmax: 0.0625, nan, "),
     ({"object/bbox/ymax": [math.inf, 1.0]}, "a box that is no four finite numbers"),

@@ -12,13 +12,13 @@ LOST_IMAGE = Finding(kind="image", file="b.jpg", reason="truncated", image_id=7)
 LOST_BOX = Finding(kind="box", file="a.jpg", reason="no area", image_id=1, annotation_id=5)
 
 
-def thing(category_id, area, **flags):
+def entry(category_id, area, **flags):
     return AnnotatedObject(annotation_id=1, category_id=category_id, box_xywh=(0, 0, 1, 1), area=area, **flags)
 
 
 def part():
     report = Report(skipped=[LOST_IMAGE, LOST_BOX], boxes_of_skipped_images=4)
-    report.add_image("a.jpg", [thing(1, 5.0), thing(3, 2000.0, is_crowd=True), thing(3, 1e5, is_difficult=True)])
+    report.add_image("a.jpg", [entry(1, 5.0), entry(3, 2000.0, is_crowd=True), entry(3, 1e5, is_difficult=True)])
     report.add_image("c.jpg", [])
     return report
 
@@ -39,7 +39,7 @@ def test_two_parts_are_the_sum_also_through_json():
     total.add(Report.from_json(json.loads(json.dumps(part().to_json()))))
     twice = Report(skipped=[LOST_IMAGE, LOST_BOX] * 2, boxes_of_skipped_images=8)
     for _ in range(2):
-        twice.add_image("a.jpg", [thing(1, 5.0), thing(3, 2000.0, is_crowd=True), thing(3, 1e5, is_difficult=True)])
+        twice.add_image("a.jpg", [entry(1, 5.0), entry(3, 2000.0, is_crowd=True), entry(3, 1e5, is_difficult=True)])
         twice.add_image("c.jpg", [])
     assert total == twice
     empty = Report()

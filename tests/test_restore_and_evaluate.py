@@ -162,7 +162,7 @@ def test_ninety_rows_without_description_are_coco(tmp_path):
 
 
 def inputs(drawn, batch_size=3):
-    return InputConfig(image_size=(64, 64), batch_size=batch_size, category_ids=drawn.class_names.category_ids)
+    return InputConfig.letterboxed(image_size=(64, 64), batch_size=batch_size, category_ids=drawn.class_names.category_ids)
 
 
 def perfect_predict(drawn, config):

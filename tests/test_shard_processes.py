@@ -6,18 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from dataset.conversion import convert as convert_module
-from dataset.conversion import shard_processes, shards
-from dataset.conversion.coco import read_coco
-from dataset.conversion.put_off_signals import Interrupted, PutOffSignals
-from dataset.conversion.shards import ConversionConfig, convert
+from dataset.conversion import shard_processes
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNT = 10
@@ -38,102 +33,43 @@ def place(tmp_path):
     return tmp_path
 
 
-_heard = threading.Event()  # by the thread that listens: on a busy machine that takes its time
-
-
-@pytest.fixture(autouse=True)
-def heeded(monkeypatch):
-    """What a shell starts in the background inherits that Ctrl-C is ignored."""
-    real = PutOffSignals._heard
-
-    def heard(self, number):
-        real(self, number)
-        _heard.set()
-
-    monkeypatch.setattr(PutOffSignals, "_heard", heard)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def converted(place):
-    return convert(read_coco(object_annotations_file=str(place / "a.json")), ConversionConfig(
-        image_folder=str(place / "images"), output_prefix=str(place / "out" / "train"), num_shards=3, processes=1,
-        max_bad_fraction=0.0))
+def outcome(scenario, *arguments):
+    """What `tests/signal_scenarios.py` reports of a scenario; in a process of its own, which a signal may end."""
+    command = [sys.executable, str(ROOT / "tests" / "signal_scenarios.py"), scenario, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, preexec_fn=heeding_ctrl_c)
+    assert done.returncode == 0, f"{scenario} ended with exit code {done.returncode}: {done.stdout}{done.stderr}"
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def names(place):
     return sorted(path.name for path in (place / "out").iterdir())
 
 
-def raised(number):
-    """The signal comes to this thread, and the one that listens has heard it."""
-    _heard.clear()
-    signal.raise_signal(number)
-    assert _heard.wait(60)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_among_the_images_is_raised_once_nothing_is_half_done(place, number):
+    found = outcome("among_the_images", place, int(number), 6)  # the second image of shard 1
+    assert found == {"raised": number, "checked": 6, "handler_is_back": True, "images_of_the_next": COUNT, "checked_in_all": 12,
+                     "names": [".train-00000-of-00003.tfrecord.finished", ".train.conversion"]}  # the finished shard is kept
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_among_the_images_is_raised_once_nothing_is_half_done(place, monkeypatch, number):
-    real, count = convert_module.check_image, []
-
-    def check(*arguments, **settings):
-        count.append(1)
-        if len(count) == 6:  # the second of shard 1
-            raised(number)
-        return real(*arguments, **settings)
-
-    monkeypatch.setattr(convert_module, "check_image", check)
-    handler = signal.getsignal(number)
-    with pytest.raises(Interrupted) as caught:
-        converted(place)
-    assert caught.value.number == number
-    assert len(count) == 6
-    assert names(place) == [".train-00000-of-00003.tfrecord.finished", ".train.conversion"]
-    assert signal.getsignal(number) == handler
-    assert converted(place).images == COUNT
-    assert len(count) == 6 + 6  # the finished shard is kept
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_while_shards_get_their_names_waits_for_the_last_and_the_report(place, monkeypatch, number):
-    real, renamed = os.replace, []
-
-    def replace(source, target):
-        if str(source).endswith(".finished"):
-            renamed.append(target)
-            if len(renamed) == 2:
-                raised(number)
-        return real(source, target)
-
-    monkeypatch.setattr(shards.os, "replace", replace)
-    with pytest.raises(Interrupted):
-        converted(place)
+def test_a_signal_while_shards_get_their_names_waits_for_the_last_and_the_report(place, number):
+    assert outcome("while_shards_get_their_names", place, int(number)) == {"raised": number}
     assert names(place) == [".train.conversion", *(f"train-0000{i}-of-00003.tfrecord" for i in range(3)),
                             "train.classes.json", "train.report.json"]
 
 
-def signalled(steps, *, look=False, error=None):
-    """A block that notes a signal, and how far it went."""
-    with PutOffSignals() as signals:
-        signals.check()
-        raised(signal.SIGTERM)
-        steps.append("noted")
-        if look:
-            signals.check()
-        if error:
-            raise error
-        steps.append("end")
+@pytest.mark.parametrize(("what", "wanted", "steps"), [
+    ("look", "Interrupted", ["noted"]), ("nothing", "Interrupted", ["noted", "end"]),
+    ("fail", "KeyError", ["noted"])])  # what went wrong is told before what was wished
+def test_noted_signals_are_raised_by_a_look_or_at_the_end(what, wanted, steps):
+    assert outcome("noted", what) == {"raised": wanted, "steps": steps}
 
 
-@pytest.mark.parametrize(("settings", "wanted", "steps"), [
-    ({"look": True}, Interrupted, ["noted"]), ({}, Interrupted, ["noted", "end"]),
-    ({"error": KeyError()}, KeyError, ["noted"])])  # what went wrong is told before what was wished
-def test_noted_signals_are_raised_by_a_look_or_at_the_end(settings, wanted, steps):
-    found = []
-    with pytest.raises(wanted):
-        signalled(found, **settings)
-    assert found == steps
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_that_a_busy_machine_tells_late_is_raised_all_the_same(number):
+    """The block is left before the thread that listens has read of it."""
+    assert outcome("heard_late", int(number)) == {"raised": number}
 
 
 @pytest.mark.parametrize(("first", "second"), [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)])
@@ -155,7 +91,7 @@ with PutOffSignals(at_the_second=lambda: print("second", flush=True)):
 
 
 def heeding_ctrl_c():
-    """In a child, see `heeded`."""
+    """In a child: what a shell starts in the background inherits that Ctrl-C is ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -240,22 +176,3 @@ def test_children_inherit_that_ctrl_c_is_blocked():
     with shard_processes._starting_children():
         assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-
-
-def test_the_time_left_does_not_count_the_start(monkeypatch, capsys):
-    """The first image after 390 s, from then on four a second: of 1000, 10 s later, 240 s are left."""
-    clock = [0.0]
-    monkeypatch.setattr(shard_processes.time, "monotonic", lambda: clock[0])
-    progress = shard_processes._PlainProgress(1000)
-    for clock[0], done in ((200.0, 0), (390.0, 1), (395.0, 20), (400.0, 41), (401.0, 45)):
-        progress.show(done)
-    assert capsys.readouterr().err == "converted 41 of 1000 images in 10 s, about 240 s left\n"
-
-
-def test_no_time_is_guessed_from_nothing(monkeypatch, capsys):
-    clock = [0.0]
-    monkeypatch.setattr(shard_processes.time, "monotonic", lambda: clock[0])
-    progress = shard_processes._PlainProgress(10)
-    for clock[0], done in ((5.0, 1), (20.0, 1)):
-        progress.show(done)
-    assert capsys.readouterr().err == "converted 1 of 10 images in 15 s\n"

@@ -330,10 +330,11 @@ def test_an_image_labelled_as_stored_is_kept_whatever_its_exif_says(place):
 def test_what_killed_runs_left_is_cleared_up(place):
     (place / "out" / ".train.conversion").mkdir(parents=True)
     for name in (".train.report.json.partial", ".train-00001-of-00003.tfrecord.partial", ".train.conversion/.job.json.partial",
+                 ".train.report.json.host.7.unfinished", ".train.conversion/.00001-of-00003.json.host.7.unfinished",
                  ".train-00001-of-00007.tfrecord.finished", ".train.conversion/job.json"):
         (place / "out" / name).write_text("{")
     convert(read(place), config(place))
-    assert not [path for path in (place / "out").rglob("*") if path.suffix in (".partial", ".finished")]
+    assert not [path for path in (place / "out").rglob("*") if path.suffix in (".partial", ".finished", ".unfinished")]
     assert len(shards(place)) == 3
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dataset import synthetic
+from dataset import synthetic, synthetic_scenes, synthetic_shapes
 from object_detection.errors import InputError
 
 ROOT = Path(__file__).parent.parent
@@ -108,11 +108,11 @@ COLOURS = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 0, 255), 
 def test_a_box_encloses_the_pixels_that_are_seen(seed):
     """Rectangles of one colour each: the boxes are found again in the finished picture."""
     random = np.random.default_rng(seed)
-    scene = synthetic._Scene(np.full((90, 110, 3), 128, np.uint8), unit=1.0)
+    scene = synthetic_scenes.Scene(np.full((90, 110, 3), 128, np.uint8), unit=1.0)
     placed = []
     for colour in COLOURS:
         rows, columns = random.integers(14, 50, 2)
-        if scene.place(synthetic._KINDS[0], flat(rows, columns, colour), crowd=False, random=random):
+        if scene.place(synthetic_shapes.KINDS[0], flat(rows, columns, colour), crowd=False, random=random):
             placed.append((colour, rows * columns))
     annotations = scene.annotations()
     assert len(annotations) == len(placed) >= 2
@@ -124,19 +124,19 @@ def test_a_box_encloses_the_pixels_that_are_seen(seed):
 
 def test_what_would_hide_another_finds_no_place():
     random = np.random.default_rng(0)
-    scene = synthetic._Scene(np.zeros((40, 40, 3), np.uint8), unit=1.0)
-    assert scene.place(synthetic._KINDS[0], flat(36, 36, COLOURS[0]), crowd=False, random=random)
+    scene = synthetic_scenes.Scene(np.zeros((40, 40, 3), np.uint8), unit=1.0)
+    assert scene.place(synthetic_shapes.KINDS[0], flat(36, 36, COLOURS[0]), crowd=False, random=random)
     before = scene.pixels.copy()
-    assert not scene.place(synthetic._KINDS[0], flat(38, 38, COLOURS[1]), crowd=False, random=random)
+    assert not scene.place(synthetic_shapes.KINDS[0], flat(38, 38, COLOURS[1]), crowd=False, random=random)
     np.testing.assert_array_equal(scene.pixels, before)
     assert len(scene.annotations()) == 1
 
 
 def test_every_class_is_drawn_as_large_as_asked():
     random = np.random.default_rng(0)
-    for kind in synthetic._KINDS:
+    for kind in synthetic_shapes.KINDS:
         for _ in range(10):
-            sprite = synthetic._sprite(kind, side=60.0, random=random)
+            sprite = synthetic_shapes.draw_sprite(kind, side=60.0, random=random)
             assert 50 <= max(sprite.shape[:2]) <= 64
             assert (sprite[..., 3] >= 128).mean() > 0.3
 
@@ -162,5 +162,5 @@ def test_command_line(tmp_path):
 
 
 def test_drawing_needs_no_tensorflow():
-    code = "import dataset.synthetic, dataset.record_files, sys; sys.exit('tensorflow' in sys.modules)"
+    code = "import dataset.synthetic, dataset.records.record_files, sys; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

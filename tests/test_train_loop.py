@@ -20,7 +20,7 @@ from dataset.class_names import ClassNames, read_class_names
 from dataset.conversion.coco import read_coco
 from dataset.conversion.shards import ConversionConfig, convert
 from dataset.input.pipeline import InputConfig, evaluation_dataset, training_dataset
-from dataset.input.transforms import letterbox
+from dataset.input.resize import Letterbox
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
@@ -159,7 +159,7 @@ def test_exported_model_has_the_averaged_weights(unbroken, drawn):
     found = {name: np.asarray(value) for name, value in signature(image[None]).items()}
     restored = restore.restore_detector(str(folder / "ckpt-final"), model_name="x", model_name_given=False, overrides={})
     assert description.weights == "averaged"
-    boxed, size, scale = letterbox(image, (64, 64))
+    boxed, size, scale = Letterbox((64, 64))(image)
     image, size = np.asarray(boxed)[None], np.asarray(size)[None]
     wanted = restored.detector.detections(restored.detector.outputs(image, size), size)
     np.testing.assert_allclose(found["scores"], np.asarray(wanted.scores), atol=1e-5)
@@ -545,7 +545,7 @@ def test_losses_of_validation_do_not_depend_on_the_batch(drawn, tmp_path):
     for size in (1, 4, 6, 64):
         settings = config(drawn, tmp_path, eval_batch_size=size)
         state = initial_state(settings, precision="float32", world=World(), say=print)
-        inputs = InputConfig(image_size=(64, 64), batch_size=size, category_ids=drawn.class_names.category_ids)
+        inputs = InputConfig.letterboxed(image_size=(64, 64), batch_size=size, category_ids=drawn.class_names.category_ids)
         with Journal(None) as journal, StopWish(World(), saved_step=int, unsaved_steps=int) as stop_wish:
             found.append(validation.Validation(settings, state, journal, inputs=inputs, predict=None, description=None,
                                                stop_wish=stop_wish).mean_losses())

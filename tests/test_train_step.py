@@ -31,8 +31,8 @@ def batch_of(number, *, size=2, slots=4):
     return Batch(
         images=random.integers(0, 256, (size, 64, 64, 3), dtype=np.uint8),
         sizes=np.tile(np.int32([[64, 50]]), (size, 1)),
-        objects=Objects(boxes=boxes, classes=random.integers(0, 3, (size, slots)).astype(np.int32),
-                        valid=np.tile([True, True, True, False], (size, 1)), crowd=np.zeros((size, slots), bool)),
+        objects=Objects.of_boxes(boxes=boxes, classes=random.integers(0, 3, (size, slots)).astype(np.int32),
+                                 valid=np.tile([True, True, True, False], (size, 1)), crowd=np.zeros((size, slots), bool)),
         image_ids=np.arange(size), positions=np.arange(size) + 100 * number, scales=np.ones((size, 2), np.float32))
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from dataset.class_names import ClassNames
-from efficientdet.inference.annotate import Found
 from efficientdet.inference.video import VideoConfig, annotate_video
+from object_detection.coco_results import DetectionRows
 from object_detection.errors import InputError
 
 NAMES = ClassNames((3, 8), ("cat", "dog"))
@@ -26,8 +26,8 @@ def grey_video(tmp_path):
 
 def one_dog(images):
     """In each image a dog, and a cat whose score is too low to be drawn."""
-    return [Found(np.array([[30, 40, 80, 110], [0, 0, 9, 9]], np.float32), np.array([0.9, 0.3], np.float32),
-                  np.array([8, 3])) for _ in images]
+    return [DetectionRows.of_image(np.array([[30, 40, 80, 110], [0, 0, 9, 9]], np.float32), np.array([0.9, 0.3], np.float32),
+                                   np.array([8, 3])) for _ in images]
 
 
 def frames_of(path):

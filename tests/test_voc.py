@@ -29,12 +29,12 @@ def test_agrees_with_the_same_annotations_as_coco(data_folder, other):
 
     def content(data):
         names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True))
-        return {image.file_name: (image.size, sorted((names[thing.category_id], thing.box_xywh)
-                                                     for thing in image.objects)) for image in data.images}
+        return {image.file_name: (image.size, sorted((names[annotation.category_id], annotation.box_xywh)
+                                                     for annotation in image.objects)) for image in data.images}
 
     assert content(voc) == content(coco)
     assert voc.class_names.names == VOC_NAMES
-    assert sum(thing.is_difficult for image in voc.images for thing in image.objects) == 38
+    assert sum(annotation.is_difficult for image in voc.images for annotation in image.objects) == 38
 
 
 def test_hand_written_file(tmp_path):
@@ -43,10 +43,10 @@ def test_hand_written_file(tmp_path):
     data = read(tmp_path)
     image = data.images[0]
     assert (image.image_id, image.file_name, image.size) == (1, "x.jpg", (20, 30))  # photo.png is not there
-    assert [thing.box_xywh for thing in image.objects] == [(1, 2.5, 10, 9.5), (5, 6, 2, 2)]
-    assert [thing.is_difficult for thing in image.objects] == [False, True]
+    assert [annotation.box_xywh for annotation in image.objects] == [(1, 2.5, 10, 9.5), (5, 6, 2, 2)]
+    assert [annotation.is_difficult for annotation in image.objects] == [False, True]
     assert data.class_names.to_categories() == [{"id": 1, "name": "nut"}, {"id": 2, "name": "screw"}]
-    assert [thing.category_id for thing in image.objects] == [2, 1]
+    assert [annotation.category_id for annotation in image.objects] == [2, 1]
     assert len(read(tmp_path, ignore_difficult=True).images[0].objects) == 1
 
 

@@ -77,33 +77,33 @@ def checked_file_name(name: Any, *, where: str) -> str:
     return name
 
 
-def fitted_object(thing: AnnotatedObject, size: tuple[int, int]) -> tuple[AnnotatedObject | None, str | None]:
+def fitted_object(annotation: AnnotatedObject, size: tuple[int, int]) -> tuple[AnnotatedObject | None, str | None]:
     """An object clipped to an image of (height, width) pixels, and what was done about it.
 
     Returns (object, None) where it stays as it is, (object, reason) where it was changed and (None, reason) where no
     area is left. An area that is missing becomes that of the box.
     """
     height, width = size
-    x, y, box_width, box_height = thing.box_xywh
+    x, y, box_width, box_height = annotation.box_xywh
     if box_width <= 0 or box_height <= 0:
-        return None, f"box {_shown(thing.box_xywh)} (x, y, width, height) has no area"
+        return None, f"box {_shown(annotation.box_xywh)} (x, y, width, height) has no area"
     left, top = max(x, 0.0), max(y, 0.0)
     right, bottom = min(x + box_width, float(width)), min(y + box_height, float(height))
     if right <= left or bottom <= top:
-        return None, f"box {_shown(thing.box_xywh)} (x, y, width, height) lies outside the {width}x{height} image"
+        return None, f"box {_shown(annotation.box_xywh)} (x, y, width, height) lies outside the {width}x{height} image"
     reasons = []
-    box = thing.box_xywh
+    box = annotation.box_xywh
     if not math.isclose((right - left) * (bottom - top), box_width * box_height, rel_tol=1e-9):
         box = (left, top, right - left, bottom - top)
-        reasons.append(f"box {_shown(thing.box_xywh)} clipped to {_shown(box)} of the {width}x{height} image")
+        reasons.append(f"box {_shown(annotation.box_xywh)} clipped to {_shown(box)} of the {width}x{height} image")
     area = box[2] * box[3]
-    if thing.area is not None and thing.area > 0 and (reasons or thing.area <= width * height):
-        area = min(thing.area, area) if reasons else thing.area  # what was cut off has no area in the image
-    elif thing.area is not None:
-        reasons.append(f"area {thing.area:g} replaced by that of the box, {area:g}")
+    if annotation.area is not None and annotation.area > 0 and (reasons or annotation.area <= width * height):
+        area = min(annotation.area, area) if reasons else annotation.area  # what was cut off has no area in the image
+    elif annotation.area is not None:
+        reasons.append(f"area {annotation.area:g} replaced by that of the box, {area:g}")
     fitted = AnnotatedObject(
-        annotation_id=thing.annotation_id, category_id=thing.category_id, box_xywh=box, area=area,
-        is_crowd=thing.is_crowd, is_difficult=thing.is_difficult, segmentation=thing.segmentation)
+        annotation_id=annotation.annotation_id, category_id=annotation.category_id, box_xywh=box, area=area,
+        is_crowd=annotation.is_crowd, is_difficult=annotation.is_difficult, segmentation=annotation.segmentation)
     return fitted, "; ".join(reasons) or None
 
 

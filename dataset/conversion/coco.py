@@ -144,23 +144,23 @@ def _add_objects(
     known = frozenset(class_names.category_ids)
     for index, entry in enumerate(annotations):
         try:
-            image_id, thing = _read_object(entry, known=known, with_segmentation=with_segmentation)
+            image_id, annotation = _read_object(entry, known=known, with_segmentation=with_segmentation)
         except InputError as error:
             place = f"annotation {shown(entry['id'])}" if "id" in entry else f"annotations[{index}]"
             raise InputError(f"{path}: {place} of image {shown(entry.get('image_id'))} {error}") from error
-        reason = _reason_to_skip(thing) if image_id in by_id else "annotation of an image that is not listed"
+        reason = _reason_to_skip(annotation) if image_id in by_id else "annotation of an image that is not listed"
         if reason is None:
-            by_id[image_id].objects.append(thing)
+            by_id[image_id].objects.append(annotation)
         else:
-            skipped.append(Finding(kind="box", file=path, image_id=image_id, annotation_id=thing.annotation_id,
+            skipped.append(Finding(kind="box", file=path, image_id=image_id, annotation_id=annotation.annotation_id,
                                    reason=reason))
     return skipped
 
 
-def _reason_to_skip(thing: AnnotatedObject) -> str | None:
+def _reason_to_skip(annotation: AnnotatedObject) -> str | None:
     try:
-        if thing.segmentation is not None:
-            check_segmentation(thing.segmentation)
+        if annotation.segmentation is not None:
+            check_segmentation(annotation.segmentation)
     except UnusableSegmentation as error:
         return str(error)
     return None

@@ -8,10 +8,12 @@ from dataclasses import replace
 from absl import flags
 
 from dataset.conversion.annotations import AnnotatedDataSet
+from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.put_off_signals import Interrupted
 from dataset.conversion.report import summary_lines
+from dataset.conversion.shard_files import standing_shards
 from dataset.conversion.shard_processes import CONTINUE
-from dataset.conversion.shards import ConversionConfig, convert, standing_shards
+from dataset.conversion.shards import convert
 from dataset.signals import exit_code
 
 MOST_DEFAULT_SHARDS = 32  # the reference's default

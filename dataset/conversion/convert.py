@@ -11,9 +11,10 @@ from dataset.conversion.bounded_files import read_regular_file
 from dataset.conversion.check import CheckedImage, SizeDisagreement, UnusableImage, check_image
 from dataset.conversion.report import Report
 from dataset.conversion.segmentation import UnusableSegmentation, mask_png
-from dataset.conversion.shard_task import ShardTask, settle, write_atomically
+from dataset.conversion.shard_task import ShardTask, settle
 from dataset.conversion.turned_pictures import labelled_as_turned
 from dataset.records.schema import Record, RecordObject, encode_record
+from object_detection.atomic_files import write_text
 from object_detection.errors import InputError
 
 
@@ -39,7 +40,7 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
         raise OSError(error.message) from error
     finally:
         task.partial_path.unlink(missing_ok=True)
-    write_atomically(task.state_path, json.dumps(
+    write_text(task.state_path, json.dumps(
         {"fingerprint": task.fingerprint, "bytes": size, "report": report.to_json(), "kept": kept}))
 
 
@@ -71,8 +72,8 @@ def _fitted_objects(
     """The objects that stay, and the mask of each where masks are wanted."""
     size = (checked.height, checked.width)
     kept, masks = [], []
-    for thing in image.objects:
-        fitted, reason = fitted_object(thing, size)
+    for annotation in image.objects:
+        fitted, reason = fitted_object(annotation, size)
         mask = None
         if with_masks and fitted is not None:
             try:
@@ -82,7 +83,7 @@ def _fitted_objects(
                 fitted, reason = None, str(error)
         if reason:
             (report.skipped if fitted is None else report.fixed).append(Finding(
-                kind="box", file=image.file_name, image_id=image.image_id, annotation_id=thing.annotation_id,
+                kind="box", file=image.file_name, image_id=image.image_id, annotation_id=annotation.annotation_id,
                 reason=reason))
         if fitted is not None:
             kept.append(fitted)
@@ -99,10 +100,10 @@ def _record(
         image_id=image.image_id, captions=image.captions,
         objects=[
             RecordObject(
-                box_xywh=thing.box_xywh, category_id=thing.category_id,
-                category_name=task.category_names[thing.category_id], area=thing.area, is_crowd=thing.is_crowd,
-                mask_png=mask)
-            for thing, mask in zip(objects, masks, strict=True)
+                box_xywh=annotation.box_xywh, category_id=annotation.category_id,
+                category_name=task.category_names[annotation.category_id], area=annotation.area, is_crowd=annotation.is_crowd,
+                is_difficult=annotation.is_difficult, mask_png=mask)
+            for annotation, mask in zip(objects, masks, strict=True)
         ],
     )
 
@@ -113,8 +114,8 @@ def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[A
         "image": {"id": image.image_id, "file_name": image.file_name, "height": checked.height,
                   "width": checked.width},
         "annotations": [
-            {"image_id": image.image_id, "category_id": thing.category_id, "bbox": list(thing.box_xywh),
-             "area": thing.area, "iscrowd": int(thing.is_crowd), "difficult": int(thing.is_difficult)}
-            for thing in objects
+            {"image_id": image.image_id, "category_id": annotation.category_id, "bbox": list(annotation.box_xywh),
+             "area": annotation.area, "iscrowd": int(annotation.is_crowd), "difficult": int(annotation.is_difficult)}
+            for annotation in objects
         ],
     }

@@ -1,11 +1,10 @@
 """SIGINT and SIGTERM while something is under way that must be tidied: noted, and raised where the work may stop."""
 
-import os
 import signal
 import threading
 from collections.abc import Callable
 
-from dataset.signals import Listener, exit_code
+from dataset.signals import Listener
 
 
 class Interrupted(KeyboardInterrupt):
@@ -27,14 +26,12 @@ class PutOffSignals:
 
     def __enter__(self) -> "PutOffSignals":
         self._number: int | None = None
-        self._left, self._changing, self._came = False, threading.Lock(), threading.Event()
+        self._came = threading.Event()
         self._listener = Listener(self._heard).start()
         return self
 
     def __exit__(self, kind, *_) -> None:
-        with self._changing:
-            self._left = True
-        self._listener.stop()
+        self._listener.stop()  # from here on nothing is put off any more
         if kind is None:
             self.check()
 
@@ -45,11 +42,8 @@ class PutOffSignals:
 
     def _heard(self, number: int) -> None:
         """In a thread of the listener."""
-        with self._changing:
-            if self._left:  # it came with the last breath of the block, after whose last look nobody would ask for it
-                os._exit(exit_code(number))
-            if self._came.is_set():
-                self._at_the_second()
-                self._listener.end(number, "ended at once; the same command clears up and continues")
-            self._number = number
-            self._came.set()
+        if self._came.is_set():
+            self._at_the_second()
+            self._listener.end(number, "ended at once; the same command clears up and continues")
+        self._number = number
+        self._came.set()

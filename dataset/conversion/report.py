@@ -34,12 +34,12 @@ class Report:
     def add_image(self, file_name: str, objects: Iterable[Any]) -> None:
         """Count one record; objects have category_id, area in pixels, is_crowd and is_difficult."""
         count = 0
-        for thing in objects:
+        for annotation in objects:
             count += 1
-            self.boxes_per_class[thing.category_id] += 1
-            self.boxes_per_size[size_name(thing.area)] += 1
-            self.crowd_boxes += thing.is_crowd
-            self.difficult_boxes += thing.is_difficult
+            self.boxes_per_class[annotation.category_id] += 1
+            self.boxes_per_size[size_name(annotation.area)] += 1
+            self.crowd_boxes += annotation.is_crowd
+            self.difficult_boxes += annotation.is_difficult
         self.images += 1
         self.boxes += count
         self.images_without_boxes += not count

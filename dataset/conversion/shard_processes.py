@@ -5,26 +5,21 @@ import multiprocessing
 import multiprocessing.util
 import os
 import signal
-import sys
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 from dataset.conversion.put_off_signals import PutOffSignals
 from dataset.conversion.shard_task import ShardTask
+from dataset.progress import Progress
 from dataset.stderr_capture import captured_stderr
 from object_detection.errors import InputError
 
 CONTINUE = "finished shards are kept, the same command continues"
 _POLL_SECONDS = 0.2
-_SECONDS_BETWEEN_LINES = 10
 _SECONDS_OF_A_START = 2.0
 _SECONDS_OF_A_GROUP = 2.0  # within which a signal sent to all processes has reached this one, if it ended another
 
@@ -39,11 +34,13 @@ def convert_shards(tasks: list[ShardTask], *, processes: int) -> None:
         return
     if processes == 1:
         _start_tensorflow()  # for seconds; nothing has begun yet, so a signal need not be put off
-    with _progress(sum(len(task.images) for task in tasks)) as show, PutOffSignals(at_the_second=_forget_children) as signals:
+    total = sum(len(task.images) for task in tasks)
+    with (Progress("convert", total=total, noun="image", patient=True) as progress,
+          PutOffSignals(at_the_second=_forget_children) as signals):
         if processes == 1:
-            _convert_here(tasks, show, signals)
+            _convert_here(tasks, progress, signals)
         else:
-            _convert_in_processes(tasks, min(processes, len(tasks)), show=show, signals=signals)
+            _convert_in_processes(tasks, min(processes, len(tasks)), progress=progress, signals=signals)
 
 
 def _start_tensorflow() -> None:
@@ -54,15 +51,11 @@ def _start_tensorflow() -> None:
         prove_damage_is_seen()
 
 
-def _convert_here(tasks: list[ShardTask], show: Callable[[int], None], signals: PutOffSignals) -> None:
+def _convert_here(tasks: list[ShardTask], progress: Progress, signals: PutOffSignals) -> None:
     from dataset.conversion.convert import convert_shard
 
-    done = 0
-
     def image_done() -> None:
-        nonlocal done
-        done += 1
-        show(done)
+        progress.advance(images=1)
         signals.check()
 
     for task in tasks:
@@ -70,10 +63,10 @@ def _convert_here(tasks: list[ShardTask], show: Callable[[int], None], signals: 
 
 
 def _convert_in_processes(
-    tasks: list[ShardTask], processes: int, *, show: Callable[[int], None], signals: PutOffSignals
+    tasks: list[ShardTask], processes: int, *, progress: Progress, signals: PutOffSignals
 ) -> None:
     done = multiprocessing.get_context("spawn").Value("q", 0)
-    waiting, running = deque(tasks), set()
+    waiting, running, told = deque(tasks), set(), 0
     try:
         with _worker_processes(processes, done) as executor:
             while waiting or running:
@@ -84,7 +77,9 @@ def _convert_in_processes(
                         running.add(executor.submit(_work, waiting.popleft()))
                 ready, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 signals.check()
-                show(done.get_obj().value)  # without its lock, which a process may have died with
+                count = done.get_obj().value  # without its lock, which a process may have died with
+                progress.advance(count - told, images=count - told)
+                told = count
                 for future in ready:
                     future.result()
     except BrokenProcessPool as error:
@@ -161,38 +156,3 @@ def _work(task: ShardTask) -> None:
             _worker["done"].value += 1
 
     convert_shard(task, image_done=image_done)
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left on a terminal, else now and then a line."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _PlainProgress(total).show
-        return
-    columns = (TextColumn("converting"), BarColumn(), MofNCompleteColumn(), TextColumn("images"), TimeElapsedColumn(),
-               TextColumn("left"), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done: bar.update(task, completed=done)
-
-
-class _PlainProgress:
-    """Progress for logs; the time begins with the first image, for TensorFlow may take longer to start than all of them."""
-
-    def __init__(self, total: int):
-        self._total = total
-        self._first: tuple[float, int] | None = None  # seconds, images
-        self._next = 0.0
-
-    def show(self, done: int) -> None:
-        """Print a line where the last is some time ago."""
-        now = time.monotonic()
-        if self._first is None and done:
-            self._first, self._next = (now, done), now + _SECONDS_BETWEEN_LINES
-        if self._first is None or now < self._next:
-            return
-        self._next = now + _SECONDS_BETWEEN_LINES
-        seconds, images = now - self._first[0], done - self._first[1]
-        left = f", about {seconds / images * (self._total - done):.0f} s left" if images else ""
-        print(f"converted {done} of {self._total} images in {seconds:.0f} s{left}", file=sys.stderr, flush=True)

@@ -10,66 +10,24 @@ For shard i of n of the prefix DIR/train:
 This module does not import TensorFlow, which takes seconds: the processes do.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Finding
-from dataset.conversion.foreign_values import storable_text
+from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.put_off_signals import PutOffSignals
 from dataset.conversion.report import Report, check_fractions, readable_report
+from dataset.conversion.shard_files import is_finished, read_settings, refuse_other_shards, remove_leftovers, sole_writer
 from dataset.conversion.shard_processes import CONTINUE, convert_shards
-from dataset.conversion.shard_task import ShardTask, write_atomically
+from dataset.conversion.shard_task import ShardTask
+from object_detection.atomic_files import write_text
 from object_detection.errors import InputError
 
-CONVERTER_VERSION = 2  # raised whenever the same input gives other records
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConversionConfig:
-    """Where to read images and how to write them; `processes` 1 means this very process."""
-
-    image_folder: str
-    output_prefix: str
-    num_shards: int
-    processes: int
-    max_bad_fraction: float
-    include_masks: bool = False
-    keep_annotations: bool = False
-
-    def __post_init__(self):
-        if not 1 <= self.num_shards <= 99999:
-            raise InputError(f"--num_shards={self.num_shards}: wanted 1 to 99999")
-        if self.processes < 1:
-            raise InputError(f"--num_threads={self.processes}: wanted at least 1")
-        if not 0 <= self.max_bad_fraction <= 1:
-            raise InputError(f"--max_bad_fraction={self.max_bad_fraction}: wanted 0 to 1")
-        if not Path(self.output_prefix).name or self.output_prefix.endswith("/"):
-            raise InputError(f"--output_file_prefix={self.output_prefix}: wanted FOLDER/name")
-        storable_text(self.output_prefix, "--output_file_prefix")  # TensorFlow opens no other
-        if not Path(self.image_folder).is_dir():
-            raise InputError(f"{self.image_folder or 'image folder'}: no such folder; wanted the one with the images")
-
-    def shard_path(self, index: int) -> Path:
-        """The final name of a shard."""
-        return Path(f"{self.output_prefix}-{index:05d}-of-{self.num_shards:05d}.tfrecord")
-
-    def beside(self, suffix: str) -> Path:
-        """A file of the data set that `<prefix>-*` does not catch, such as .report.json."""
-        return Path(f"{self.output_prefix}{suffix}")
-
-    @property
-    def state_folder(self) -> Path:
-        """What is known of shards between runs."""
-        prefix = Path(self.output_prefix)
-        return prefix.with_name(f".{prefix.name}.conversion")
+CONVERTER_VERSION = 3  # raised whenever the same input gives other records
 
 
 def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[str], None] = print) -> Report:
@@ -83,13 +41,13 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[
     _check_what_is_known(data, stats, config)
     try:
         config.state_folder.mkdir(parents=True, exist_ok=True)
-        with _sole_writer(config):
-            _refuse_other_shards(config)
-            _remove_leftovers(config)
+        with sole_writer(config):
+            refuse_other_shards(config)
+            remove_leftovers(config)
             tasks = _shard_tasks(data, stats, config)
             with PutOffSignals():
                 _announce(data, tasks, config, say=say)
-            convert_shards([task for index, task in enumerate(tasks) if not _is_finished(task, config.shard_path(index))],
+            convert_shards([task for index, task in enumerate(tasks) if not is_finished(task, config.shard_path(index))],
                            processes=config.processes)
             states = [json.loads(task.state_path.read_text(encoding="utf-8")) for task in tasks]
             report = Report(skipped=list(data.skipped), noted=list(data.noted))
@@ -133,47 +91,6 @@ def _check_what_is_known(
                     max_bad_fraction=config.max_bad_fraction)
 
 
-@contextlib.contextmanager
-def _sole_writer(config: ConversionConfig) -> Iterator[None]:
-    with open(config.state_folder / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"{config.output_prefix}: another conversion is writing under this prefix") from error
-        yield
-
-
-def standing_shards(output_prefix: str) -> dict[int, Path]:
-    """Number of shards -> one of them, for every conversion whose shards lie under a prefix."""
-    prefix = Path(output_prefix)
-    pattern = re.compile(re.escape(prefix.name) + r"-\d{5}-of-(?P<total>\d{5})(\.tfrecord)?")
-    names = sorted(os.listdir(prefix.parent)) if prefix.parent.is_dir() else []
-    return {int(match["total"]): prefix.with_name(name) for name in reversed(names) if (match := pattern.fullmatch(name))}
-
-
-def _refuse_other_shards(config: ConversionConfig) -> None:
-    for total, path in sorted(standing_shards(config.output_prefix).items()):
-        if total != config.num_shards:
-            raise InputError(
-                f"{path} is left from a conversion into {total} shards; readers of {Path(config.output_prefix).name}-* "
-                f"would mix it with the {config.num_shards} wanted: delete those shards or choose another "
-                "--output_file_prefix")
-
-
-def _remove_leftovers(config: ConversionConfig) -> None:
-    """What a killed run has half written, or had finished for another number of shards."""
-    prefix, total = Path(config.output_prefix), f"{config.num_shards:05d}"
-    shard = re.compile(re.escape(f".{prefix.name}-") + r"\d{5}-of-(\d{5})\.tfrecord\.(partial|finished)")
-    beside = re.compile(re.escape(f".{prefix.name}.") + r"(report|classes|instances)\.json\.partial")
-    for path in list(prefix.parent.iterdir()):
-        match = shard.fullmatch(path.name)
-        if (match and (match[2] == "partial" or match[1] != total)) or beside.fullmatch(path.name):
-            path.unlink()
-    for path in [*config.state_folder.glob("*-of-*.json"), *config.state_folder.glob(".*.partial")]:
-        if path.suffix == ".partial" or not path.stem.endswith(f"-of-{total}"):
-            path.unlink()
-
-
 def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str, Any]:
     """What decides about the content of every shard."""
     return {
@@ -206,23 +123,13 @@ def _shard_tasks(
     return tasks
 
 
-def _is_finished(task: ShardTask, final_path: Path) -> bool:
-    """Whether this very shard lies there whole, under its final name or waiting for it."""
-    try:
-        state = json.loads(task.state_path.read_text(encoding="utf-8"))
-        path = task.finished_path if task.finished_path.exists() else final_path
-        return state["fingerprint"] == task.fingerprint and state["bytes"] == path.stat().st_size
-    except (OSError, json.JSONDecodeError, KeyError):
-        return False
-
-
 def _announce(
     data: AnnotatedDataSet, tasks: list[ShardTask], config: ConversionConfig, *, say: Callable[[str], None]
 ) -> None:
     """Say what is reused and why not more; remember the settings for the next run."""
     settings, job_path = _job_settings(data, config), config.state_folder / "job.json"
-    finished = sum(_is_finished(task, config.shard_path(index)) for index, task in enumerate(tasks))
-    if before := _read_settings(job_path):
+    finished = sum(is_finished(task, config.shard_path(index)) for index, task in enumerate(tasks))
+    if before := read_settings(job_path):
         changed = [name for name in settings if before.get(name) != settings[name]]
         if changed:
             say(f"changed since the last conversion to {config.output_prefix}: {', '.join(changed)}; converting anew")
@@ -233,16 +140,7 @@ def _announce(
     if config.num_shards > len(data.images):
         say(f"{config.num_shards - len(data.images)} of {config.num_shards} shards will be empty, for there are "
             f"{len(data.images)} images; readers pass over them")
-    write_atomically(job_path, json.dumps(settings, indent=1) + "\n")
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    """Those of the run before; none where nothing, or nothing whole, is known of it."""
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return settings if isinstance(settings, dict) else {}
+    write_text(job_path, json.dumps(settings, indent=1) + "\n")
 
 
 def _publish(
@@ -254,16 +152,16 @@ def _publish(
     class_path.unlink(missing_ok=True)
     categories = data.class_names.to_categories() if data.class_names else []
     if categories:
-        write_atomically(class_path, json.dumps({"categories": categories}, indent=1) + "\n")
+        write_text(class_path, json.dumps({"categories": categories}, indent=1) + "\n")
     for index, task in enumerate(tasks):
         if task.finished_path.exists():
             os.replace(task.finished_path, config.shard_path(index))
     if config.keep_annotations:
-        write_atomically(config.beside(".instances.json"), json.dumps(_coco_content(kept, categories)))
+        write_text(config.beside(".instances.json"), json.dumps(_coco_content(kept, categories)))
     content = readable_report(report, data.class_names)
     content["made_from"] = {"source": data.source, **_job_settings(data, config),
                             "--max_bad_fraction": config.max_bad_fraction}
-    write_atomically(report_path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_text(report_path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def _coco_content(kept: list[dict], categories: list[dict]) -> dict:

@@ -60,9 +60,9 @@ def read_voc(
             noted.append(Finding(kind="image", file=image.file_name, image_id=image_id,
                                  reason="the annotation file gives no size: taken from the image"))
         for index, node in enumerate(root.findall("object")):
-            thing = _read_object(node, where=f"{path}: object {index}", by_name=by_name)
-            if not (thing.is_difficult and ignore_difficult):
-                image.objects.append(thing)
+            annotation = _read_object(node, where=f"{path}: object {index}", by_name=by_name)
+            if not (annotation.is_difficult and ignore_difficult):
+                image.objects.append(annotation)
         images.append(image)
     listed_boxes = sum(len(image.objects) for image in images)
     if not listed_boxes:

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from dataset.input import transforms
+from dataset.input import image_decoding
+from dataset.input.crop import Crop
 from object_detection.structures import Tensor
 
 _LEFT_FREE = 0.2  # of the machine's memory, for everything else
@@ -40,13 +41,13 @@ class DecodedCache:
         """Images kept."""
         return len(self._images)
 
-    def window(self, number: Tensor, encoded: Tensor, crop: transforms.Crop) -> Tensor:
-        """The window of an image, cut out of the whole one: `transforms.decode_window`, where the window's first column has
+    def window(self, number: Tensor, encoded: Tensor, crop: Crop) -> Tensor:
+        """The window of an image, cut out of the whole one: `decode_window`, where the window's first column has
         the colour of the neighbour that is not decoded there (2 grey levels at most, on a block's border)."""
         kept = self._call(self._window_of, number, crop.offset, crop.window)
 
         def decode() -> Tensor:
-            image = transforms.decode_image(encoded)
+            image = image_decoding.decode_image(encoded)
             return self._call(self._keep, number, image, crop.offset, crop.window)
 
         return tf.cond(tf.size(kept) > 0, lambda: kept, decode)

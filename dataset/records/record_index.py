@@ -75,11 +75,6 @@ def index_records(paths: Sequence[str]) -> RecordIndex:
     )
 
 
-def count_records(paths: Sequence[str]) -> int:
-    """How many records the files hold; errors as of `index_records`."""
-    return len(index_records(paths))
-
-
 def demand_unchanged(index: RecordIndex) -> None:
     """Raises InputError where a file no longer ends with the last of its records; `index` is whole."""
     ends = np.zeros(len(index.paths), np.int64)

@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from dataset.input import transforms
+from dataset.input import image_decoding
 
 NO_BOX_KEYS = "no keys of boxes (image/object/bbox/..)"
 _SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
-_LABELS, _CROWD = "image/object/class/label", "image/object/is_crowd"
+_LABELS = "image/object/class/label"
+_OPTIONAL = ("image/object/is_crowd", "image/object/difficult", "image/object/mask")  # none, or one of each object
 _SINGLE = ("image/source_id", "image/filename")
 _KINDS = {"image/encoded": "bytes_list", **dict.fromkeys(_SINGLE, "bytes_list"), **dict.fromkeys(_SIDES, "float_list"),
-          _LABELS: "int64_list", _CROWD: "int64_list", "image/object/area": "float_list"}
+          _LABELS: "int64_list", "image/object/is_crowd": "int64_list", "image/object/difficult": "int64_list",
+          "image/object/mask": "bytes_list", "image/object/area": "float_list"}
 _COMMON_IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")  # JPEG, PNG, WebP; the decoder is asked about others
 
 Features = Mapping[str, tf.train.Feature]
@@ -75,11 +77,12 @@ def _contradicting_kinds(features: Features) -> str:
 
 
 def _contradicting_counts(features: Features) -> str:
-    counts = {key: len(_values(features, key)) for key in (*_SIDES, _LABELS, _CROWD)}
-    crowd = counts.pop(_CROWD)
-    if len({*counts.values()}) == 1 and crowd in (0, counts[_LABELS]):
+    counts = {key: len(_values(features, key)) for key in (*_SIDES, _LABELS, *_OPTIONAL)}
+    objects = counts[_LABELS]
+    if all(count == objects or (count == 0 and key in _OPTIONAL) for key, count in counts.items()):
         return ""
-    shown = ", ".join(f"{count} {key.rsplit('/', 1)[1]}" for key, count in {**counts, _CROWD: crowd}.items())
+    counts = {key: count for key, count in counts.items() if count or key not in _OPTIONAL[1:]}  # as most records have it
+    shown = ", ".join(f"{count} {key.rsplit('/', 1)[1]}" for key, count in counts.items())
     return f"lists of unequal lengths ({shown})"
 
 
@@ -98,7 +101,7 @@ def _useless(features: Features) -> str:
         return "no image (image/encoded)"
     if not images[0].startswith(_COMMON_IMAGES):
         try:
-            transforms.decode_image(images[0])
+            image_decoding.decode_image(images[0])
         except tf.errors.OpError:
             return "an image that cannot be decoded"
     return "" if any(side in features for side in _SIDES) else NO_BOX_KEYS

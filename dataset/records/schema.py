@@ -21,6 +21,7 @@ class RecordObject:
     category_name: str
     area: float
     is_crowd: bool = False
+    is_difficult: bool = False  # VOC's: hard to recognise; no evaluation counts it
     mask_png: bytes | None = None
 
 
@@ -70,6 +71,8 @@ def encode_record(record: Record) -> bytes:
         "image/object/is_crowd": _ints(*(int(o.is_crowd) for o in objects)),
         "image/object/area": _floats(*(o.area for o in objects)),
     }
+    if any(o.is_difficult for o in objects):
+        features["image/object/difficult"] = _ints(*(int(o.is_difficult) for o in objects))
     if any(o.mask_png is not None for o in objects):
         features["image/object/mask"] = _bytes(*(o.mask_png or b"" for o in objects))
     if record.captions:
@@ -88,21 +91,30 @@ _FEATURES = {
     "image/object/bbox/ymax": tf.io.VarLenFeature(tf.float32),
     "image/object/class/label": tf.io.VarLenFeature(tf.int64),
     "image/object/is_crowd": tf.io.VarLenFeature(tf.int64),
+    "image/object/difficult": tf.io.VarLenFeature(tf.int64),
     "image/object/area": tf.io.VarLenFeature(tf.float32),
 }
 
 
-def parse_record(serialized: Tensor) -> dict[str, Tensor]:
+_MASKS = {"image/object/mask": tf.io.VarLenFeature(tf.string)}
+
+
+def parse_record(serialized: Tensor, *, with_masks: bool = False) -> dict[str, Tensor]:
     """Tensors of one serialized record.
 
     Returns `encoded` (bytes), `image_id` (int64; the number in source_id, or a hash of whatever else stands there),
-    `file_name`, `boxes` [N, 4] float32 yxyx as fractions of the image, `category_ids` [N] int64, `crowd` [N] bool and
-    `areas` [N] float32 in pixels of the original image (empty where the record has none).
+    `file_name`, `boxes` [N, 4] float32 yxyx as fractions of the image, `category_ids` [N] int64, `crowd` [N] bool,
+    `difficult` [N] bool and `areas` [N] float32 in pixels of the original image (empty where the record has none);
+    `with_masks` also `masks`, [N] PNGs of the size of the image, empty where the record has none.
     """
-    features = tf.io.parse_single_example(serialized, _FEATURES)
+    features = tf.io.parse_single_example(serialized, _FEATURES | _MASKS if with_masks else _FEATURES)
     dense = {key: tf.sparse.to_dense(value) for key, value in features.items() if key.startswith("image/object/")}
     boxes = tf.stack([dense[f"image/object/bbox/{side}"] for side in ("ymin", "xmin", "ymax", "xmax")], axis=-1)
-    crowd = dense["image/object/is_crowd"] > 0
+
+    def flags(key: str) -> Tensor:
+        found = dense[key] > 0
+        return tf.cond(tf.size(found) > 0, lambda: found, lambda: tf.zeros(tf.shape(boxes)[:1], tf.bool))
+
     source_id = features["image/source_id"]
     return {
         "encoded": features["image/encoded"],
@@ -115,6 +127,8 @@ def parse_record(serialized: Tensor) -> dict[str, Tensor]:
         ),
         "boxes": boxes,
         "category_ids": dense["image/object/class/label"],
-        "crowd": tf.cond(tf.size(crowd) > 0, lambda: crowd, lambda: tf.zeros(tf.shape(boxes)[:1], tf.bool)),
+        "crowd": flags("image/object/is_crowd"),
+        "difficult": flags("image/object/difficult"),
         "areas": dense["image/object/area"],
+        **({"masks": dense["image/object/mask"]} if with_masks else {}),
     }

@@ -118,7 +118,7 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
         raise InputError("--mode=export: a SavedModel is written by the TensorFlow backend; KERAS_BACKEND is "
                          f"{backend_name()}")
     from efficientdet.export.saved_model import export_saved_model, load_saved_model
-    from efficientdet.inference.annotate import Found, detect_with_checkpoint
+    from efficientdet.inference.annotate import detect_with_checkpoint, rows_of_signature
     from efficientdet.inference.image_files import read_image
 
     restored, runtime = open_model(config)
@@ -130,8 +130,7 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     detect, _ = detect_with_checkpoint(restored, batch_size=1, compiled=False)
     signature, _ = load_saved_model(folder)
     outputs = {name: np.asarray(value)[0] for name, value in signature(image[None]).items()}
-    count = int(outputs["count"])
-    reloaded = Found(outputs["boxes"][:count], outputs["scores"][:count], outputs["classes"][:count])
+    reloaded = rows_of_signature(outputs, image)
     score_tolerance, pixels = _TOLERANCES[runtime.precision]
     agreement = compare_detections(detect([image])[0], reloaded, pixels=pixels)
     print(f"read back: {agreement.share:.1%} of {agreement.compared} detections agree within {pixels} pixels; "
@@ -167,7 +166,7 @@ def export_network(config: ModelConfig, path: str) -> None:
 
 
 def compare_detections(ours, others, *, pixels: float) -> Agreement:
-    """`Found` against `Found`: each of ours has a partner of its class with all four sides within `pixels`."""
+    """Rows of one image against others: each of ours has a partner of its class with all four sides within `pixels`."""
     common = min(len(ours.scores), len(others.scores))
     if not common:
         same = len(ours.scores) == len(others.scores)

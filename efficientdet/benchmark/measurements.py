@@ -240,9 +240,9 @@ class Images:
 
 def preprocess(photographs: Iterable[np.ndarray], size: tuple[int, int]) -> tuple[np.ndarray, ...]:
     """Letterbox on the host, as infer.py does."""
-    from dataset.input.transforms import letterbox
+    from dataset.input.resize import Letterbox
 
-    boxed = [[np.asarray(part) for part in letterbox(image, size)] for image in photographs]
+    boxed = [[np.asarray(part) for part in Letterbox(size)(image)] for image in photographs]
     return tuple(np.stack(parts) for parts in zip(*boxed, strict=True))
 
 

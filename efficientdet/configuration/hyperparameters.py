@@ -32,6 +32,7 @@ class InputHyperparameters:
 
     image_size: int | str | tuple[int, int] = 512  # one side, 'WIDTHxHEIGHT', or (height, width)
     max_instances_per_image: int = 100
+    mask_size: int = 0  # side in pixels of the mask that each object brings; 0: none
     input_rand_hflip: bool = True
     jitter_min: float = 0.1
     jitter_max: float = 2.0
@@ -82,6 +83,7 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
         "name": Limit(lambda value: bool(value.strip()), "a name"),
         "num_classes": at_least(1),
         "max_instances_per_image": at_least(1),
+        "mask_size": at_least(0),
         "jitter_min": ABOVE_ZERO,
         "jitter_max": ABOVE_ZERO,
         "optimizer": one_of(*OPTIMIZERS),

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.input.pipeline import InputConfig, evaluation_dataset, ground_truth_of_records
+from dataset.input.ground_truth import ground_truth_of_records
+from dataset.input.input_config import InputConfig
+from dataset.input.pipeline import evaluation_dataset
+from dataset.progress import Progress
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.restore import restore_detector
+from efficientdet.families.inputs import input_config
 from efficientdet.inference.predict import Predict, build_predict
 from efficientdet.machine.distributed import World, join_world
 from efficientdet.machine.runtime import start_runtime
-from efficientdet.observing.progress import Progress
 from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco_ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
 from object_detection.coco_results import TESTDEV_FILE_NAME, CocoResults, DetectionRows, results_json, write_results
@@ -55,10 +58,8 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
         overrides=config.overrides, class_names=config.class_names, averaged=config.averaged, precision=runtime.precision)
     index = index_records(config.records)
     evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None
-    inputs = InputConfig(
-        image_size=restored.hparams.input_size, batch_size=config.batch_size,
-        category_ids=restored.class_names.category_ids,
-        max_instances_per_image=restored.hparams.max_instances_per_image, num_threads=config.num_threads)
+    inputs = input_config(restored.hparams, class_names=restored.class_names, batch_size=config.batch_size,
+                          num_threads=config.num_threads)
     predict = build_predict(restored.detector, compiled=runtime.use_xla, runtime=config.runtime, int8_images=config.int8_images)
     rows = detect_all(predict, index, inputs, class_names=restored.class_names, samples=config.samples, world=world)
     if not world.is_first:
@@ -77,12 +78,17 @@ def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: st
 
     Raises InputError where the json's categories are not the detector's classes.
     """
-    if json_file is None:
-        truth = ground_truth_from_dataset(ground_truth_of_records(index, class_names), source="the records")
-    else:
+    if json_file is not None:
         truth = read_ground_truth(json_file)
         check_categories(truth, class_names)
-    return CocoEvaluator(truth)
+        return CocoEvaluator(truth)
+    truth = ground_truth_from_dataset(ground_truth_of_records(index, class_names), source="the records")
+
+    def segmentations() -> list:
+        annotations = ground_truth_of_records(index, class_names, with_masks=True)["annotations"]
+        return [annotation["segmentation"] for annotation in annotations]
+
+    return CocoEvaluator(truth, segmentations=segmentations)
 
 
 def check_categories(truth: GroundTruth, class_names: ClassNames) -> None:
@@ -112,9 +118,11 @@ def detect_all(
         for batch, row_valid in watched(batches):
             detections = predict(batch.images, batch.sizes, batch.scales)
             rows = np.asarray(row_valid)
-            boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections)
+            boxes, scores, classes, valid = (np.asarray(values)[rows] for values in detections[:4])
+            masks = None if detections.masks is None else np.asarray(detections.masks)[rows]
+            original_sizes = np.rint(np.asarray(batch.sizes) * np.asarray(batch.scales)).astype(np.int64)[rows]
             results.add(np.asarray(batch.image_ids)[rows], boxes, scores=scores, category_ids=category_ids[classes],
-                        valid=valid)
+                        valid=valid, masks=masks, original_sizes=original_sizes)
             progress.advance(int(rows.sum()), images=int(rows.sum()))
     if world.size == 1:
         return results.rows()

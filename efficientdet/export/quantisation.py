@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from dataset.input.transforms import letterbox
+from dataset.input.resize import Letterbox
 from efficientdet.inference.image_files import read_image
 
 _MOST_IMAGES = 100  # ranges of activations change little after some dozens
@@ -36,7 +36,7 @@ def quantised(model: onnx.ModelProto, images: Sequence[str], *, image_size: tupl
 def _inputs(paths: Sequence[str], image_size: tuple[int, int]) -> Iterator[Mapping[str, np.ndarray]]:
     step = -(-len(paths) // _MOST_IMAGES)
     for path in paths[::step]:
-        image, size, _ = (np.asarray(part)[None] for part in letterbox(read_image(path), image_size))
+        image, size, _ = (np.asarray(part)[None] for part in Letterbox(image_size)(read_image(path)))
         yield {"images": image, "sizes": size}
 
 

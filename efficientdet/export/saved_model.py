@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from dataset.class_names import ClassNames
-from dataset.input.transforms import letterbox
+from dataset.input.resize import Letterbox
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.inference.predict import detections_in_original
 from model.dense_detector import DenseDetector
@@ -32,7 +32,7 @@ def export_saved_model(detector: DenseDetector, folder: str, *, description: Des
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")])
     def detect(images):
         boxed, sizes, scales = tf.map_fn(
-            lambda image: letterbox(image, size), images,
+            Letterbox(size), images,
             fn_output_signature=(tf.TensorSpec([*size, 3], tf.uint8), tf.TensorSpec([2], tf.int32),
                                  tf.TensorSpec([2], tf.float32)))
         found = detections_in_original(detector, boxed, sizes, scales)

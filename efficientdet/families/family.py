@@ -9,6 +9,8 @@ from efficientdet.checkpoints.arrays import model_arrays
 from efficientdet.configuration.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
+    from dataset.input.augmentation import Augmentation
+    from dataset.input.resize import ResizeRule
     from model.detector import Detector
 
 Arrays = Mapping[str, np.ndarray]
@@ -33,6 +35,19 @@ class Family:
               backbone_weights: str | None = None) -> "Detector":
         """A detector with random weights, or with a backbone of `backbone_weights`; the first that imports Keras."""
         raise NotImplementedError
+
+    def resize_rule(self, hparams: Hyperparameters) -> "ResizeRule":
+        """How any image becomes the network's input."""
+        from dataset.input.resize import Letterbox
+
+        return Letterbox(hparams.input_size)
+
+    def augmentation(self, hparams: Hyperparameters) -> "Augmentation":
+        """How an image is changed for training."""
+        from dataset.input.augmentation import ScaleJitterCrop
+
+        return ScaleJitterCrop(hparams.input_size, hparams.jitter_min, hparams.jitter_max,
+                               0.5 if hparams.input_rand_hflip else 0.0)
 
     def numbers_per_pixel(self, hparams: Hyperparameters) -> float:
         """How many numbers the network's layers put out for each pixel of its input: what memory is reckoned from."""

@@ -1,16 +1,17 @@
 """Images in, annotated images and detections.json out."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.input.transforms import letterbox
+from dataset.progress import Progress
 from efficientdet.checkpoints.restore import Restored, restore_detector
+from efficientdet.families.registry import family_of
 from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
 from efficientdet.inference.image_files import (
     StoredImage,
@@ -22,7 +23,7 @@ from efficientdet.inference.image_files import (
 )
 from efficientdet.inference.predict import build_predict
 from efficientdet.machine.runtime import start_runtime
-from efficientdet.observing.progress import Progress
+from object_detection.coco_masks import decoded, pasted_run_lengths
 from object_detection.coco_results import DetectionRows, results_json, write_results
 from object_detection.drawing import draw_detections
 from object_detection.errors import InputError
@@ -54,15 +55,7 @@ class AnnotationConfig:
     apply_exif_orientation: bool = False
 
 
-class Found(NamedTuple):
-    """Detections of one image, best first."""
-
-    boxes: np.ndarray  # [N, 4] float32 yxyx pixels of the image
-    scores: np.ndarray  # [N] float32
-    category_ids: np.ndarray  # [N] int64
-
-
-Detect = Callable[[list[np.ndarray]], list[Found]]
+Detect = Callable[[list[np.ndarray]], list[DetectionRows]]  # of images [h, w, 3] uint8 the detections of each, best first
 
 
 def annotate(config: AnnotationConfig) -> None:
@@ -78,10 +71,12 @@ def annotate(config: AnnotationConfig) -> None:
     results, failures = [], []
     with Progress("infer", total=len(config.images), noun="image") as progress:
         for numbers, images in _batches(config, failures):
-            for number, image, found in zip(numbers, images, detect([image.pixels for image in images]), strict=True):
-                frame = {} if image.orientation == 1 else {"exif_orientation_applied": config.apply_exif_orientation}
-                results += _results(found, image_id=ids[number], file_name=file_names[number], **frame)
-                _draw(image, found, outputs[number], names=names, config=config)
+            for number, image, rows in zip(numbers, images, detect([image.pixels for image in images]), strict=True):
+                of_image = {"file_name": file_names[number]}
+                if image.orientation != 1:
+                    of_image["exif_orientation_applied"] = config.apply_exif_orientation
+                results += [{**result, **of_image} for result in results_json(rows.with_image_id(ids[number]))]
+                _draw(image, rows, outputs[number], names=names, config=config)
             progress.advance(len(images), images=len(images))
     write_results(Path(config.output_dir) / DETECTIONS_FILE, results)
     for failure in failures:
@@ -145,16 +140,20 @@ def _detector(config: AnnotationConfig) -> tuple[Detect, ClassNames]:
 def detect_with_checkpoint(
     restored: Restored, *, batch_size: int, compiled: bool, runtime: str = "keras", int8_images: tuple[str, ...] = ()
 ) -> tuple[Detect, ClassNames]:
+    """Detection by a restored detector in up to `batch_size` images at a time, resized by its rule, and its classes."""
     predict = build_predict(restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images)
-    size = restored.hparams.input_size
+    resize = family_of(restored.hparams.model_name).resize_rule(restored.hparams)
     category_ids = np.asarray(restored.class_names.category_ids, np.int64)
 
     def detect(images):
-        boxed = [[np.asarray(part) for part in letterbox(image, size)] for image in images]
+        boxed = [[np.asarray(part) for part in resize(image)] for image in images]
         boxed += [boxed[-1]] * (batch_size - len(boxed))  # one shape, one compilation
-        boxes, scores, classes, valid = map(np.asarray, predict(*map(np.stack, zip(*boxed, strict=True))))
-        return [Found(boxes[i][valid[i]], scores[i][valid[i]], category_ids[classes[i][valid[i]]])
-                for i in range(len(images))]
+        found = predict(*map(np.stack, zip(*boxed, strict=True)))
+        boxes, scores, classes, valid = map(np.asarray, found[:4])
+        masks = None if found.masks is None else np.asarray(found.masks)
+        return [rows_of_image(boxes[i][valid[i]], scores[i][valid[i]], category_ids[classes[i][valid[i]]], image=image,
+                              masks=None if masks is None else masks[i][valid[i]])
+                for i, image in enumerate(images)]
 
     return detect, restored.class_names
 
@@ -171,33 +170,39 @@ def _from_saved_model(config: AnnotationConfig, restored: Restored | None) -> tu
         found = []
         for image in images:  # images of one call must be of one size
             outputs = {name: np.asarray(value)[0] for name, value in signature(image[None]).items()}
-            count = int(outputs["count"])
-            found.append(Found(outputs["boxes"][:count], outputs["scores"][:count], outputs["classes"][:count]))
+            found.append(rows_of_signature(outputs, image))
         return found
 
     return detect, ClassNames.from_categories(description.categories)
 
 
-def _results(found: Found, *, image_id: int, **of_the_image) -> list[dict]:
-    count = len(found.scores)
-    rows = DetectionRows(np.full(count, image_id, np.int64), found.boxes, found.scores, found.category_ids,
-                         np.array([image_id], np.int64))
-    return [{**result, **of_the_image} for result in results_json(rows)]
+def rows_of_signature(outputs: Mapping[str, np.ndarray], image: np.ndarray) -> DetectionRows:
+    """One image's outputs of a SavedModel (see `export_saved_model`) as rows; `masks` [D, S, S] may be among them."""
+    count = int(outputs["count"])
+    masks = outputs["masks"][:count] if "masks" in outputs else None
+    return rows_of_image(*(outputs[name][:count] for name in ("boxes", "scores", "classes")), image=image, masks=masks)
 
 
-def _draw(image: StoredImage, found: Found, path: Path, *, names: ClassNames, config: AnnotationConfig) -> None:
+def rows_of_image(boxes: np.ndarray, scores: np.ndarray, category_ids: np.ndarray, *, image: np.ndarray,
+                  masks: np.ndarray | None = None) -> DetectionRows:
+    """Rows of an image [h, w, 3]; masks [N, S, S] within the boxes are pasted into it."""
+    pasted = None if masks is None else pasted_run_lengths(masks, boxes, size=image.shape[:2])
+    return DetectionRows.of_image(boxes, scores, category_ids, masks=pasted)
+
+
+def _draw(image: StoredImage, rows: DetectionRows, path: Path, *, names: ClassNames, config: AnnotationConfig) -> None:
     """Write the picture with its detections.
 
     Its pixels are in the frame of the boxes in detections.json. Where a viewer turns them, the EXIF tag is kept and the
     labels are written for the viewer: drawn upright and turned back.
     """
-    shown = np.flatnonzero(found.scores >= config.min_score)[: config.max_boxes]
-    classes = np.searchsorted(names.category_ids, found.category_ids[shown])
+    shown = rows.chosen(np.flatnonzero(rows.scores >= config.min_score)[: config.max_boxes])
     orientation = 1 if config.apply_exif_orientation else image.orientation
     drawn = draw_detections(
         upright_image(image.pixels, orientation),
-        upright_boxes(found.boxes[shown], orientation, size=image.pixels.shape[:2]),
-        classes=classes, names=names.names, scores=found.scores[shown])
+        upright_boxes(shown.boxes, orientation, size=image.pixels.shape[:2]),
+        classes=np.searchsorted(names.category_ids, shown.category_ids), names=names.names, scores=shown.scores,
+        masks=None if shown.masks is None else [upright_image(decoded(mask), orientation) for mask in shown.masks])
     encoded = encode_image(stored_image(drawn, orientation), "JPEG", quality=92, orientation=orientation)
     try:
         path.write_bytes(encoded)

@@ -12,7 +12,9 @@ import cv2
 import numpy as np
 
 from dataset.class_names import ClassNames
-from efficientdet.observing.progress import Progress
+from dataset.progress import Progress
+from object_detection.coco_masks import decoded
+from object_detection.coco_results import DetectionRows
 from object_detection.drawing import draw_detections
 from object_detection.errors import InputError
 
@@ -33,7 +35,7 @@ class VideoConfig:
 def annotate_video(config: VideoConfig, detect, names: ClassNames) -> None:
     """Detect in every frame and write an MP4 with the frames per second of the source; it appears when it is whole.
 
-    `detect`: a list of images [h, w, 3] uint8 -> a list of `Found`, see annotate.py. Raises InputError for a file that
+    `detect`: a list of images [h, w, 3] uint8 -> `DetectionRows` of each. Raises InputError for a file that
     is no video or a place that cannot be written.
     """
     source = _open_source(config.input_video)
@@ -45,8 +47,8 @@ def annotate_video(config: VideoConfig, detect, names: ClassNames) -> None:
         with Progress("video", total=total, noun="frame") as progress:
             for frames in _batches(source, config.batch_size):
                 writer = writer or _open_writer(unfinished, frames_per_second, frames[0].shape[:2])
-                for frame, found in zip(frames, detect(frames), strict=True):
-                    writer.write(_drawn(frame, found, names, config)[..., ::-1].copy())  # OpenCV's order is BGR
+                for frame, rows in zip(frames, detect(frames), strict=True):
+                    writer.write(_drawn(frame, rows, names, config)[..., ::-1].copy())  # OpenCV's order is BGR
                 progress.advance(len(frames), images=len(frames))
         if writer is None:
             raise InputError(f"{config.input_video}: holds no frame that can be decoded")
@@ -71,14 +73,14 @@ def checkpoint_detector(model, *, batch_size: int):
 def saved_model_detector(folder: str):
     """(detect, class names) of a SavedModel; images of one call are of one size, as frames are."""
     from efficientdet.export.saved_model import load_saved_model
-    from efficientdet.inference.annotate import Found
+    from efficientdet.inference.annotate import rows_of_signature
 
     signature, description = load_saved_model(folder)
 
     def detect(images):
         outputs = {name: np.asarray(value) for name, value in signature(np.stack(images)).items()}
-        return [Found(boxes[:count], scores[:count], classes[:count]) for boxes, scores, classes, count in
-                zip(outputs["boxes"], outputs["scores"], outputs["classes"], outputs["count"], strict=True)]
+        return [rows_of_signature({name: values[i] for name, values in outputs.items()}, image)
+                for i, image in enumerate(images)]
 
     return detect, ClassNames.from_categories(description.categories)
 
@@ -121,7 +123,8 @@ def _batches(source, batch_size: int) -> Iterator[list[np.ndarray]]:
             return
 
 
-def _drawn(frame: np.ndarray, found, names: ClassNames, config: VideoConfig) -> np.ndarray:
-    shown = np.flatnonzero(found.scores >= config.min_score)[: config.max_boxes]
-    classes = np.searchsorted(names.category_ids, found.category_ids[shown])
-    return draw_detections(frame, found.boxes[shown], classes=classes, names=names.names, scores=found.scores[shown])
+def _drawn(frame: np.ndarray, rows: DetectionRows, names: ClassNames, config: VideoConfig) -> np.ndarray:
+    shown = rows.chosen(np.flatnonzero(rows.scores >= config.min_score)[: config.max_boxes])
+    return draw_detections(
+        frame, shown.boxes, classes=np.searchsorted(names.category_ids, shown.category_ids), names=names.names,
+        scores=shown.scores, masks=None if shown.masks is None else [decoded(mask) for mask in shown.masks])

@@ -3,6 +3,8 @@
 import os
 import sys
 
+from dataset.stderr_capture import captured_stderr
+
 
 def prepare_environment() -> None:
     """Import TensorFlow with its start-up notices kept off the console, among which a user's own lines would be lost.
@@ -11,11 +13,5 @@ def prepare_environment() -> None:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
+    with captured_stderr():
         import tensorflow  # noqa: F401
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)

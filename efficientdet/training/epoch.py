@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dataset.progress import Progress
 from efficientdet.machine.runtime import accelerator_count
 from efficientdet.observing.journal import Interval
-from efficientdet.observing.progress import Progress
 from efficientdet.observing.stopwatch import input_stall
 from efficientdet.training.guards import StepFacts, StepGuard
 from efficientdet.training.interruption import StopWish

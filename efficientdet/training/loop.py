@@ -12,13 +12,13 @@ import keras
 import tensorflow as tf
 
 from dataset.input.pipeline import training_dataset
+from dataset.progress import Progress
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.inference.predict import build_predict
 from efficientdet.machine.distributed import World, join_world
 from efficientdet.machine.memory import is_out_of_memory, out_of_memory, with_batch_sizes
 from efficientdet.machine.runtime import Runtime, skip_graph_rewriting, start_runtime
 from efficientdet.observing.journal import Journal
-from efficientdet.observing.progress import Progress
 from efficientdet.training.announcement import announce, announce_report, mlperf_hyperparameters, write_run_report
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.calibration import IMAGES, SMALL_BATCH, Calibration, calibration_batch

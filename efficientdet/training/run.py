@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 import keras
 
 from dataset.input.decoded_cache import DecodedCache
-from dataset.input.pipeline import InputConfig, training_dataset
+from dataset.input.input_config import InputConfig
+from dataset.input.pipeline import training_dataset
 from dataset.records.record_index import RecordIndex, index_records
 from dataset.records.verify import verify_records
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.families.inputs import input_config
 from efficientdet.machine.device import device_name
 from efficientdet.machine.distributed import World
 from efficientdet.machine.runtime import Runtime, accelerator_count
@@ -80,15 +82,12 @@ class Run:
 
     def input_config(self, batch_size: int) -> InputConfig:
         """How records become batches of this rank."""
-        config, hparams = self.config, self.config.hparams
+        config = self.config
         cores = (os.cpu_count() or 4) // self.world.local_size  # the ranks of a machine share them
         spare = 2 if accelerator_count() > 0 and config.set_num_threads else 0
         threads = max(2, cores - spare) if spare or self.world.local_size > 1 else 0
-        return InputConfig(
-            image_size=hparams.input_size, batch_size=batch_size, category_ids=config.class_names.category_ids,
-            max_instances_per_image=hparams.max_instances_per_image, seed=config.seed,
-            jitter_min=hparams.jitter_min, jitter_max=hparams.jitter_max,
-            flip_probability=0.5 if hparams.input_rand_hflip else 0.0,
+        return input_config(
+            config.hparams, class_names=config.class_names, batch_size=batch_size, seed=config.seed,
             pad_to_batch_maximum=not self.runtime.use_xla and keras.backend.backend() == "tensorflow",
             use_fake_data=config.use_fake_data, num_threads=threads if config.enable_map_parallelization else 1)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from keras import ops
 
-from dataset.input.pipeline import InputConfig, evaluation_dataset, original_images
+from dataset.input.input_config import InputConfig
+from dataset.input.pipeline import evaluation_dataset, original_images
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.configuration.training_config import TrainingConfig

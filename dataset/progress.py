@@ -42,13 +42,14 @@ class Progress:
     """Progress of `total` steps, told on stderr; use it as a context.
 
     `steps_per_epoch` splits the count into epochs; `done` steps were done by an earlier run. On a terminal prints of
-    others appear above the bar. `silent`: for every rank but the first.
+    others appear above the bar. `silent`: for every rank but the first. `patient`: for what starts slowly and is soon done as a
+    rule; the rate is that from the first step on, and no line is written within ten seconds of it.
     """
 
     def __init__(self, title: str, *, total: int, steps_per_epoch: int | None = None, done: int = 0,
                  noun: str = "step", stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic,
-                 silent: bool = False):
-        self._silent = silent
+                 silent: bool = False, patient: bool = False):
+        self._silent, self._patient, self._starting = silent, patient, patient
         self._title, self._total, self._steps_per_epoch, self._noun = title, total, steps_per_epoch, noun
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
@@ -72,13 +73,18 @@ class Progress:
         if self._bar:
             self._draw()
             self._bar.stop()
-        elif self._line_done != self._done:
+        elif self._line_done != self._done and not (self._patient and self._line_done < 0):
             self._write_line()
 
     def advance(self, steps: int = 1, *, images: int = 0) -> None:
         """So many more steps and images are done; cheap enough for every step."""
         self._done += steps
         self._images += images
+        if self._starting:
+            if steps:
+                self._starting, self._line_time = False, self._clock()
+                self.go_back(self._done)
+            return
         self._rate.add(self._clock() - self._paused, steps=self._done - self._first, images=self._images)
         self._draw()
 

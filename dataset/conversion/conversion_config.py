@@ -1,0 +1,47 @@
+"""What a conversion is asked for, and the names of the files that it makes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dataset.conversion.foreign_values import storable_text
+from object_detection.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversionConfig:
+    """Where to read images and how to write them; `processes` 1 means this very process."""
+
+    image_folder: str
+    output_prefix: str
+    num_shards: int
+    processes: int
+    max_bad_fraction: float
+    include_masks: bool = False
+    keep_annotations: bool = False
+
+    def __post_init__(self):
+        if not 1 <= self.num_shards <= 99999:
+            raise InputError(f"--num_shards={self.num_shards}: wanted 1 to 99999")
+        if self.processes < 1:
+            raise InputError(f"--num_threads={self.processes}: wanted at least 1")
+        if not 0 <= self.max_bad_fraction <= 1:
+            raise InputError(f"--max_bad_fraction={self.max_bad_fraction}: wanted 0 to 1")
+        if not Path(self.output_prefix).name or self.output_prefix.endswith("/"):
+            raise InputError(f"--output_file_prefix={self.output_prefix}: wanted FOLDER/name")
+        storable_text(self.output_prefix, "--output_file_prefix")  # TensorFlow opens no other
+        if not Path(self.image_folder).is_dir():
+            raise InputError(f"{self.image_folder or 'image folder'}: no such folder; wanted the one with the images")
+
+    def shard_path(self, index: int) -> Path:
+        """The final name of a shard."""
+        return Path(f"{self.output_prefix}-{index:05d}-of-{self.num_shards:05d}.tfrecord")
+
+    def beside(self, suffix: str) -> Path:
+        """A file of the data set that `<prefix>-*` does not catch, such as .report.json."""
+        return Path(f"{self.output_prefix}{suffix}")
+
+    @property
+    def state_folder(self) -> Path:
+        """What is known of shards between runs."""
+        prefix = Path(self.output_prefix)
+        return prefix.with_name(f".{prefix.name}.conversion")

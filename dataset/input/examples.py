@@ -1,0 +1,100 @@
+"""One record becomes one image with its objects, as training or as evaluation sees it."""
+
+from collections.abc import Callable
+from functools import partial
+
+import tensorflow as tf
+
+from dataset.input.augmentation import ResizeAndFlip
+from dataset.input.crop import Crop, crop_masks, decode_window
+from dataset.input.decoded_cache import DecodedCache
+from dataset.input.image_decoding import decode_image, image_size
+from dataset.input.input_config import InputConfig
+from dataset.records.schema import parse_record
+from object_detection.structures import Batch, Objects, Tensor
+
+
+def training_example(config: InputConfig, cache: DecodedCache | None = None) -> Callable[..., Batch]:
+    augmentation = config.augmentation or ResizeAndFlip(config.resize, flip_probability=0.0)
+
+    def example(serialized: Tensor, position: Tensor, number: Tensor | None = None) -> Batch:
+        record = parse_record(serialized, with_masks=config.mask_size > 0)
+        source_size = image_size(record["encoded"])
+        crop = augmentation.draw(source_size, seed=tf.stack([tf.constant(config.seed, tf.int64), position]))
+        boxes, kept = augmentation.boxes(record["boxes"], crop, source_size=source_size)
+        return Batch(
+            images=augmentation.image(
+                record["encoded"], crop, window=decode_window if cache is None else partial(cache.window, number)),
+            sizes=crop.size,
+            objects=_objects(record, boxes, kept, crop, source_size=source_size, config=config),
+            image_ids=record["image_id"],
+            positions=position,
+            scales=tf.cast(crop.window, tf.float32) / tf.cast(crop.size, tf.float32),
+        )
+
+    return example
+
+
+def evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]:
+    def example(serialized: Tensor, number: Tensor) -> Batch:
+        record = parse_record(serialized, with_masks=config.mask_size > 0)
+        image = decode_image(record["encoded"])
+        source_size = tf.shape(image)[:2]
+        resized, size, scale = config.resize(image)
+        input_px_per_image = tf.cast(source_size, tf.float32) / scale
+        boxes = record["boxes"] * tf.tile(input_px_per_image, [2])
+        kept = tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1)
+        objects = _objects(record, boxes, kept, config.resize.whole(source_size), source_size=source_size, config=config)
+        return Batch(images=resized, sizes=size, objects=objects, image_ids=record["image_id"], positions=number,
+                     scales=scale)
+
+    return example
+
+
+def _objects(record: dict[str, Tensor], boxes: Tensor, kept: Tensor, crop: Crop, *, source_size: Tensor,
+             config: InputConfig) -> Objects:
+    """The objects of one image in M slots, in the order of the record; more than M: the largest. Boxes in input pixels."""
+    found = {"boxes": boxes, "classes": _classes_of(record, config.category_ids), "crowd": record["crowd"],
+             "difficult": record["difficult"]}
+    if config.mask_size:
+        found["masks"] = _masks_of(record)
+    found = {name: tf.boolean_mask(values, kept) for name, values in found.items()}
+    slots = config.max_instances_per_image
+    areas = tf.reduce_prod(found["boxes"][:, 2:] - found["boxes"][:, :2], axis=-1)
+    largest = tf.sort(tf.math.top_k(areas, tf.minimum(slots, tf.size(areas))).indices)
+    found = {name: tf.gather(values, largest) for name, values in found.items()}
+    if config.mask_size:
+        found["masks"] = crop_masks(found["masks"], found["boxes"], crop, source_size=source_size, side=config.mask_size,
+                                    file_name=record["file_name"])
+    else:
+        found["masks"] = tf.zeros([tf.size(largest), 0, 0], tf.uint8)
+    empty = [0, slots - tf.size(largest)]
+
+    def in_slots(values: Tensor) -> Tensor:
+        padded = tf.pad(values, [empty] + [[0, 0]] * (values.shape.rank - 1))
+        return tf.ensure_shape(padded, [slots, *values.shape[1:]])
+
+    found["valid"] = tf.ones_like(found["classes"], tf.bool)
+    return Objects(**{name: in_slots(values) for name, values in found.items()})
+
+
+def _masks_of(record: dict[str, Tensor]) -> Tensor:
+    """The PNG of each object, [N] string."""
+    masks, boxes = record["masks"], record["boxes"]
+    tf.debugging.Assert(
+        tf.size(masks) == tf.shape(boxes)[0],
+        ["masks are wanted: file", record["file_name"], "has", tf.size(masks), "of them (image/object/mask) and",
+         tf.shape(boxes)[0], "boxes; convert with --include_masks"])
+    return masks
+
+
+def _classes_of(record: dict[str, Tensor], category_ids: tuple[int, ...]) -> Tensor:
+    """Category ids -> classes 0 .. K-1, [N] int32."""
+    ids, known = record["category_ids"], tf.constant(category_ids, tf.int64)
+    classes = tf.minimum(tf.searchsorted(known, ids), len(category_ids) - 1)
+    tf.debugging.Assert(
+        tf.reduce_all(tf.gather(known, classes) == ids),
+        ["unknown category id: file", record["file_name"], "has", ids, "; the categories are", known],
+        summarize=100,
+    )
+    return classes

@@ -1,0 +1,83 @@
+"""The objects that records hold as ground truth to evaluate against."""
+
+import numpy as np
+import tensorflow as tf
+
+from dataset.class_names import ClassNames
+from dataset.input.crop import decoded_mask
+from dataset.input.image_decoding import image_size
+from dataset.input.record_batches import RecordBatches, Rows
+from dataset.records.record_index import RecordIndex, RecordReader
+from dataset.records.schema import parse_record
+from object_detection.coco_masks import RunLengths, run_lengths
+from object_detection.errors import InputError
+from object_detection.structures import Tensor
+
+
+def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with_masks: bool = False) -> dict:
+    """What the records hold as COCO's dictionary (images, annotations, categories), boxes in original pixels.
+
+    An annotation of an object that is marked so has `difficult` 1; `with_masks` each has the run lengths of its mask as
+    `segmentation`, None where the record has none. No JPEG is decoded, and no mask unless they are wanted. Raises
+    InputError for an id that two images share and for an unknown category id.
+    """
+    reader, known = RecordReader(index), set(class_names.category_ids)
+
+    def annotations_of(serialized: Tensor) -> dict[str, Tensor]:
+        record = parse_record(serialized, with_masks=with_masks)
+        return {"size": image_size(record.pop("encoded")), **record}
+
+    records = tf.data.Dataset.range(len(index)).map(
+        lambda number: tf.ensure_shape(
+            tf.numpy_function(lambda n: reader.read([n])[0], [number], tf.string, stateful=False), [])
+    ).map(annotations_of, num_parallel_calls=tf.data.AUTOTUNE)
+    files: dict[int, str] = {}
+    images, annotations = [], []
+    for tensors in RecordBatches(
+            records.prefetch(tf.data.AUTOTUNE), reader, rows_of=lambda number: Rows(np.array([number]), np.array([number])),
+            example=lambda serialized, _: annotations_of(serialized)):
+        record = {name: values.numpy() for name, values in tensors.items()}
+        image = _image_entry(record)
+        if image["id"] in files:
+            raise InputError(f"{image['file_name']}: image id {image['id']} is also that of {files[image['id']]}")
+        files[image["id"]] = image["file_name"]
+        unknown = sorted(set(record["category_ids"].tolist()) - known)
+        if unknown:
+            raise InputError(f"{image['file_name']}: image {image['id']} has category ids {unknown}; "
+                             f"the categories are {sorted(known)}")
+        images.append(image)
+        annotations += _annotation_entries(record, image, first_id=len(annotations) + 1)
+    return {"images": images, "annotations": annotations, "categories": class_names.to_categories()}
+
+
+def _image_entry(record: dict[str, np.ndarray]) -> dict:
+    height, width = record["size"].tolist()
+    file_name = record["file_name"].decode("utf-8", "replace")
+    return {"id": int(record["image_id"]), "file_name": file_name, "height": height, "width": width}
+
+
+def _annotation_entries(record: dict[str, np.ndarray], image: dict, *, first_id: int) -> list[dict]:
+    sides = np.array([image["height"], image["width"]] * 2, np.float64)
+    boxes = record["boxes"].astype(np.float64) * sides  # [N, 4] yxyx pixels
+    areas = record["areas"] if len(record["areas"]) == len(boxes) else np.prod(boxes[:, 2:] - boxes[:, :2], axis=-1)
+    return [
+        {
+            "id": first_id + i,
+            "image_id": image["id"],
+            "category_id": int(record["category_ids"][i]),
+            "bbox": [x_min, y_min, x_max - x_min, y_max - y_min],
+            "area": float(areas[i]),
+            "iscrowd": int(record["crowd"][i]),
+            **({"difficult": 1} if record["difficult"][i] else {}),
+            **({"segmentation": _segmentation(record, i)} if "masks" in record else {}),
+        }
+        for i, (y_min, x_min, y_max, x_max) in enumerate(boxes.tolist())
+    ]
+
+
+def _segmentation(record: dict[str, np.ndarray], number: int) -> RunLengths | None:
+    """The mask of an object; None where the record has none."""
+    masks = record["masks"]
+    if len(masks) != len(record["boxes"]) or not masks[number]:
+        return None
+    return run_lengths(decoded_mask(masks[number], record["size"], record["file_name"]) != 0)

@@ -1,0 +1,35 @@
+"""Masks within boxes, as networks give them, into the images that the boxes lie in."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+THRESHOLD = 0.5  # probability from which on a pixel shows the object
+
+
+def pasted_masks(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int],
+                 threshold: float = THRESHOLD) -> Iterator[np.ndarray]:
+    """Each mask in an image of `size` (height, width), [h, w] bool; one at a time, as a hundred of a photo are 1 GB.
+
+    masks [N, S, S] are probabilities in the S x S cells of each box; boxes [N, 4] yxyx are pixels of that image and may reach
+    over its border. A pixel is interpolated bilinearly between the middles of cells, at its own middle; beyond the outermost
+    middles the probability stays what it is there, so that a mask of ones covers the pixels whose middles lie in the box.
+    """
+    for mask, box in zip(np.asarray(masks, np.float32), np.asarray(boxes, np.float64), strict=True):
+        pasted = np.zeros(size, bool)
+        rows, row_weights = _weights(box[0], box[2], length=size[0], cells=mask.shape[0])
+        columns, column_weights = _weights(box[1], box[3], length=size[1], cells=mask.shape[1])
+        pasted[rows, columns] = row_weights @ mask @ column_weights.T >= threshold
+        yield pasted
+
+
+def _weights(low: float, high: float, *, length: int, cells: int) -> tuple[slice, np.ndarray]:
+    """Which of `length` pixels have their middle between `low` and `high`, and the share of each cell in each of them.
+
+    -> slice of n pixels, [n, cells] float32 with rows that sum to 1.
+    """
+    first, end = (int(np.clip(np.ceil(edge - 0.5), 0, length)) for edge in (low, high))
+    middles = np.arange(first, max(end, first)) + 0.5
+    places = np.clip((middles - low) * (cells / max(high - low, 1e-9)) - 0.5, 0, cells - 1)
+    weights = np.maximum(1.0 - np.abs(places[:, None] - np.arange(cells)), 0.0)
+    return slice(first, max(end, first)), weights.astype(np.float32)

@@ -1,0 +1,45 @@
+"""Masks within boxes, pasted into images: against a loop over pixels."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from object_detection.mask_pasting import pasted_masks
+
+
+def by_loop(mask, box, size):
+    """Bilinear between the middles of the cells; beyond the outermost, their value."""
+    pasted, cells = np.zeros(size, bool), mask.shape[0]
+    for y, x in itertools.product(range(size[0]), range(size[1])):
+        if box[0] <= y + 0.5 < box[2] and box[1] <= x + 0.5 < box[3]:
+            places = [np.clip((place + 0.5 - low) / (high - low) * cells - 0.5, 0, cells - 1)
+                      for place, low, high in ((y, box[0], box[2]), (x, box[1], box[3]))]
+            value = sum(mask[i, j] * max(0, 1 - abs(places[0] - i)) * max(0, 1 - abs(places[1] - j))
+                        for i, j in itertools.product(range(cells), range(cells)))
+            pasted[y, x] = value >= 0.5
+    return pasted
+
+
+@pytest.mark.parametrize("cells", [1, 2, 7])
+def test_against_a_loop(cells):
+    random, size = np.random.default_rng(cells), (23, 31)
+    low = random.uniform(-6, 18, (12, 2))
+    boxes = np.concatenate([low, low + random.uniform(0.3, 25, (12, 2))], axis=1)  # some reach over the border
+    masks = random.random((12, cells, cells)).astype(np.float32)
+    found = list(pasted_masks(masks, boxes, size=size))
+    assert 500 < sum(mask.sum() for mask in found) < 12 * 23 * 31 / 2
+    for mask, box, pasted in zip(masks, boxes, found, strict=True):
+        np.testing.assert_array_equal(pasted, by_loop(mask, box, size))
+
+
+def test_a_full_mask_covers_the_pixels_whose_middles_lie_in_its_box():
+    [mask] = pasted_masks(np.ones((1, 28, 28)), [[2.4, 3.6, 5.5, 6.4]], size=(8, 9))
+    assert np.argwhere(mask).tolist() == [[y, x] for y in (2, 3, 4) for x in (4, 5)]
+
+
+@pytest.mark.parametrize("box", [[-9, -9, -2, -2], [50, 0, 60, 4], [3, 3, 3, 3], [5, 5, 2, 2]])
+def test_boxes_without_a_pixel_show_nothing(box):
+    [mask] = pasted_masks(np.ones((1, 4, 4)), [box], size=(10, 10))
+    assert mask.shape == (10, 10)
+    assert not mask.any()

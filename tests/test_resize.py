@@ -1,0 +1,118 @@
+"""Resize rules against the reference, torchvision's rule and PIL; and reading images."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from test_augmentation import encoded, picture
+
+from dataset.input.image_decoding import decode_image, image_size
+from dataset.input.resize import FitWithin, Letterbox, Stretch
+from object_detection.errors import InputError
+
+MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+
+
+def test_letterbox_equals_the_reference(golden_folder):
+    golden = np.load(golden_folder / "forward_efficientdet-d0.npz")
+    for i in range(2):
+        image, size, scale = Letterbox((256, 256))(tf.constant(golden[f"image{i}"]))
+        height, width = golden[f"image{i}"].shape[:2]
+        np.testing.assert_allclose(scale, (height / size[0], width / size[1]), rtol=1e-6)
+        # The reference has one number for both sides, true to a pixel of the input.
+        np.testing.assert_allclose(scale, golden["image_scales"][[i, i]], rtol=1 / min(size[0], size[1]))
+        inside = np.zeros((256, 256, 1), bool)
+        inside[: size[0], : size[1]] = True
+        normalised = (image.numpy() / np.float32(255) - MEAN) / STD * inside
+        assert np.abs((normalised - golden["network_input"][i]) * STD * 255).max() < 0.51
+        assert (golden["network_input"][i][~inside[..., 0]] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("source", "size", "scaled"),
+    [((2, 4), (4, 4), (2, 4)), ((30, 40), (64, 64), (48, 64)), ((40, 30), (64, 96), (64, 48)),
+     ((1, 1), (8, 8), (8, 8)), ((2000, 2), (64, 64), (64, 1)), ((3, 2000), (64, 64), (1, 64))],
+)
+def test_letterbox_places_the_whole_image(source, size, scaled):
+    image = np.full((*source, 3), 200, np.uint8)
+    boxed, extent, scale = Letterbox(size)(tf.constant(image))
+    assert boxed.dtype == tf.uint8
+    assert tuple(extent.numpy()) == scaled
+    expected = np.zeros((*size, 3), np.uint8)
+    expected[: scaled[0], : scaled[1]] = 200
+    np.testing.assert_array_equal(boxed, expected)
+    np.testing.assert_allclose(scale, [source[0] / scaled[0], source[1] / scaled[1]], rtol=1e-6)
+
+
+def test_letterbox_interpolates_at_half_pixels():
+    image = np.repeat(np.uint8([[0, 100], [0, 100]])[..., None], 3, axis=-1)
+    boxed, _, _ = Letterbox((4, 4))(tf.constant(image))
+    np.testing.assert_array_equal(boxed[0, :, 0], [0, 25, 75, 100])
+
+
+def test_letterbox_serves_images_of_any_size_in_one_graph():
+    program = tf.function(lambda image: Letterbox((32, 48))(image), input_signature=[tf.TensorSpec([None, None, 3], tf.uint8)])
+    for height, width in ((10, 90), (90, 10), (32, 48)):
+        boxed, extent, _ = program(tf.constant(picture(height, width)))
+        assert boxed.shape == (32, 48, 3)
+        assert (boxed.numpy()[extent[0] :] == 0).all()
+
+
+def test_stretch_fills_the_input():
+    image = picture(30, 70)
+    stretched, extent, scale = Stretch((48, 32))(tf.constant(image))
+    assert extent.numpy().tolist() == [48, 32]
+    np.testing.assert_allclose(scale, [30 / 48, 70 / 32], rtol=1e-6)
+    wanted = tf.image.resize(image, (48, 32)).numpy()
+    assert np.abs(stretched.numpy() - wanted).max() <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("source", "scaled"),  # torchvision's GeneralizedRCNNTransform(800, 1333), its rounding errors aside
+    [((480, 640), (800, 1066)), ((640, 480), (1066, 800)), ((427, 640), (800, 1199)), ((375, 500), (800, 1066)),
+     ((100, 1000), (133, 1333)), ((3000, 100), (1333, 44)), ((800, 1333), (800, 1333)), ((1, 1), (800, 800))])
+def test_fit_within_is_the_rule_of_mask_r_cnn(source, scaled):
+    rule = FitWithin()
+    assert rule.size == (1344, 1344)
+    image, extent, scale = rule(tf.fill([*source, 3], tf.constant(200, tf.uint8)))
+    assert tuple(extent.numpy()) == scaled
+    expected = np.zeros((1344, 1344, 3), np.uint8)
+    expected[: scaled[0], : scaled[1]] = 200
+    np.testing.assert_array_equal(image, expected)
+    np.testing.assert_allclose(scale, np.divide(source, scaled), rtol=1e-6)
+
+
+def test_antialiasing_averages_what_a_pixel_covers():
+    image = picture(90, 120)
+    smooth = Stretch((30, 40), antialias=True)(tf.constant(image))[0].numpy().astype(int)
+    by_pillow = np.asarray(Image.fromarray(image).resize((40, 30), Image.Resampling.BILINEAR)).astype(int)
+    assert np.abs(smooth - by_pillow).max() <= 1
+    plain = Stretch((30, 40))(tf.constant(image))[0].numpy().astype(int)
+    assert np.abs(plain - by_pillow).max() > 1
+
+
+def test_without_half_pixel_centres_the_first_pixel_stays():
+    image = np.repeat(np.uint8([[0, 100], [0, 100]])[..., None], 3, axis=-1)
+    resized = Letterbox((4, 4), half_pixel_centers=False)(tf.constant(image))[0]
+    np.testing.assert_array_equal(resized[0, :, 0], [0, 50, 100, 100])
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: FitWithin(10, 9), "shorter side 10, longer side 9"), (lambda: FitWithin(0, 9), "shorter side 0"),
+    (lambda: FitWithin(multiple=0), "multiple of 0"), (lambda: Stretch((0, 3)), r"image_size is \(0, 3\)"),
+    (lambda: Letterbox((8, 8), antialias=True, half_pixel_centers=False), "wanted half-pixel centres")])
+def test_wrong_rules_are_refused(make, words):
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+# --- reading
+
+
+def test_image_size_without_decoding():
+    grey = np.zeros((7, 9), np.uint8)
+    for data in (encoded(picture(7, 9), "jpeg"), encoded(picture(7, 9)), encoded(grey, "jpeg"), encoded(grey)):
+        assert image_size(tf.constant(data)).numpy().tolist() == [7, 9]
+        assert decode_image(tf.constant(data)).shape == (7, 9, 3)
+    header = encoded(picture(300, 400), "jpeg")[:800]  # no pixel in it
+    assert image_size(tf.constant(header)).numpy().tolist() == [300, 400]
