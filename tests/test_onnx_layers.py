@@ -237,11 +237,11 @@ def test_a_network_with_outputs_and_layers_of_its_own(runtime):
 def test_the_normalisation_is_the_detectors_own(masks_padding):
     """Of images as they come: black outside of their size."""
     detector = OtherFamily(masks_padding=masks_padding)
-    image = np.random.default_rng(3).integers(0, 256, (1, 16, 24, 3), np.uint8)
+    image, size = np.random.default_rng(3).integers(0, 256, (1, 16, 24, 3), np.uint8), np.int32([[11, 20]])
     image[:, 11:] = image[:, :, 20:] = 0
     detector.network = keras.Model(detector.network.input, {"pixels": layers.Identity(name="pixels")(detector.network.input)})
-    [[found]] = ExportedNetwork(onnx_model(detector).SerializeToString(), runtime="onnxruntime")(image, np.int32([[11, 20]]), tuple)
-    np.testing.assert_allclose(found, detector.normalise(image, np.int32([[11, 20]]))[0], rtol=1e-5, atol=1e-6)
+    [[found]] = ExportedNetwork(onnx_model(detector).SerializeToString(), runtime="onnxruntime")(image, size, tuple)
+    np.testing.assert_allclose(found, detector.normalise(image, size)[0], rtol=1e-5, atol=1e-6)
 
 
 def test_a_normalisation_without_translation_is_named():
