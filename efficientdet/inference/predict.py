@@ -128,14 +128,23 @@ def predict_on_host(detector: Detector, network: Network) -> Predict:
 def detect_on_host(detector: Detector, network: Network) -> Callable[[np.ndarray, np.ndarray], Detections]:
     """Images [B, H, W, 3] uint8 and sizes [B, 2] int32 -> Detections of arrays, in pixels of the network input."""
     read = host_reader(detector)
-    if read is not None:
+    if read is not None:  # at once, while the network sees the next image
         return lambda images, sizes: stacked(network(images, sizes, read))
+    detect = detect_in_outputs(detector)
+    return lambda images, sizes: detect(network(images, sizes, copied), sizes)
+
+
+def detect_in_outputs(detector: Detector) -> Callable[[Sequence[Outputs], np.ndarray], Detections]:
+    """The outputs of B images and their sizes [B, 2] -> Detections of arrays, in pixels of the network input."""
+    read = host_reader(detector)
+    if read is not None:
+        return lambda images, sizes: stacked(list(map(read, images)))
     nothing = np.zeros((1, *input_size(detector), 3), np.uint8), np.int32([input_size(detector)])
     structure = detector.outputs(*map(ops.convert_to_tensor, nothing))  # a nest in the order of the network's outputs
 
     def detect(images, sizes):
-        flat = map(np.stack, zip(*network(images, sizes, copied), strict=True))
-        outputs = keras.tree.pack_sequence_as(structure, [ops.convert_to_tensor(values) for values in flat])
+        flat = [ops.convert_to_tensor(np.stack(values)) for values in zip(*images, strict=True)]
+        outputs = keras.tree.pack_sequence_as(structure, flat)
         found = detections_of(detector, outputs, ops.convert_to_tensor(sizes))
         return found._replace(**{name: np.asarray(values) for name, values in found._asdict().items() if values is not None})
 

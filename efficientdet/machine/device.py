@@ -173,7 +173,7 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             return function(*arguments)
 
-    return lambda *arguments: run([variable.value for variable in variables], *map(jax.numpy.asarray, arguments))
+    return lambda *arguments: run([variable.value for variable in variables], *jax.tree.map(jax.numpy.asarray, arguments))
 
 
 def processor_name() -> str:
