@@ -98,7 +98,7 @@ def summary(restored: Restored) -> dict[str, str]:
 
 
 def multiply_adds(network: keras.Model) -> int:
-    """Of one image, in convolutions and matrix products: all that counts.
+    """How many multiplications with an addition a network does for one image, in convolutions and matrix products.
 
     A layer counts once for each place where the network uses it, as the heads are used at every level.
     """
@@ -175,7 +175,8 @@ def export_network(config: ModelConfig, path: str) -> None:
 
 
 def compare_detections(ours, others, *, pixels: float) -> Agreement:
-    """`Found` against `Found`: each of ours has a partner of its class with all four sides within `pixels`."""
+    """How far detections of one image (`Found`) agree with others: a partner is of the same class, all four sides within
+    `pixels`."""
     common = min(len(ours.scores), len(others.scores))
     if not common:
         same = len(ours.scores) == len(others.scores)

@@ -18,7 +18,7 @@ class Latency(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One timed run."""
+    """What one run of a benchmark took and found."""
 
     seconds: dict[str, float]  # by stage
     detections: float  # an image, on average

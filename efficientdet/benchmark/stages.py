@@ -116,5 +116,5 @@ def candidates_above_threshold(class_logits: np.ndarray, suppression: Suppressio
 
 
 def _fetched(found: Detections) -> Detections:
-    """As arrays on the host."""
+    """Detections as arrays on the host."""
     return found._replace(**{name: np.asarray(values) for name, values in found._asdict().items() if values is not None})

@@ -63,7 +63,7 @@ def trace(folder: str) -> AbstractContextManager:
 
 
 def device_name() -> str:
-    """Such as `NVIDIA H200`, or the processor with the number of cores that this process may use."""
+    """The accelerator's name, such as `NVIDIA H200`; without one the processor's, see `processor_name`."""
     if _is_jax():
         import jax
 
@@ -137,7 +137,7 @@ def cgroup_limits(membership: Path, mount: Path) -> Iterator[int]:
 
 
 def _total_cuda_memory(ordinal: int) -> int | None:
-    """By CUDA's driver, as TensorFlow tells only what is free; asks without taking any of it."""
+    """Bytes of a GPU as CUDA's driver has them: TensorFlow tells only what is free. Asks without taking any of it."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -149,7 +149,7 @@ def _total_cuda_memory(ordinal: int) -> int | None:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that speed depends on, those installed."""
+    """The versions of Python and of the packages that speed depends on, by name, without those not installed."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -177,7 +177,7 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
 
 
 def processor_name() -> str:
-    """Such as `AMD EPYC 7B13, 2 cores`: those that this process may use."""
+    """The processor's name with the number of cores that this process may use, such as `AMD EPYC 7B13, 2 cores`."""
     name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
