@@ -86,6 +86,19 @@ def test_one_image_is_a_list_of_one_and_low_scores_are_left_out(stored):
     assert len(best.names) == 5
 
 
+def test_a_checkpoint_that_names_no_classes_is_told_them(stored):
+    folder, images = stored
+    arrays = {name: np.asarray(variable) for name, variable in named_variables(miniature_detector(2).network).items()}
+    write_arrays(str(folder / "nameless" / "ckpt"), arrays, Description(
+        model_name="efficientdet-d0", hparams={"image_size": 64}, categories=[], weights="raw"))
+    (folder / "nameless" / "ckpt.json").unlink()
+    with pytest.raises(efficientdet.InputError, match="does not name its classes"):
+        efficientdet.load_detector(folder / "nameless", hparams={"image_size": 64})
+    detector = efficientdet.load_detector(folder / "nameless", class_names=["cat", "dog"], hparams={"image_size": 64})
+    [found] = detector.predict(images[0], min_score=0)
+    assert {*zip(found.category_ids.tolist(), found.names, strict=True)} == {(1, "cat"), (2, "dog")}
+
+
 @pytest.mark.parametrize(("image", "message"), [
     ("nosuch.jpg", "nosuch.jpg: there is no such file"),
     (np.zeros((4, 5, 3)), r"image 0 is float64 \[4, 5, 3\]; wanted uint8 \[height, width, 3\]"),
