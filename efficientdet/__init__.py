@@ -1,0 +1,49 @@
+"""Object detectors of several families: train, evaluate, detect, export.
+
+    from efficientdet import load_detector
+    [found] = load_detector("checkpoints/efficientdet-d0").predict("photo.jpg")
+    print(found.boxes, found.scores, found.names)
+
+Importing this package imports nothing heavy: TensorFlow and Keras come with the first call of `load_detector`.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from efficientdet.inference.detector import ImageDetections, LoadedDetector
+    from efficientdet.inference.loading import load_detector
+    from object_detection.errors import InputError
+
+    __version__: str
+
+__all__ = ["ImageDetections", "InputError", "LoadedDetector", "__version__", "load_detector"]
+
+_DISTRIBUTION = "efficientdet-tf2"
+
+
+def __getattr__(name: str):
+    """The public names, each imported when it is first asked for (PEP 562)."""
+    if name == "__version__":
+        from importlib import metadata
+
+        try:
+            return metadata.version(_DISTRIBUTION)
+        except metadata.PackageNotFoundError:
+            return "0+unknown"  # a copy of the files that was never installed
+    if name == "load_detector":
+        from efficientdet.inference import loading
+
+        return loading.load_detector
+    if name == "InputError":
+        from object_detection import errors
+
+        return errors.InputError
+    if name in __all__:
+        from efficientdet.inference import detector
+
+        return getattr(detector, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,9 +8,10 @@ import keras
 from keras import ops
 
 from model.batch_norm import BatchNormalization, scale_and_shift
+from model.depthwise_conv import DepthwiseConv2D
 from object_detection.structures import Tensor
 
-_CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D, keras.layers.SeparableConv2D)
+_CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D, keras.layers.SeparableConv2D, DepthwiseConv2D)
 
 
 def folded(network: keras.Model) -> Callable[[Tensor], Any]:
@@ -32,7 +33,7 @@ def folded(network: keras.Model) -> Callable[[Tensor], Any]:
 
 
 class _Convolution:
-    """One that waits for the batch norm behind it: a head's has another one at each level."""
+    """A convolution's inputs [B, H, W, C], until the batch norm behind it is known: a head's has another at each level."""
 
     def __init__(self, layer: keras.layers.Layer, inputs: Tensor):
         self.layer, self.inputs = layer, inputs
@@ -46,7 +47,8 @@ class _Convolution:
         if isinstance(layer, keras.layers.SeparableConv2D):
             outputs = ops.separable_conv(self.inputs, layer.depthwise_kernel, layer.pointwise_kernel * scale, **options)
         elif isinstance(layer, keras.layers.DepthwiseConv2D):
-            outputs = ops.depthwise_conv(self.inputs, layer.kernel * ops.reshape(scale, (-1, 1)), **options)  # [k, k, C, 1]
+            scale = ops.reshape(scale, layer.kernel.shape[2:])  # of [k, k, C, m], m outputs of a channel side by side
+            outputs = ops.depthwise_conv(self.inputs, layer.kernel * scale, **options)
         else:
             outputs = ops.conv(self.inputs, layer.kernel * scale, **options)
         return ops.add(outputs, ops.reshape(shift, (1, 1, 1, -1)))  # in this form a bias to TensorFlow, which fuses it
@@ -70,8 +72,9 @@ def _convolutions_before_norms(network: keras.Model) -> set[int]:
 
 
 def _foldable(layer) -> bool:
-    return (isinstance(layer, _CONVOLUTIONS) and layer.activation is keras.activations.linear
-            and layer.compute_dtype == "float32")
+    """A convolution in float32 and nothing more; a subclass that computes otherwise is another layer."""
+    return (any(isinstance(layer, kind) and type(layer).call is kind.call for kind in _CONVOLUTIONS)
+            and layer.activation is keras.activations.linear and layer.compute_dtype == "float32")
 
 
 def _nodes(network: keras.Model) -> list:

@@ -31,7 +31,8 @@ KNOWN_IN = {
             "efficientdet.machine.device"},
     "horovod": {"efficientdet.machine.distributed"},
     "pycocotools": {"object_detection.coco_masks", "dataset.*"},  # in dataset/ for the masks of records
-    "PIL": {"object_detection.drawing", "dataset.*", "efficientdet.inference.annotate", "efficientdet.inference.image_files"},
+    "PIL": {"object_detection.drawing", "dataset.*", "efficientdet.inference.annotate", "efficientdet.inference.detector",
+            "efficientdet.inference.image_files"},
     "absl": {"dataset.*", "efficientdet.configuration.flags", *ENTRY_POINTS},
     "tensorboard": {"efficientdet.observing.event_file"},
 }
@@ -56,6 +57,7 @@ TENSOR_NAMES = {"boxes", "anchors", "scores", "classes", "images", "targets", "o
                 "deltas", "masks", "labels", "features"}
 MOST_LINES = 60
 FINDS_FAMILIES = "efficientdet.families.registry"  # what is in a folder, and what other packages offer, only running tells
+DOOR = "efficientdet"  # what its __init__ offers to Python users comes from below, and is imported when it is asked for
 IMPORTING_CALLS = {"import_module", "__import__", "find_loader", "exec_module"}
 UNKNOWN = "?"
 
@@ -154,6 +156,7 @@ def breaks_of_package_places(root: Path) -> list[str]:
 def breaks_by_circles(root: Path) -> list[str]:
     """Modules that can be reached from themselves, imports inside functions included."""
     below = _graph(root, top_level_only=False)
+    below[DOOR] = set()
     return [f"{name} imports itself by way of {' '.join(sorted(reached))}" for name in below
             if name in (reached := _reached(below, below[name]))]
 

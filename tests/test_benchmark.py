@@ -9,24 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from miniature import miniature_detector
+from other_family import OtherFamily
 
 from dataset.class_names import ClassNames
 from efficientdet.benchmark import measurements as module
 from efficientdet.benchmark.inspection import ModelConfig
-from efficientdet.benchmark.measurements import (
-    BenchmarkConfig,
+from efficientdet.benchmark.latency import Latency, Run, figures, latency_of, timed_runs
+from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
+from efficientdet.benchmark.report import log_values
+from efficientdet.benchmark.stages import (
     Images,
-    Latency,
-    Run,
-    benchmark,
     candidates_above_threshold,
     detector_programs,
-    figures,
-    latency_of,
-    log_values,
     measure_detector,
     preprocess,
-    timed_runs,
 )
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.restore import Restored
@@ -110,10 +106,22 @@ def test_the_two_parts_give_what_the_whole_gives():
     programs = detector_programs(detector, use_xla=False)
     batch = Images(None, size=(64, 64), batch_size=2).batch()
     whole = programs.predict(*batch)
-    parts = programs.post_processing(*programs.network(*batch[:2]))
+    parts = programs.post_processing(programs.network(*batch[:2]), batch[1])
     np.testing.assert_allclose(np.asarray(parts.scores), np.asarray(whole.scores), rtol=1e-5)
     np.testing.assert_array_equal(np.asarray(parts.classes), np.asarray(whole.classes))
     np.testing.assert_allclose(np.clip(np.asarray(parts.boxes), 0, 64), np.asarray(whole.boxes), atol=1e-3)
+
+
+@pytest.mark.parametrize("runtime", ["keras", "onnxruntime"])
+def test_a_detector_of_another_family_has_the_same_parts(runtime):
+    programs = detector_programs(OtherFamily(), use_xla=False, runtime=runtime)
+    batch = Images(None, size=(16, 24), batch_size=3).batch()
+    whole = programs.predict(*batch)
+    parts = programs.post_processing(programs.network(*batch[:2]), batch[1])
+    np.testing.assert_allclose(np.asarray(parts.scores), np.asarray(whole.scores), rtol=1e-5)
+    run = measure_detector(programs, Images(None, size=(16, 24), batch_size=3), preprocessing=None)
+    assert list(run.seconds) == ["network", "post_processing", "end_to_end"]
+    assert 0 < run.detections <= 5
 
 
 def test_random_weights_give_suppression_work():
@@ -128,10 +136,9 @@ def test_random_weights_give_suppression_work():
 
 @pytest.mark.parametrize(("threshold", "wanted"), [(0.0, 4), (0.4, 3), (0.5, 2), (1.0, 0)])
 def test_candidates_above_threshold_by_hand(threshold, wanted):
-    detector = miniature_detector()
-    detector.config = replace(detector.config, suppression=SuppressionConfig(score_threshold=threshold, candidates=4))
     logits = np.array([[-9.0, -8.0], [0.0, 1.0], [3.0, -0.5]])  # 0.5 at 0, 0.38 at -0.5
-    assert candidates_above_threshold(detector, logits) == wanted
+    suppression = SuppressionConfig(score_threshold=threshold, candidates=4)
+    assert candidates_above_threshold(logits, suppression) == wanted
 
 
 def test_report_log_and_trace(miniature, tmp_path, capsys):
@@ -184,13 +191,14 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-import efficientdet.benchmark.inspection, efficientdet.observing.journal
-from efficientdet.benchmark import measurements
+import efficientdet.benchmark.measurements, efficientdet.benchmark.inspection, efficientdet.observing.journal
+from efficientdet.benchmark import stages
 from miniature import miniature_detector
 detector = miniature_detector()
-programs = measurements.detector_programs(detector, use_xla=False)
-images = measurements.Images(None, size=(64, 64), batch_size=2)
-run = measurements.measure_detector(programs, images, preprocessing=None)
+images = stages.Images(None, size=(64, 64), batch_size=2)
+for use_xla in (True, False):  # in one program, and read on the host
+    programs = stages.detector_programs(detector, use_xla=use_xla)
+    run = stages.measure_detector(programs, images, preprocessing=None)
 print(sorted(run.seconds), run.detections)
 """
 

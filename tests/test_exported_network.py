@@ -14,7 +14,7 @@ from efficientdet.export.quantisation import quantised
 from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.exported_network import ExportedNetwork
-from efficientdet.inference.predict import build_predict, exported_network, predict_on_host
+from efficientdet.inference.predict import build_predict, by_anchor, exported_network, predict_on_host
 from object_detection.errors import InputError
 from object_detection.host_suppression import NetworkOutputs, detections_on_host, stacked
 from object_detection.suppression import SuppressionConfig, detections_from_outputs
@@ -23,7 +23,7 @@ RUNTIMES = ("onnxruntime", "openvino")
 
 
 def copied(outputs):
-    return NetworkOutputs(*map(np.copy, outputs))
+    return by_anchor(tuple(map(np.copy, outputs)))
 
 
 def found_on_host(logits, deltas, anchors, config):

@@ -43,6 +43,8 @@ def without_norms(monkeypatch):
     lambda: layers.Conv2D(5, 3, strides=2, padding="same", use_bias=False),
     lambda: layers.DepthwiseConv2D(5, strides=2, padding="same"),
     lambda: layers.DepthwiseConv2D(3, padding="valid", use_bias=False),
+    lambda: layers.DepthwiseConv2D(3, depth_multiplier=2),
+    lambda: layers.Conv2D(6, 3, groups=3, padding="same"),
     lambda: layers.SeparableConv2D(4, 3, padding="same"),
     lambda: layers.SeparableConv2D(4, 3, dilation_rate=2, use_bias=False)])
 def test_each_kind_of_convolution(monkeypatch, convolution):
@@ -62,11 +64,18 @@ def test_a_convolution_shared_by_two_norms(monkeypatch):
         np.testing.assert_allclose(found, output, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("elsewhere", ["another layer", "an output", "activation", "no convolution", "mixed_float16"])
+class Doubled(layers.Conv2D):
+    def call(self, inputs):
+        return 2.0 * super().call(inputs)
+
+
+@pytest.mark.parametrize("elsewhere", ["another layer", "an output", "activation", "no convolution", "mixed_float16",
+                                       "a subclass"])
 def test_what_cannot_be_folded_stays(elsewhere):
     image = keras.Input(IMAGES.shape[1:])
     policy = elsewhere if elsewhere == "mixed_float16" else None
-    convolved = layers.Conv2D(4, 3, padding="same", activation="relu" if elsewhere == "activation" else None, dtype=policy)(
+    kind = Doubled if elsewhere == "a subclass" else layers.Conv2D
+    convolved = kind(4, 3, padding="same", activation="relu" if elsewhere == "activation" else None, dtype=policy)(
         image)
     features = layers.Activation("tanh")(convolved) if elsewhere == "no convolution" else convolved
     outputs = [BatchNormalization(dtype=policy)(features)]

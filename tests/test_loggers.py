@@ -69,8 +69,10 @@ def test_wandb_keeps_what_is_logged_again_after_a_rollback(tmp_path, wandb):
 
 def test_wandb_draws_over_our_steps(tmp_path, monkeypatch, wandb):
     run = Mock()
-    monkeypatch.setattr(wandb, "init", lambda **_: run)
-    [logger] = open_loggers(["wandb"], tmp_path, settings={})
+    init = Mock(return_value=run)
+    monkeypatch.setattr(wandb, "init", init)
+    [logger] = open_loggers(["wandb"], tmp_path, settings={}, project="retina")
+    assert init.call_args.kwargs["project"] == "retina"
     logger.scalars(20, {"train/loss": 2.0})
     assert run.mock_calls == [call.define_metric("step"), call.define_metric("*", step_metric="step"),
                               call.log({"step": 20, "train/loss": 2.0})]
@@ -86,7 +88,8 @@ def test_wandb_refuses(tmp_path, monkeypatch, wandb):
 
 
 def test_mlflow_in_a_folder(tmp_path, mlflow):
-    use(open_loggers(["mlflow"], tmp_path / "run", settings={"lr": 0.1}))
+    use(open_loggers(["mlflow"], tmp_path / "run", settings={"lr": 0.1}, project="retina"))
+    assert mlflow.get_experiment_by_name("retina")
     [run] = mlflow.search_runs(search_all_experiments=True, output_format="list")
     assert run.data.metrics["train/loss"] == 0.5
     assert run.data.params["lr"] == "0.1"
@@ -118,7 +121,7 @@ def test_unknown_and_missing(tmp_path, monkeypatch):
 
 
 def test_the_extra_is_the_loggers_though_another_package_is_missing(tmp_path, monkeypatch):
-    def lacks(folder, settings):
+    def lacks(*_):
         raise ModuleNotFoundError("No module named 'sentry'", name="sentry")
 
     monkeypatch.setattr("efficientdet.observing.loggers.WeightsAndBiases", lacks)

@@ -91,6 +91,15 @@ def test_the_checker_sees_an_epoch_outside_the_run(lines):
     assert not complies(lines)
 
 
+def test_the_name_of_the_benchmark_is_the_callers(tmp_path):
+    pytest.importorskip("mlperf_logging")
+    log = MlperfLog(str(tmp_path / "log"))
+    log.starts(platform="1 x cpu", benchmark="retinanet")
+    log.run_stops(success=True)
+    events = [json.loads(line.split(":::MLLOG ")[1]) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [event["value"] for event in events if event["key"] == "submission_benchmark"] == ["retinanet"]
+
+
 def test_a_path_that_cannot_be_written(tmp_path):
     pytest.importorskip("mlperf_logging")
     with pytest.raises(InputError, match="nowhere/log: cannot be written"):

@@ -50,6 +50,13 @@ def test_everything_is_on_the_page_and_escaped(tmp_path):
     assert text.count("data:image/jpeg;base64,") == 1
 
 
+def test_every_loss_of_a_family_is_in_the_chart_the_sum_first():
+    points = [(1, 1.0), (2, 0.5)]
+    tags = ("train/rpn_loss", "train/mask_loss", "train/loss", "train/det_loss", "train/loss_scale")
+    words = Balanced(page(RunSummary(title="t", curves=dict.fromkeys(tags, points)))).text
+    assert [word.split()[-1] for word in words if word.endswith(("loss", "loss_scale"))] == ["loss", "rpn_loss", "mask_loss"]
+
+
 def test_positions_by_hand():
     # The drawing area is x 46 .. 412, y 178 (0) .. 10 (3).
     points = re.search(r'points="([^"]*)"', chart([[(0, 3.0), (5, 0.0), (10, 1.5)]]))[1]

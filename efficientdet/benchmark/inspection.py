@@ -14,8 +14,10 @@ from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.restore import Restored, restore_detector
 from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.registry import build_detector, hyperparameters_of
+from efficientdet.inference.predict import copied, input_size
 from efficientdet.machine.device import backend_name
 from efficientdet.machine.runtime import Runtime, start_runtime
+from model.dense_detector import DenseDetector
 from model.detector import named_variables
 from object_detection.errors import InputError
 
@@ -78,20 +80,21 @@ def summary(restored: Restored) -> dict[str, str]:
     network = restored.detector.network
     trainable = sum(math.prod(variable.shape) for variable in network.trainable_variables)
     total = sum(math.prod(variable.shape) for variable in named_variables(network).values())
-    height, width = restored.hparams.input_size
+    height, width = input_size(restored.detector)
+    anchors = {"anchors": f"{len(restored.detector.anchors):,}"} if isinstance(restored.detector, DenseDetector) else {}
     return {
         "model": restored.hparams.name,
         "input": f"{height} x {width} pixels (height x width)",
         "classes": str(len(restored.class_names)),
         "parameters": f"{total:,}",
         "trainable parameters": f"{trainable:,}",
-        "anchors": f"{len(restored.detector.anchors):,}",
+        **anchors,
         "GFLOPs": f"{2 * multiply_adds(network) / 1e9:.3g} an image, a multiplication and an addition counted as two",
     }
 
 
 def multiply_adds(network: keras.Model) -> int:
-    """Of one image, in convolutions and matrix products: all that counts.
+    """How many multiplications with an addition a network does for one image, in convolutions and matrix products.
 
     A layer counts once for each place where the network uses it, as the heads are used at every level.
     """
@@ -122,7 +125,7 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     from efficientdet.inference.image_files import read_image
 
     restored, runtime = open_model(config)
-    height, width = restored.hparams.input_size
+    height, width = input_size(restored.detector)
     noise = np.random.default_rng(0).integers(0, 256, (height * 3 // 4, width * 5 // 4, 3), np.uint8)
     image = read_image(input_image) if input_image else noise
     export_saved_model(restored.detector, folder, description=restored.description)
@@ -153,13 +156,14 @@ def export_network(config: ModelConfig, path: str) -> None:
     detector = restored.detector
     export_onnx(detector, path, description=restored.description)
     print(f"wrote {path}")
-    size = detector.config.image_size
-    images = np.random.default_rng(0).integers(0, 256, (1, *size, 3), np.uint8)
-    sizes = np.int32([[size[0], size[1] * 3 // 4]])
-    [found] = ExportedNetwork(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, lambda outputs: outputs)
-    wanted = [np.asarray(output)[0] for output in detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))]
+    height, width = input_size(detector)
+    images = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)
+    sizes = np.int32([[height, width * 3 // 4]])
+    [found] = ExportedNetwork(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, copied)
+    outputs = keras.tree.flatten(detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes))))
+    wanted = [np.asarray(output)[0] for output in outputs]  # a dense detector's file has one more, the best logits
     difference = max(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max())
-                     for ours, theirs in zip(found[:2], wanted, strict=True))
+                     for ours, theirs in zip(found[: len(wanted)], wanted, strict=True))
     print(f"read back: outputs agree within {difference:.2g} of the largest")
     if not difference < _LARGEST_NETWORK_DIFFERENCE:
         raise RuntimeError(f"{path}: the file's network does not find what the detector in memory finds")

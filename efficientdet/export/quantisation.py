@@ -34,6 +34,7 @@ def quantised(model: onnx.ModelProto, images: Sequence[str], *, image_size: tupl
 
 
 def _inputs(paths: Sequence[str], image_size: tuple[int, int]) -> Iterator[Mapping[str, np.ndarray]]:
+    """The file's inputs for up to a hundred of the images, evenly spread, each as a batch of one."""
     step = -(-len(paths) // _MOST_IMAGES)
     for path in paths[::step]:
         image, size, _ = (np.asarray(part)[None] for part in Letterbox(image_size)(read_image(path)))
@@ -52,7 +53,7 @@ def _reader(inputs: Iterator[Mapping[str, np.ndarray]]):
 
 @contextlib.contextmanager
 def _without_advice() -> Iterator[None]:
-    """It logs, as a warning, that a float model should be optimised first; ours is folded already."""
+    """A block without warnings in the log: the quantiser advises to optimise the float model first, and ours is folded."""
     logging.disable(logging.WARNING)
     try:
         yield

@@ -9,15 +9,15 @@ import tensorflow as tf
 from dataset.class_names import ClassNames
 from dataset.input.resize import Letterbox
 from efficientdet.checkpoints.checkpoint import Description
-from efficientdet.inference.predict import detections_in_original
-from model.dense_detector import DenseDetector
+from efficientdet.inference.predict import detections_in_original, input_size
+from model.detector import Detector
 from object_detection.errors import InputError
 
 DESCRIPTION_FILE = "description.json"
 SIGNATURE = "serving_default"
 
 
-def export_saved_model(detector: DenseDetector, folder: str, *, description: Description) -> None:
+def export_saved_model(detector: Detector, folder: str, *, description: Description) -> None:
     """Write a SavedModel: `images` uint8 [B, h, w, 3] of any size in; out a dictionary of
 
     `boxes` [B, D, 4] float32 yxyx in pixels of those images, `scores` [B, D] float32, `classes` [B, D] int64 (the data
@@ -27,7 +27,7 @@ def export_saved_model(detector: DenseDetector, folder: str, *, description: Des
     class_names = ClassNames.from_categories(description.categories)
     module = tf.Module()
     module.network = detector.network
-    size = detector.config.image_size
+    size = input_size(detector)
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")])
     def detect(images):

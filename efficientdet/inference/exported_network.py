@@ -9,12 +9,12 @@ from typing import TypeVar
 import numpy as np
 
 from efficientdet.machine.signal_stack import kept_signal_stack
-from object_detection.host_suppression import NetworkOutputs
 
-_OUTPUTS = NetworkOutputs._fields
 _MOST_STREAMS = 8  # each has activations of its own: some 200 MB for D0 at 512
+_DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
 
-Run = Callable[[np.ndarray, np.ndarray], NetworkOutputs]  # of one image; overwritten by the next call
+Outputs = tuple[np.ndarray, ...]  # those of the file for one image, in its order and without B
+Run = Callable[[np.ndarray, np.ndarray], Outputs]  # images [1, H, W, 3] and sizes [1, 2]; the next call may overwrite them
 Result = TypeVar("Result")
 
 
@@ -27,14 +27,18 @@ class ExportedNetwork:
     """
 
     def __init__(self, model: bytes, *, runtime: str, cores: int | None = None):
+        """runtime: "onnxruntime" or "openvino"; cores: how many to use, all that this process may by default."""
         self._open = {"onnxruntime": _onnxruntime, "openvino": _openvino}[runtime]
         self._model = model
         self._cores = cores or len(os.sched_getaffinity(0))
         self._whole: Run | None = None
         self._streams: queue.SimpleQueue[Run] | None = None
 
-    def __call__(self, images: np.ndarray, sizes: np.ndarray, read: Callable[[NetworkOutputs], Result]) -> list[Result]:
-        """`read` of the outputs of each image, [B, H, W, 3] uint8 and [B, 2] int32; in a thread, while they are there."""
+    def __call__(self, images: np.ndarray, sizes: np.ndarray, read: Callable[[Outputs], Result]) -> list[Result]:
+        """What `read` makes of the outputs of each image; images [B, H, W, 3] uint8, sizes [B, 2] int32.
+
+        It is called in a thread, and must copy what it wants to keep: the outputs are overwritten by those of another image.
+        """
         if len(images) == 1 or self._cores == 1:
             if self._whole is None:
                 [self._whole] = self._open(self._model, 1, self._cores)
@@ -66,28 +70,34 @@ def _onnxruntime(model: bytes, streams: int, threads: int) -> list[Run]:
     options.add_free_dimension_override_by_name("B", 1)  # of known shapes it fuses sums with convolutions
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
-    def stream() -> Run:
-        binding = session.io_binding()
-        buffers = {output.name: np.empty((1, *output.shape[1:]), np.float32) for output in session.get_outputs()}
-        for name, buffer in buffers.items():  # made once: new ones of this size cost a page fault for each 4 KB
-            binding.bind_output(name, "cpu", 0, np.float32, buffer.shape, buffer.ctypes.data)
-        outputs = _by_anchor(NetworkOutputs(*(buffers[name][0] for name in _OUTPUTS)))
-
-        def run(images, sizes) -> NetworkOutputs:
-            inputs = {"images": np.ascontiguousarray(images), "sizes": np.ascontiguousarray(sizes)}
-            for name, array in inputs.items():  # the binding keeps the address and not the array
-                binding.bind_cpu_input(name, array)
-            session.run_with_iobinding(binding)
-            return outputs
-
-        return run
-
-    return [stream() for _ in range(streams)]
+    if any(isinstance(side, str) for output in session.get_outputs() for side in output.shape[1:]):
+        return [_with_new_outputs(session) for _ in range(streams)]  # their sizes differ from image to image
+    return [_with_bound_outputs(session) for _ in range(streams)]
 
 
-def _by_anchor(outputs: NetworkOutputs) -> NetworkOutputs:
-    """Class logits [A, K] also where a file has the anchors of a cell side by side."""
-    return outputs._replace(class_logits=outputs.class_logits.reshape(len(outputs.best_logits), -1))
+def _with_new_outputs(session) -> Run:
+    def run(images, sizes) -> Outputs:
+        return tuple(output[0] for output in session.run(None, {"images": images, "sizes": sizes}))
+
+    return run
+
+
+def _with_bound_outputs(session) -> Run:
+    """Outputs in memory that is taken once: new of this size costs a page fault for each 4 KB."""
+    binding = session.io_binding()
+    buffers = {output.name: np.empty((1, *output.shape[1:]), _DTYPES[output.type]) for output in session.get_outputs()}
+    for name, buffer in buffers.items():
+        binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
+    outputs = tuple(buffer[0] for buffer in buffers.values())
+
+    def run(images, sizes) -> Outputs:
+        inputs = {"images": np.ascontiguousarray(images), "sizes": np.ascontiguousarray(sizes)}
+        for name, array in inputs.items():  # the binding keeps the address and not the array
+            binding.bind_cpu_input(name, array)
+        session.run_with_iobinding(binding)
+        return outputs
+
+    return run
 
 
 @kept_signal_stack()
@@ -105,9 +115,9 @@ def _openvino(model: bytes, streams: int, threads: int) -> list[Run]:
     def stream() -> Run:
         request = compiled.create_infer_request()
 
-        def run(images, sizes) -> NetworkOutputs:
+        def run(images, sizes) -> Outputs:
             outputs = request.infer({"images": images, "sizes": sizes}, share_inputs=True, share_outputs=True)
-            return _by_anchor(NetworkOutputs(*(outputs[name][0] for name in _OUTPUTS)))
+            return tuple(outputs[port][0] for port in compiled.outputs)
 
         return run
 

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
-from efficientdet.inference.exported_network import ExportedNetwork
+from efficientdet.inference.exported_network import ExportedNetwork, Outputs
 from efficientdet.machine import device
 from efficientdet.machine.runtime import accelerator_count
 from model.dense_detector import DenseDetector
@@ -17,7 +18,7 @@ from object_detection.structures import Detections, Tensor
 
 Predict = Callable[[Tensor, Tensor, Tensor], Detections]
 # Of images [B, H, W, 3] uint8 and sizes [B, 2] int32 what a function makes of the outputs of each image.
-Network = Callable[[np.ndarray, np.ndarray, Callable[[NetworkOutputs], Any]], list]
+Network = Callable[[np.ndarray, np.ndarray, Callable[[Outputs], Any]], list]
 
 
 def build_predict(
@@ -35,26 +36,59 @@ def build_predict(
                            detector.network, use_xla=compiled)
 
 
+def input_size(detector: Detector) -> tuple[int, int]:
+    """Height and width of what the network sees."""
+    height, width = detector.network.input_shape[1:3]
+    return height, width
+
+
+def detections_of(detector: Detector, outputs, sizes: Tensor) -> Detections:
+    """What `detector.outputs` of images with these sizes [B, 2] stands for, in pixels of the network input."""
+    return detector.detections(outputs, sizes)
+
+
 def detections_in_original(detector: Detector, images: Tensor, sizes: Tensor, scales: Tensor) -> Detections:
     """Detect, clip to the part that is image, scale to the original."""
-    detections = detector.detections(detector.outputs(images, sizes), sizes)
-    boxes = clip_boxes(detections.boxes, sizes)
-    return detections._replace(boxes=boxes * ops.concatenate([scales, scales], axis=-1)[:, None])
+    found = detections_of(detector, detector.outputs(images, sizes), sizes)
+    boxes = clip_boxes(found.boxes, sizes)
+    return found._replace(boxes=boxes * ops.concatenate([scales, scales], axis=-1)[:, None])
+
+
+def host_reader(detector: Detector) -> Callable[[Outputs], Detections] | None:
+    """What reads the outputs of one image in NumPy, of a file or of `_network_of_backend`; Detections without B.
+
+    None for a detector that only a backend can read.
+    """
+    if not isinstance(detector, DenseDetector):
+        return None
+
+    def read(outputs: Outputs) -> Detections:
+        return detections_on_host(by_anchor(outputs), detector.anchors, config=detector.config.suppression)
+
+    return read
+
+
+def by_anchor(outputs: Outputs) -> NetworkOutputs:
+    """A dense detector's outputs of one image: class logits [A, K] also where a file has a cell's anchors side by side."""
+    logits, deltas, best_logits = outputs
+    return NetworkOutputs(logits.reshape(len(best_logits), -1), deltas, best_logits)
 
 
 def network_read_on_host(
-    detector: DenseDetector, *, compiled: bool, runtime: str = "keras", int8_images: Sequence[str] = ()
+    detector: Detector, *, compiled: bool, runtime: str = "keras", int8_images: Sequence[str] = ()
 ) -> Network | None:
-    """The detector's network where candidates and suppression are NumPy's; None where one compiled program does it all.
+    """The detector's network where it runs by itself and NumPy reads its outputs; None where one compiled program does it all.
 
-    NumPy's take a fifth of the time of a backend's on a CPU, which picks one box at a time as an accelerator does.
+    NumPy's candidates and suppression take a fifth of the time of a backend's on a CPU, which picks one box at a time as an
+    accelerator does.
     """
     if runtime != "keras":
         return exported_network(detector, runtime=runtime, int8_images=int8_images)
-    return None if compiled or accelerator_count() else _network_of_backend(detector)
+    in_one_program = compiled or accelerator_count() or host_reader(detector) is None
+    return None if in_one_program else _network_of_backend(detector)
 
 
-def exported_network(detector: DenseDetector, *, runtime: str, int8_images: Sequence[str] = ()) -> ExportedNetwork:
+def exported_network(detector: Detector, *, runtime: str, int8_images: Sequence[str] = ()) -> ExportedNetwork:
     """The detector's network as it is now, in another runtime; with files to take ranges from, in 8 bits."""
     from efficientdet.export.onnx_file import onnx_model
 
@@ -62,7 +96,7 @@ def exported_network(detector: DenseDetector, *, runtime: str, int8_images: Sequ
     if int8_images:
         from efficientdet.export.quantisation import quantised
 
-        model = quantised(model, int8_images, image_size=detector.config.image_size)
+        model = quantised(model, int8_images, image_size=input_size(detector))
     return ExportedNetwork(model.SerializeToString(), runtime=runtime)
 
 
@@ -72,17 +106,48 @@ def _network_of_backend(detector: DenseDetector) -> Network:
         return NetworkOutputs(class_logits, box_deltas, ops.max(class_logits, axis=-1))
 
     run = device.compiled(outputs, detector.network, use_xla=False)
-    return lambda images, sizes, read: [
-        read(NetworkOutputs(*image)) for image in zip(*map(np.asarray, run(images, sizes)), strict=True)]
+    return lambda images, sizes, read: [read(image) for image in zip(*map(np.asarray, run(images, sizes)), strict=True)]
 
 
-def predict_on_host(detector: DenseDetector, network: Network) -> Predict:
-    """`build_predict` around a network whose outputs are read in NumPy."""
+def predict_on_host(detector: Detector, network: Network) -> Predict:
+    """`build_predict` around a network that runs by itself."""
+    detect = detect_on_host(detector, network)
+
     def predict(images, sizes, scales):
         images, sizes, scales = np.asarray(images), np.asarray(sizes, np.int32), np.asarray(scales)
-        found = stacked(network(images, sizes, lambda outputs: detections_on_host(
-            outputs, detector.anchors, config=detector.config.suppression)))
+        found = detect(images, sizes)
         limits = np.tile(sizes.astype(np.float32), 2)[:, None]
         return found._replace(boxes=np.clip(found.boxes, 0, limits) * np.tile(scales, 2)[:, None])
 
     return predict
+
+
+def detect_on_host(detector: Detector, network: Network) -> Callable[[np.ndarray, np.ndarray], Detections]:
+    """Images [B, H, W, 3] uint8 and sizes [B, 2] int32 -> Detections of arrays, in pixels of the network input."""
+    read = host_reader(detector)
+    if read is not None:  # at once, while the network sees the next image
+        return lambda images, sizes: stacked(network(images, sizes, read))
+    detect = detect_in_outputs(detector)
+    return lambda images, sizes: detect(network(images, sizes, copied), sizes)
+
+
+def detect_in_outputs(detector: Detector) -> Callable[[Sequence[Outputs], np.ndarray], Detections]:
+    """The outputs of B images and their sizes [B, 2] -> Detections of arrays, in pixels of the network input."""
+    read = host_reader(detector)
+    if read is not None:
+        return lambda images, sizes: stacked(list(map(read, images)))
+    nothing = np.zeros((1, *input_size(detector), 3), np.uint8), np.int32([input_size(detector)])
+    structure = detector.outputs(*map(ops.convert_to_tensor, nothing))  # a nest in the order of the network's outputs
+
+    def detect(images, sizes):
+        flat = [ops.convert_to_tensor(np.stack(values)) for values in zip(*images, strict=True)]
+        outputs = keras.tree.pack_sequence_as(structure, flat)
+        found = detections_of(detector, outputs, ops.convert_to_tensor(sizes))
+        return found._replace(**{name: np.asarray(values) for name, values in found._asdict().items() if values is not None})
+
+    return detect
+
+
+def copied(outputs: Outputs) -> Outputs:
+    """Outputs of one image that those of the next do not overwrite."""
+    return tuple(map(np.copy, outputs))

@@ -8,14 +8,18 @@ import os
 import platform
 import resource
 import sys
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
+from typing import TypeVar
 
 import keras
 import numpy as np
 from keras import ops
+
+Batch = TypeVar("Batch")
 
 _PACKAGES = ("tensorflow", "keras", "jax", "jaxlib", "numpy", "onnxruntime", "openvino")
 
@@ -37,6 +41,37 @@ def compiled(function: Callable, network: keras.Model, *, use_xla: bool) -> Call
 def to_device(*arrays: np.ndarray) -> list:
     """The arrays as tensors of the backend, there when this returns."""
     return wait([ops.convert_to_tensor(array) for array in arrays])
+
+
+def device_prefetch(batches: Iterable[Batch], depth: int = 2) -> Iterator[Batch]:
+    """The same batches (any nest of arrays) in the same order; under JAX copied to the device ahead of their turn.
+
+    depth: how many are on the device, the one that is handed out among them: with 2 the next one is copied during a step.
+    What a device would cut to 32 bits, such as numbers of images, stays on the host as NumPy arrays. An error of `batches` is
+    raised when the batches before it have been handed out. Under TensorFlow they pass as they are.
+    """
+    return _copied_ahead(iter(batches), depth) if _is_jax() else iter(batches)
+
+
+def _copied_ahead(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
+    import jax
+
+    def put(array):
+        array = np.asarray(array)
+        return array if array.dtype.itemsize > 4 else jax.device_put(array)  # which only begins the copy
+
+    waiting: deque[Batch] = deque()
+    end: Exception | None = None
+    while waiting or end is None:
+        while end is None and len(waiting) < depth:
+            try:
+                waiting.append(jax.tree.map(put, next(batches)))
+            except Exception as error:  # StopIteration among them
+                end = error
+        if waiting:
+            yield waiting.popleft()
+    if not isinstance(end, StopIteration):
+        raise end
 
 
 def wait(tensors):
@@ -63,7 +98,7 @@ def trace(folder: str) -> AbstractContextManager:
 
 
 def device_name() -> str:
-    """Such as `NVIDIA H200`, or the processor with the number of cores that this process may use."""
+    """The accelerator's name, such as `NVIDIA H200`; without one the processor's, see `processor_name`."""
     if _is_jax():
         import jax
 
@@ -137,7 +172,7 @@ def cgroup_limits(membership: Path, mount: Path) -> Iterator[int]:
 
 
 def _total_cuda_memory(ordinal: int) -> int | None:
-    """By CUDA's driver, as TensorFlow tells only what is free; asks without taking any of it."""
+    """Bytes of a GPU as CUDA's driver has them: TensorFlow tells only what is free. Asks without taking any of it."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -149,7 +184,7 @@ def _total_cuda_memory(ordinal: int) -> int | None:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that speed depends on, those installed."""
+    """The versions of Python and of the packages that speed depends on, by name, without those not installed."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -173,11 +208,11 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             return function(*arguments)
 
-    return lambda *arguments: run([variable.value for variable in variables], *map(jax.numpy.asarray, arguments))
+    return lambda *arguments: run([variable.value for variable in variables], *jax.tree.map(jax.numpy.asarray, arguments))
 
 
 def processor_name() -> str:
-    """Such as `AMD EPYC 7B13, 2 cores`: those that this process may use."""
+    """The processor's name with the number of cores that this process may use, such as `AMD EPYC 7B13, 2 cores`."""
     name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:

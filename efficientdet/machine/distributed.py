@@ -39,7 +39,7 @@ class World:
         return list(tensors)
 
     def broadcast(self, variables: Sequence) -> None:
-        """The first rank's values for the Keras variables of all."""
+        """Give the Keras variables of every rank the values that they have on the first."""
 
     def gather(self, value) -> list:
         """The picklable value of every rank, in their order, to every rank."""
@@ -59,7 +59,7 @@ class World:
 
 
 class _HorovodWorld(World):
-    """Several processes."""
+    """A process among several that Horovod connects."""
 
     def sum(self, tensors: Sequence, *, half: bool = False) -> list:
         import horovod.tensorflow as hvd

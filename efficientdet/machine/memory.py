@@ -52,7 +52,10 @@ def with_batch_sizes(config: TrainingConfig, runtime: Runtime, world: World) -> 
 
 
 def available_memory(*, on_device: bool, local_ranks: int) -> Memory | None:
-    """Of the accelerator, of which each rank has its own, or this rank's part of the host's; None where it does not say."""
+    """The memory of the accelerator, of which each rank has its own, or this rank's part of the host's.
+
+    None where the accelerator does not say.
+    """
     if not on_device:
         total = total_host_memory() / local_ranks
         return Memory(_SHARE_OF_HOST * total, total, "for this process on a CPU")
@@ -61,7 +64,7 @@ def available_memory(*, on_device: bool, local_ranks: int) -> Memory | None:
 
 
 def bytes_per_image(hparams: Hyperparameters, precision: str, *, share: float = _OF_TRAINING) -> float:
-    """Of memory, while a batch is worked on."""
+    """How much memory an image of a batch takes while the batch is worked on; `share` of what its layers put out."""
     height, width = hparams.input_size
     numbers = family_of(hparams.model_name).numbers_per_pixel(hparams)
     return share * numbers * height * width * _BYTES_PER_NUMBER[precision]
@@ -75,7 +78,7 @@ def fitting_batch(memory: Memory, image_bytes: float, *, most: int) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of TensorFlow, of JAX, or of the host."""
+    """Whether an error of TensorFlow, of JAX or of the host says that memory ran out."""
     if isinstance(error, MemoryError):
         return True
     resource_exhausted = 8  # google.rpc.Code of a tf.errors.OpError
@@ -84,7 +87,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory(config: TrainingConfig, runtime: Runtime, *, local_ranks: int) -> InputError:
-    """One line with the largest batch that should fit."""
+    """The error for a training that ran out of memory: one line with the largest batch that should fit."""
     height, width = config.hparams.input_size
     memory = available_memory(on_device=accelerator_count() > 0, local_ranks=local_ranks)
     usable = peak_device_memory() or (memory.usable if memory else 0)  # what it got is less than all, where others are there
@@ -99,7 +102,7 @@ def out_of_memory(config: TrainingConfig, runtime: Runtime, *, local_ranks: int)
 
 @contextlib.contextmanager
 def telling_out_of_memory(*, batch_size: int) -> Iterator[None]:
-    """One line in place of a traceback, for programs that only detect."""
+    """A block that raises InputError, one line, where memory runs out; for programs that only detect."""
     try:
         yield
     except Exception as error:

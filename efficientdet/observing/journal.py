@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from efficientdet.observing.loggers import open_loggers
+from efficientdet.observing.loggers import DEFAULT_PROJECT, open_loggers
 
 DEFAULT_FILE_NAME = "time_log.txt"
 TRAINING_UNITS = {
@@ -47,7 +47,7 @@ class Interval(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """Of a run, its beginning left out."""
+    """How fast a run was, its beginning left out."""
 
     images_per_second: float  # over all devices
     seconds_per_step: float
@@ -74,16 +74,17 @@ def average_speed(intervals: Sequence[Interval]) -> Speed | None:
 class Journal:
     """The log, the curves and the console lines of one run; use it as a context, or call `close`.
 
-    With `folder` None nothing is written anywhere: for every rank but the first. `loggers` are names of `loggers.LOGGERS`.
+    With `folder` None nothing is written anywhere: for every rank but the first. `loggers` are names of `loggers.LOGGERS`,
+    which are told the `settings` of the run and the `project` that it belongs to; `units` are those of logged values.
     """
 
     def __init__(self, folder: str | Path | None, *, file_name: str = DEFAULT_FILE_NAME,
-                 loggers: Sequence[str] = ("tensorboard",), settings: Mapping | None = None,
+                 loggers: Sequence[str] = ("tensorboard",), settings: Mapping | None = None, project: str = DEFAULT_PROJECT,
                  units: Mapping[str, str | None] = TRAINING_UNITS):
         self._started = datetime.now()
         self._units = dict(units)
         self._intervals: list[Interval] = []
-        self._loggers = [] if folder is None else open_loggers(loggers, folder, settings=settings or {})
+        self._loggers = [] if folder is None else open_loggers(loggers, folder, settings=settings or {}, project=project)
         self._log = None if folder is None else _open_to_append(Path(folder) / file_name)
         for metric, unit in self._units.items():
             self._write("METADATA", {"metric": metric, "metadata": {"unit": unit}})
@@ -203,7 +204,7 @@ def _open_to_append(path: Path):
 
 
 def _plain(value):
-    """As strict JSON: arrays and their scalars as lists and numbers, what is not finite as "nan", "inf" or "-inf"."""
+    """A value as strict JSON has it: arrays as lists, their scalars as numbers, what is not finite as "nan", "inf", "-inf"."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):

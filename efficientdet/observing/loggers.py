@@ -13,16 +13,17 @@ from object_detection.errors import InputError
 
 LOGGERS = ("tensorboard", "json", "wandb", "mlflow")
 JSON_FILE_NAME = "metrics.jsonl"
+DEFAULT_PROJECT = "efficientdet"  # this program's name
 
 
 class Logger(Protocol):
-    """One destination."""
+    """A place that curves and pictures of one run are written to."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Values by tag, after `step` steps."""
+        """Write values by tag such as "train/loss", as they are after `step` steps."""
 
     def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
-        """uint8 [h, w, 3] by tag."""
+        """Write pictures by tag, each uint8 [h, w, 3]."""
 
     def close(self) -> None:
         """Write what is left; a second call does nothing."""
@@ -35,34 +36,39 @@ def check_logger_names(names: Sequence[str]) -> None:
             raise InputError(f"--loggers names {name!r}; wanted any of {', '.join(LOGGERS)}")
 
 
-def open_loggers(names: Sequence[str], folder: str | Path, *, settings: Mapping[str, Any]) -> list[Logger]:
-    """The loggers of these names for a run in `folder`, told its `settings`.
+def open_loggers(
+    names: Sequence[str], folder: str | Path, *, settings: Mapping[str, Any], project: str = DEFAULT_PROJECT
+) -> list[Logger]:
+    """The loggers of these names for a run in `folder`, told its `settings`; `project` is what wandb and MLflow file it under.
 
     Raises InputError for an unknown name, or where one cannot be opened; those opened before it are closed then.
     """
     check_logger_names(names)
     with contextlib.ExitStack() as opened:
-        loggers = [opened.enter_context(contextlib.closing(_open(name, Path(folder), settings)))
+        loggers = [opened.enter_context(contextlib.closing(_open(name, Path(folder), settings, project)))
                    for name in dict.fromkeys(names)]
         opened.pop_all()  # all are open, and stay so
     return loggers
 
 
-def _open(name: str, folder: Path, settings: Mapping[str, Any]) -> Logger:
+def _open(name: str, folder: Path, settings: Mapping[str, Any], project: str) -> Logger:
+    """The logger of that name. Raises InputError where its package is missing."""
     if name == "tensorboard":
         from efficientdet.observing.event_file import EventFile  # needs TensorBoard, which a log without curves does not
 
         return EventFile(folder)
     try:
-        return {"json": JsonLines, "wandb": WeightsAndBiases, "mlflow": Mlflow}[name](folder, settings)
+        if name == "json":
+            return JsonLines(folder)
+        return {"wandb": WeightsAndBiases, "mlflow": Mlflow}[name](folder, settings, project)
     except ImportError as error:
         raise InputError(f"--loggers={name}: {error.name or error} is not installed: pip install -e '.[{name}]'") from error
 
 
 class JsonLines:
-    """One JSON object a line: `{"step": 10, "train/loss": 1.5, ..}`."""
+    """metrics.jsonl in the folder, a JSON object a line: `{"step": 10, "train/loss": 1.5, ..}`; pictures are left out."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]):
+    def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
         self._stream = (folder / JSON_FILE_NAME).open("a", encoding="utf-8", buffering=1)
 
@@ -80,13 +86,13 @@ class JsonLines:
 class WeightsAndBiases:
     """A run of wandb; WANDB_MODE=offline writes into the folder alone."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]):
+    def __init__(self, folder: Path, settings: Mapping[str, Any], project: str):
         import wandb
 
         folder.mkdir(parents=True, exist_ok=True)
         self._wandb = wandb
         try:
-            self._run = wandb.init(project="efficientdet", name=folder.name, dir=str(folder), config=dict(settings))
+            self._run = wandb.init(project=project, name=folder.name, dir=str(folder), config=dict(settings))
         except wandb.Error as error:
             raise InputError(f"--loggers=wandb: {_one_line(error)}") from error
         # wandb's own step only grows: it would drop what a training logs again after a rollback.
@@ -106,7 +112,7 @@ class WeightsAndBiases:
 class Mlflow:
     """A run of MLflow, at MLFLOW_TRACKING_URI or, without one, in the folder."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]):
+    def __init__(self, folder: Path, settings: Mapping[str, Any], project: str):
         import mlflow
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +122,7 @@ class Mlflow:
             mlflow.set_tracking_uri(f"file:{folder.resolve()}/mlruns")
         self._mlflow = mlflow
         try:
-            mlflow.set_experiment("efficientdet")
+            mlflow.set_experiment(project)
             mlflow.start_run(run_name=folder.name)
             mlflow.log_params({key: str(value)[:500] for key, value in settings.items()})
         except mlflow.exceptions.MlflowException as error:

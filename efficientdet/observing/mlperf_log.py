@@ -30,10 +30,10 @@ class MlperfLog:
         self._file = _open_to_append(path)
         self._log = MLLogger(logger=_file_logger(self._file))
 
-    def starts(self, *, platform: str) -> None:
-        """The process begins; no record has been touched."""
+    def starts(self, *, platform: str, benchmark: str = "efficientdet") -> None:
+        """The process begins; no record has been touched. `benchmark`: the name that results are compared under."""
         keys = self._keys
-        for key, value in ((keys.SUBMISSION_BENCHMARK, "efficientdet"), (keys.SUBMISSION_ORG, "unknown"),
+        for key, value in ((keys.SUBMISSION_BENCHMARK, benchmark), (keys.SUBMISSION_ORG, "unknown"),
                            (keys.SUBMISSION_DIVISION, "open"), (keys.SUBMISSION_STATUS, "research"),
                            (keys.SUBMISSION_PLATFORM, platform)):
             self._log.event(key=key, value=value)
@@ -41,33 +41,33 @@ class MlperfLog:
         self._log.start(key=keys.INIT_START)
 
     def hyperparameters(self, values: Mapping[str, Any]) -> None:
-        """By MLPerf's names, such as global_batch_size; samples are images."""
+        """Log what the run is made with, by MLPerf's names such as global_batch_size; samples are images."""
         for key, value in values.items():
             self._log.event(key=key, value=value)
 
     def run_starts(self) -> None:
-        """Everything is compiled or will be on the clock."""
+        """The clock starts: what is compiled from now on counts."""
         self._log.end(key=self._keys.INIT_STOP)
         self._log.start(key=self._keys.RUN_START)
 
     def epoch_starts(self, epoch: int) -> None:
-        """1 is the first."""
+        """Epoch 1, 2, .. begins."""
         self._log.start(key=self._keys.EPOCH_START, metadata={"epoch_num": epoch})
 
     def epoch_stops(self, epoch: int) -> None:
-        """Its last step is done."""
+        """The last step of an epoch is done."""
         self._log.end(key=self._keys.EPOCH_STOP, metadata={"epoch_num": epoch})
 
     def throughput(self, images_per_second: float, *, epoch: int) -> None:
-        """Of all devices together, evaluation and checkpoints not counted."""
+        """Log the speed of all devices together, evaluation and checkpoints not counted."""
         self._log.event(key=_TRACKED_STATS, value={"throughput": images_per_second}, metadata={"epoch_num": epoch})
 
     def evaluation_starts(self, epoch: int) -> None:
-        """After this epoch."""
+        """The evaluation after an epoch begins."""
         self._log.start(key=self._keys.EVAL_START, metadata={"epoch_num": epoch})
 
     def evaluation_stops(self, epoch: int, *, accuracy: float) -> None:
-        """With the AP, 0 .. 1."""
+        """The evaluation after an epoch found an AP of `accuracy`, 0 .. 1."""
         self._log.event(key=self._keys.EVAL_ACCURACY, value=accuracy, metadata={"epoch_num": epoch})
         self._log.end(key=self._keys.EVAL_STOP, metadata={"epoch_num": epoch})
 

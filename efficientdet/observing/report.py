@@ -3,6 +3,7 @@
 import base64
 import html
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ FILE_NAME = "report.html"
 _WIDTH, _HEIGHT = 420, 200  # pixels of a chart's coordinate system
 _LEFT, _BOTTOM, _TOP = 46, 22, 10  # room for the labels of the axes
 _MOST_POINTS = 2 * _WIDTH  # of a curve
-_COLOURS = ("#1f6fb4", "#d1682a", "#2c8a4b", "#8a4fa3")
+_COLOURS = ("#1f6fb4", "#d1682a", "#2c8a4b", "#8a4fa3", "#b8860b", "#5b6770", "#c2477f", "#3aa6a6")
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1c2733;background:#fff;max-width:980px;margin:2em auto;padding:0 1em}
 h1{font-size:1.5em;margin:0}h2{font-size:1.1em;margin:2em 0 .5em;border-bottom:1px solid #d6dde4}
@@ -46,8 +47,8 @@ class RunSummary:
     pictures: Sequence[tuple[str, np.ndarray]] = ()  # caption, uint8 [h, w, 3]
 
 
-_CHARTS = (("Losses", ("train/loss", "train/cls_loss", "train/box_loss", "train/reg_l2_loss")),
-           ("AP", ("validation/AP", "validation/AP_raw")), ("Learning rate", ("train/learning_rate",)),
+_LOSS = re.compile(r"train/(?!det_).*loss")  # all of them and each; but det_loss is the sum of all but one
+_CHARTS = (("AP", ("validation/AP", "validation/AP_raw")), ("Learning rate", ("train/learning_rate",)),
            ("Gradient norm", ("train/gradient_norm",)), ("Images per second", ("examples/sec",)))
 
 
@@ -59,9 +60,10 @@ def write_report(folder: str | Path, summary: RunSummary) -> Path:
 
 
 def page(summary: RunSummary) -> str:
-    """The whole document."""
+    """The whole document as HTML; a section whose part of the summary is empty is left out."""
+    losses = sorted(filter(_LOSS.fullmatch, summary.curves), key=lambda tag: tag != "train/loss")  # the sum first
     charts = "".join(_figure(name, {tag: summary.curves[tag] for tag in tags if summary.curves.get(tag)})
-                     for name, tags in _CHARTS)
+                     for name, tags in (("Losses", losses), *_CHARTS))
     parts = [_headline(summary), _section("Curves", f'<div class="row">{charts}</div>' if charts else ""),
              _section("COCO numbers", _table(summary.numbers)), _section("AP by class", _bars(summary.per_class, unit="")),
              _section("Where the time went", _time(summary.seconds)),
@@ -115,7 +117,7 @@ def chart(curves: Sequence[Curve]) -> str:
 
 
 def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """As many as a chart can show; a point for each of a million steps would make a page of 20 MB."""
+    """Points evenly spread, as many as a chart can show; one for each of a million steps would make a page of 20 MB."""
     kept = np.unique(np.linspace(0, len(points) - 1, min(len(points), _MOST_POINTS)).astype(int))
     return [points[number] for number in kept]
 

@@ -16,7 +16,7 @@ from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.inputs import input_config
-from efficientdet.machine.device import device_name
+from efficientdet.machine.device import device_name, device_prefetch
 from efficientdet.machine.distributed import World
 from efficientdet.machine.runtime import Runtime, accelerator_count
 from efficientdet.observing.journal import Journal
@@ -94,8 +94,9 @@ class Run:
     def batches(self) -> Iterator[Batch]:
         """From the image on that comes next."""
         inputs = self.input_config(self.config.batch_size * self.config.accumulate_steps)
-        return iter(training_dataset(self.index, inputs, first_position=self.state.progress.images_seen,
-                                     rank=self.world.rank, world_size=self.world.size, cache=self.cache))
+        return device_prefetch(iter(training_dataset(
+            self.index, inputs, first_position=self.state.progress.images_seen, rank=self.world.rank,
+            world_size=self.world.size, cache=self.cache)))
 
     def ends_period(self, epoch: int) -> bool:
         """Whether averaged weights are kept after this epoch."""

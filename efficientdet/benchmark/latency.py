@@ -1,0 +1,72 @@
+"""Times of a benchmark's runs, and what they come to: means, percentiles, rates."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Latency(NamedTuple):
+    """How long one stage takes, over the runs, in seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+class Run(NamedTuple):
+    """What one run of a benchmark took and found."""
+
+    seconds: dict[str, float]  # by stage
+    detections: float  # an image, on average
+
+
+Measure = Callable[[], Run]
+
+
+def latency_of(seconds: Sequence[float]) -> Latency:
+    """Mean and true percentiles, linear between neighbouring samples (Hyndman and Fan's type 7), of at least one.
+
+    The reference's "latency_90" is the mean of the fastest nine tenths, which lies below the mean of all.
+    """
+    samples = np.asarray(seconds, np.float64)
+    return Latency(float(samples.mean()), *np.percentile(samples, (50, 90, 95, 99)).tolist())
+
+
+def timed_runs(measure: Measure, *, warm_up_runs: int, runs: int) -> tuple[Run, list[Run]]:
+    """The very first run, which compiles, and those after the warm-up (in which the first is counted)."""
+    started = time.perf_counter()
+    first = measure()
+    print(f"first run, with compilation: {time.perf_counter() - started:.1f} s", flush=True)
+    started = time.perf_counter()
+    for _ in range(warm_up_runs - 1):
+        measure()
+    if warm_up_runs > 1:
+        each = (time.perf_counter() - started) / (warm_up_runs - 1)
+        print(f"{runs} runs follow, about {each * runs:.0f} s", flush=True)
+    return first, [measure() for _ in range(runs)]
+
+
+def figures(first: Run, runs: Sequence[Run], *, batch_size: int) -> dict[str, Any]:
+    """Latencies and rates by stage; compilation is what the first run took longer than the median."""
+    latencies = {stage: latency_of([run.seconds[stage] for run in runs]) for stage in runs[0].seconds}
+    return {
+        "batch_size": batch_size,
+        "runs": len(runs),
+        "latency_ms": {stage: {name: 1000 * value for name, value in latency._asdict().items()}
+                       for stage, latency in latencies.items()},
+        "images_per_s": {stage: batch_size / latency.mean for stage, latency in latencies.items()},
+        "compile_s": {stage: max(first.seconds[stage] - latency.p50, 0.0) for stage, latency in latencies.items()
+                      if stage != "preprocessing"},
+        "detections_per_image": float(np.mean([run.detections for run in runs])),
+    }
+
+
+def timed(call: Callable) -> tuple[float, Any]:
+    """Seconds that a call takes, and what it returns."""
+    started = time.perf_counter()
+    result = call()
+    return time.perf_counter() - started, result

@@ -1,0 +1,93 @@
+"""Detection from Python: images of any kind and size in, boxes with names out; free of Keras and TensorFlow."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from dataset.class_names import ClassNames
+from efficientdet.inference.image_files import _as_rgb, read_image
+from object_detection.errors import InputError
+
+AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
+# At most so many images [h, w, 3] uint8 of any sizes -> for each its boxes [N, 4] yxyx, scores [N] and category_ids [N].
+Detect = Callable[[list[np.ndarray]], list[Any]]
+
+_SHOWN_FROM = 0.4  # the score from which infer.py draws
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageDetections:
+    """What was found in one image: N objects, best first."""
+
+    boxes: np.ndarray  # [N, 4] float32 x_min, y_min, x_max, y_max in pixels of the image as it was given
+    scores: np.ndarray  # [N] float32, 0 .. 1
+    category_ids: np.ndarray  # [N] int64, numbers of the data set, such as COCO's
+    names: tuple[str, ...]  # N names of those categories
+    masks: np.ndarray | None = None  # [N, h, w] bool in pixels of the image, of detectors that have masks
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+class LoadedDetector:
+    """A detector with its weights; made by `efficientdet.load_detector`."""
+
+    def __init__(self, detect: Detect, class_names: ClassNames, *, batch_size: int):
+        """detect: takes up to `batch_size` images at a time and knows the categories of `class_names`."""
+        self._detect, self._batch_size = detect, batch_size
+        self.class_names = class_names
+
+    def predict(self, images: AnyImage | Sequence[AnyImage], *, min_score: float = _SHOWN_FROM) -> list[ImageDetections]:
+        """Detect in one image or in several; one result for each, in their order, also where there is one.
+
+        images: file names, PIL images or arrays [h, w, 3] uint8 (red, green, blue), mixed and of any sizes. Boxes are in
+        pixels as stored: EXIF's orientation is left alone, as in training and in infer.py. min_score: lowest score of what
+        is returned; 0 for everything. Raises InputError, one line, for what is no image.
+        """
+        wanted = [images] if _is_one_image(images) else list(images)
+        found = []
+        for batch in _batches(wanted, self._batch_size):
+            found += self._detect(batch)
+        return [_result(one, self.class_names, min_score=min_score) for one in found]
+
+
+def _is_one_image(images) -> bool:
+    """A list or tuple of images is several; an array of rank 4, a batch, too."""
+    if isinstance(images, np.ndarray):
+        return images.ndim != 4
+    return isinstance(images, str | os.PathLike | Image.Image)
+
+
+def _batches(images: Sequence, size: int) -> Iterator[list[np.ndarray]]:
+    """Pixels of up to `size` images at a time, read when they are needed."""
+    for first in range(0, len(images), size):
+        yield [_pixels(image, number) for number, image in enumerate(images[first : first + size], start=first)]
+
+
+def _pixels(image, number: int) -> np.ndarray:
+    """[h, w, 3] uint8 of what a caller gave as image `number`. Raises InputError for what is no image."""
+    if isinstance(image, str | os.PathLike):
+        return read_image(os.fspath(image))
+    if isinstance(image, Image.Image):
+        return _as_rgb(image)
+    if not isinstance(image, np.ndarray):
+        raise InputError(f"image {number} is of type {type(image).__name__}; wanted a file name, a PIL image or an array")
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+        raise InputError(f"image {number} is {image.dtype} {list(image.shape)}; wanted uint8 [height, width, 3]")
+    return np.ascontiguousarray(image)
+
+
+def _result(found, class_names: ClassNames, *, min_score: float) -> ImageDetections:
+    """A `Found` (boxes yxyx) without what scores less."""
+    kept = np.flatnonzero(np.asarray(found.scores) >= min_score)
+    category_ids = np.asarray(found.category_ids, np.int64)[kept]
+    name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
+    masks = getattr(found, "masks", None)
+    return ImageDetections(
+        boxes=np.asarray(found.boxes, np.float32)[kept][:, [1, 0, 3, 2]], scores=np.asarray(found.scores, np.float32)[kept],
+        category_ids=category_ids, names=tuple(name_of[number] for number in category_ids.tolist()),
+        masks=None if masks is None else np.asarray(masks)[kept])

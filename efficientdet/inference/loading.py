@@ -1,0 +1,95 @@
+"""`efficientdet.load_detector`: what is stored in a folder as an object that detects.
+
+This module is what `import efficientdet` reaches before the call: it imports nothing heavy outside its functions.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from object_detection.errors import InputError
+
+if TYPE_CHECKING:
+    from efficientdet.inference.detector import LoadedDetector
+
+Runtime = Literal["keras", "onnxruntime", "openvino"]
+
+
+def load_detector(
+    path: str | os.PathLike[str], *, runtime: Runtime = "keras", model_name: str | None = None,
+    class_names: Sequence[str] | None = None, hparams: Mapping[str, Any] | None = None, averaged: bool = True,
+    batch_size: int = 1, precision: str | None = None, use_xla: bool | None = None, int8_images: Sequence[str] = (),
+) -> "LoadedDetector":
+    """The detector of a checkpoint, or of a folder with a SavedModel, ready to detect.
+
+    path: a prefix, one of its files or a folder; ours, google/automl's or NVIDIA's. A SavedModel's graph is run as it is:
+        only from a source that you trust.
+    runtime: what runs a checkpoint's network; "onnxruntime" and "openvino" are faster on CPUs (extra `export`).
+    model_name, class_names: for a checkpoint that does not say what it is, whose categories are then 1, 2, ..; without
+        names those of COCO.
+    hparams: hyperparameters over those of the checkpoint, such as {"image_size": 640}.
+    averaged: the moving average of the weights where both are stored.
+    batch_size: images that the network sees at a time.
+    precision: float32, mixed_float16 or mixed_bfloat16; None: mixed_float16 where there is an accelerator, else float32.
+    use_xla: compile with XLA; None: where there is an accelerator.
+    int8_images: with "openvino", image files from whose values the ranges of an 8-bit network are taken.
+
+    Raises InputError, one line, where there is no such checkpoint or the settings do not go with it.
+    """
+    from efficientdet.checkpoints.checkpoint import checkpoint_prefix
+    from efficientdet.export.saved_model_files import is_saved_model
+
+    path = os.fspath(path)
+    exported = is_saved_model(path)
+    if batch_size < 1:
+        raise InputError(f"batch_size={batch_size}: wanted at least 1")
+    if exported and (runtime != "keras" or model_name or class_names or hparams or precision):
+        raise InputError(f"{path}: is a SavedModel, which runs as it is: runtime, model_name, class_names, hparams and "
+                         "precision are for checkpoints")
+    _check_runtime(runtime, int8_images=int8_images)
+    prefix = None if exported else checkpoint_prefix(path)
+    # Only now what takes seconds, TensorFlow with its start-up notices kept off the console.
+    from efficientdet.machine.runtime_environment import prepare_environment
+
+    prepare_environment()
+    from efficientdet.inference.detector import LoadedDetector
+    from efficientdet.machine.runtime import start_runtime
+
+    started = start_runtime(precision=precision, use_xla=use_xla)
+    if exported:
+        from efficientdet.inference.video import saved_model_detector
+
+        return LoadedDetector(*saved_model_detector(path), batch_size=1)  # it takes several of one size only
+    from efficientdet.inference.annotate import detect_with_checkpoint
+
+    restored = _restored(prefix, model_name=model_name, class_names=class_names, overrides=dict(hparams or {}),
+                         averaged=averaged, precision=started.precision)
+    detect, names = detect_with_checkpoint(restored, batch_size=batch_size, compiled=started.use_xla, runtime=runtime,
+                                           int8_images=tuple(int8_images))
+    return LoadedDetector(detect, names, batch_size=batch_size)
+
+
+def _restored(prefix: str, *, model_name: str | None, class_names: Sequence[str] | None, **settings):
+    """What `restore_detector` makes of a checkpoint."""
+    from dataset.class_names import ClassNames
+    from efficientdet.checkpoints.restore import restore_detector
+    from efficientdet.configuration.flags import DEFAULT_MODEL
+
+    names = ClassNames(tuple(range(1, len(class_names) + 1)), tuple(class_names)) if class_names else None
+    return restore_detector(prefix, model_name=model_name or DEFAULT_MODEL, model_name_given=model_name is not None,
+                            class_names=names, **settings)
+
+
+def _check_runtime(runtime: str, *, int8_images: Sequence[str]) -> None:
+    """Raises InputError for a runtime that is unknown or not installed."""
+    from efficientdet.configuration.flags import RUNTIMES, require_runtime
+
+    if runtime not in RUNTIMES:
+        raise InputError(f"runtime={runtime!r}: wanted one of {', '.join(RUNTIMES)}")
+    if int8_images and runtime != "openvino":
+        raise InputError(f"int8_images goes with runtime='openvino'; runtime is {runtime!r}")
+    if runtime == "keras":
+        return
+    require_runtime(runtime, asked_by=f"runtime={runtime!r}")
+    if int8_images:
+        require_runtime("onnxruntime", asked_by="int8_images")

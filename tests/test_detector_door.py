@@ -1,0 +1,138 @@
+"""`efficientdet.load_detector` finds what infer.py finds, in images of every kind, and imports nothing before it is called."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawn_records import draw_records
+from miniature import build_miniature, miniature_detector
+from PIL import Image
+
+import efficientdet
+from efficientdet.checkpoints import restore
+from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.inference.annotate import AnnotationConfig, annotate
+from model.detector import named_variables
+
+ROOT = Path(__file__).resolve().parent.parent
+SLOW = {"tensorflow", "keras", "jax", "numpy", "PIL", "cv2", "absl"}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """Folder with a checkpoint, its SavedModel, images of several sizes, and detections.json of infer.py for each."""
+    folder = tmp_path_factory.mktemp("stored")
+    drawn = draw_records(folder / "drawn", images={"val": 3}, side=80)
+    arrays = {name: np.asarray(variable)
+              for name, variable in named_variables(miniature_detector(len(drawn.class_names)).network).items()}
+    write_arrays(str(folder / "ckpt"), arrays, Description(
+        model_name="efficientdet-d0", hparams={"image_size": 64}, categories=drawn.class_names.to_categories(), weights="raw"))
+    images = sorted((drawn.folder / "val").glob("*.jpg"))
+    with Image.open(images[2]) as image:
+        image.resize((120, 50)).save(images[2])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(restore, "build_detector", build_miniature)
+        for name, model in (("of_ckpt", {"ckpt_path": f"{folder}/ckpt", "saved_model_dir": None}),
+                            ("of_both", {"ckpt_path": f"{folder}/ckpt", "saved_model_dir": f"{folder}/saved"}),
+                            ("of_saved", {"ckpt_path": None, "saved_model_dir": f"{folder}/saved"})):
+            (folder / name).mkdir()
+            annotate(AnnotationConfig(images=tuple(map(str, images)), output_dir=str(folder / name), overrides={},
+                                      model_name="efficientdet-d0", model_name_given=False, precision="float32", **model))
+        yield folder, images
+
+
+def assert_found(found, folder, number, images, *, atol=0.011):
+    """`found` is what detections.json in `folder` says of an image: xywh to a hundredth of a pixel."""
+    rows = [row for row in json.loads((folder / "detections.json").read_text()) if row["file_name"] == images[number].name]
+    assert len(found) == len(rows) == 20
+    wanted = np.array([row["bbox"] for row in rows])
+    np.testing.assert_allclose(found.boxes[:, :2], wanted[:, :2], atol=atol)
+    np.testing.assert_allclose(found.boxes[:, 2:] - found.boxes[:, :2], wanted[:, 2:], atol=2 * atol)
+    np.testing.assert_allclose(found.scores, [row["score"] for row in rows], atol=1e-5)
+    assert found.category_ids.tolist() == [row["category_id"] for row in rows]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_files_arrays_and_pillow_images_give_the_boxes_of_infer(stored, batch_size):
+    folder, images = stored
+    detector = efficientdet.load_detector(folder / "ckpt", batch_size=batch_size, precision="float32")
+    with Image.open(images[1]) as opened:
+        found = detector.predict([str(images[0]), opened, np.asarray(Image.open(images[2]))], min_score=0)
+    for number, one in enumerate(found):
+        assert_found(one, folder / "of_ckpt", number, images)
+        assert one.boxes.dtype == one.scores.dtype == np.float32
+        assert one.names == tuple(detector.class_names.names[detector.class_names.category_ids.index(number)]
+                                  for number in one.category_ids)
+        assert one.masks is None
+
+
+def test_a_saved_model_gives_the_boxes_of_infer(stored):
+    folder, images = stored
+    found = efficientdet.load_detector(folder / "saved").predict(images, min_score=0)
+    for number, one in enumerate(found):
+        assert_found(one, folder / "of_saved", number, images)
+
+
+def test_one_image_is_a_list_of_one_and_low_scores_are_left_out(stored):
+    folder, images = stored
+    detector = efficientdet.load_detector(folder / "ckpt", precision="float32")
+    [everything] = detector.predict(images[0], min_score=0)
+    [best] = detector.predict(np.asarray(Image.open(images[0])), min_score=float(everything.scores[4]))
+    assert len(best) == 5
+    np.testing.assert_array_equal(best.boxes, everything.boxes[:5])
+    assert len(best.names) == 5
+
+
+def test_a_checkpoint_that_names_no_classes_is_told_them(stored):
+    folder, images = stored
+    arrays = {name: np.asarray(variable) for name, variable in named_variables(miniature_detector(2).network).items()}
+    write_arrays(str(folder / "nameless" / "ckpt"), arrays, Description(
+        model_name="efficientdet-d0", hparams={"image_size": 64}, categories=[], weights="raw"))
+    (folder / "nameless" / "ckpt.json").unlink()
+    with pytest.raises(efficientdet.InputError, match="does not name its classes"):
+        efficientdet.load_detector(folder / "nameless", hparams={"image_size": 64})
+    detector = efficientdet.load_detector(folder / "nameless", class_names=["cat", "dog"], hparams={"image_size": 64})
+    [found] = detector.predict(images[0], min_score=0)
+    assert {*zip(found.category_ids.tolist(), found.names, strict=True)} == {(1, "cat"), (2, "dog")}
+
+
+@pytest.mark.parametrize(("image", "message"), [
+    ("nosuch.jpg", "nosuch.jpg: there is no such file"),
+    (np.zeros((4, 5, 3)), r"image 0 is float64 \[4, 5, 3\]; wanted uint8 \[height, width, 3\]"),
+    (np.zeros((4, 5), np.uint8), r"image 0 is uint8 \[4, 5\]; wanted"),
+    ([3], "image 0 is of type int; wanted a file name, a PIL image or an array")])
+def test_what_is_no_image_is_one_line(stored, image, message):
+    detector = efficientdet.load_detector(stored[0] / "ckpt", precision="float32")
+    with pytest.raises(efficientdet.InputError, match=f"^{message}"):
+        detector.predict(image)
+
+
+@pytest.mark.parametrize(("path", "settings", "message"), [
+    ("nosuch", {}, "nosuch: there is no checkpoint of that name"),
+    ("drawn", {}, "drawn: no checkpoint in this folder; it holds "),
+    ("ckpt", {"runtime": "tensorrt"}, "runtime='tensorrt': wanted one of keras, onnxruntime, openvino"),
+    ("ckpt", {"int8_images": ["a.jpg"]}, "int8_images goes with runtime='openvino'"),
+    ("ckpt", {"batch_size": 0}, "batch_size=0: wanted at least 1"),
+    ("ckpt", {"model_name": "efficientdet-d1"}, "ckpt: holds efficientdet-d0; --model_name=efficientdet-d1"),
+    ("saved", {"runtime": "onnxruntime"}, "saved: is a SavedModel, which runs as it is")])
+def test_a_wrong_path_or_setting_is_one_line(stored, path, settings, message):
+    with pytest.raises(efficientdet.InputError, match=message) as error:
+        efficientdet.load_detector(stored[0] / path, **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_importing_the_door_imports_nothing_heavy():
+    program = ("import sys, efficientdet\nfrom efficientdet import load_detector\n"
+               "assert efficientdet.__version__[0].isdigit()\nassert 'load_detector' in dir(efficientdet)\n"
+               "print(*{name.split('.')[0] for name in sys.modules})")
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not SLOW & {*done.stdout.split()}
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'load_detectors'"):
+        efficientdet.load_detectors  # noqa: B018
