@@ -33,6 +33,7 @@ from efficientdet.observing.journal import Journal
 from efficientdet.training import epoch as epoch_module
 from efficientdet.training import guards, saving, validation
 from efficientdet.training import loop as train_loop
+from efficientdet.training import run as run_module
 from efficientdet.training import start as training_start
 from efficientdet.training.interruption import Interrupted, StopWish
 from efficientdet.training.loop import train
@@ -338,7 +339,7 @@ def test_loss_that_is_not_finite_stops(drawn, tmp_path):
 
 @pytest.mark.parametrize("behind", [0, 1])
 def test_rollback_halves_the_rate_and_goes_on(drawn, tmp_path, capsys, monkeypatch, behind):
-    monkeypatch.setattr(train_loop, "reports_behind", lambda: behind)
+    monkeypatch.setattr(epoch_module, "reports_behind", lambda: behind)
     check, calls = guards.StepGuard.check, []
 
     def failing_twice(guard, report, facts):
@@ -524,7 +525,7 @@ def test_a_record_that_cannot_be_used_loses_no_step_before_it(drawn, tmp_path, m
         yield from islice(training_dataset(*arguments, **options), 2)
         raise InputError("the record at byte 7 cannot be used")
 
-    monkeypatch.setattr(train_loop, "training_dataset", damaged)
+    monkeypatch.setattr(run_module, "training_dataset", damaged)
     with pytest.raises(InputError, match="the record at byte 7 cannot be used"):
         train(config(drawn, tmp_path, training_mode="train300"))
     assert read_description(str(tmp_path / "ckpt")).global_step == 2
