@@ -28,7 +28,7 @@ class Objects(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a step or an evaluation consumes."""
+    """What a step or an evaluation consumes: B images of one size with their objects."""
 
     images: Tensor  # [B, H, W, 3] uint8
     sizes: Tensor  # [B, 2] int32, height and width of the part that is image; the rest is padding
