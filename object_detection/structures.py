@@ -53,4 +53,4 @@ class Detections(NamedTuple):
     scores: Tensor  # [B, D] float32, 0 where not valid
     classes: Tensor  # [B, D] int32, 0 .. K-1
     valid: Tensor  # [B, D] bool
-    masks: Tensor | None = None  # [B, D, S, S] float32, probability that a cell of the box shows the object
+    masks: Tensor | None = None  # [B, D, S, S] float32, how probably a cell of the box, clipped to the image, shows the object
