@@ -49,7 +49,7 @@ class CocoResults:
         self._seen: set[int] = set()
 
     def __len__(self) -> int:
-        """The number of images looked at."""
+        """How many images were looked at, those without detections among them."""
         return len(self._seen)
 
     def add(self, image_ids, boxes, *, scores, category_ids, valid, masks=None, original_sizes=None) -> None:
@@ -90,7 +90,7 @@ class CocoResults:
         self._parts.append(rows)
 
     def rows(self) -> DetectionRows:
-        """Everything collected so far; with masks if all of it has."""
+        """What was collected so far, in the order in which it came."""
         none = DetectionRows(np.zeros(0, np.int64), np.zeros((0, 4), np.float32), np.zeros(0, np.float32),
                              np.zeros(0, np.int64), np.zeros(0, np.int64))
         parts = [none, *self._parts]
