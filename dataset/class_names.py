@@ -13,6 +13,7 @@ from typing import Any
 
 from dataset.conversion.bounded_files import read_json
 from dataset.conversion.foreign_values import LARGEST_ID, shown, storable_text, told_with, whole_number
+from object_detection.atomic_files import write_text
 from object_detection.errors import InputError
 
 _SHARD_NAME = re.compile(r"(?P<prefix>.+)-\d{5}-of-\d{5}(\.tfrecord)?")
@@ -51,12 +52,12 @@ class ClassNames:
         return cls(tuple(i for i, _ in ordered), tuple(name for _, name in ordered))
 
     def to_categories(self) -> list[dict]:
-        """COCO's list of categories."""
+        """COCO's list of categories: dictionaries with `id` and `name`, ascending."""
         return [{"id": i, "name": name} for i, name in zip(self.category_ids, self.names, strict=True)]
 
     def write(self, path: str | Path) -> None:
-        """Write as `{"categories": [...]}`."""
-        Path(path).write_text(json.dumps({"categories": self.to_categories()}, indent=1) + "\n", encoding="utf-8")
+        """Write as `{"categories": [...]}`, whole or not at all. Raises OSError."""
+        write_text(path, json.dumps({"categories": self.to_categories()}, indent=1) + "\n")
 
 
 def read_class_names(path: str | Path) -> ClassNames:

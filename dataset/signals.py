@@ -33,7 +33,7 @@ class Listener:
         self._undo, self._console = contextlib.ExitStack(), 2
 
     def start(self) -> "Listener":
-        """Listen from now on."""
+        """Listen from now on, and return self."""
         if threading.current_thread() is not threading.main_thread():
             return self
         self._console = os.dup(2)  # for while standard error is led elsewhere

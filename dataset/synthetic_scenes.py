@@ -74,7 +74,7 @@ class Scene:
         self.pixels[y, x] = (ground * (1 - opacity) + part[..., :3] * opacity + 0.5).astype(np.uint8)
 
     def annotations(self) -> list[dict]:
-        """COCO's, without the ids."""
+        """The objects as COCO has them, without the ids: category_id, bbox, area and iscrowd of what is seen of each."""
         found = []
         for number, (kind, crowd) in enumerate(self._kinds):
             seen = self._shown == number

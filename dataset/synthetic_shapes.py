@@ -27,12 +27,12 @@ class _Pen:
         self._draw = ImageDraw.Draw(self.sprite)
 
     def polygon(self, points, colour: Colour) -> None:
-        """Fill the polygon through these (x, y)."""
+        """Fill the polygon through these points [n, 2], x and y from -1 to 1."""
         placed = (np.asarray(points, float) * self._half) @ self._rotation + self._centre
         self._draw.polygon(placed.ravel().tolist(), fill=(*colour, 255))
 
     def ellipse(self, centre: tuple[float, float], radii: tuple[float, float], colour: Colour) -> None:
-        """Fill an ellipse."""
+        """Fill an ellipse; centre and radii are x and y from -1 to 1."""
         turns = np.linspace(0, 2 * np.pi, 48, endpoint=False)
         self.polygon(np.stack([np.cos(turns), np.sin(turns)], axis=-1) * radii + centre, colour)
 

@@ -149,7 +149,7 @@ class CocoEvaluator:
         return lambda detected, wanted: box_overlap(boxes[detected], self._boxes[wanted], self._flags.crowd[wanted])
 
     def _overlap_of_masks(self, masks: Sequence[RunLengths]) -> OverlapOf:
-        """What `_measure` wants for detected masks."""
+        """What `_measure` wants for the masks of D detections."""
         return lambda detected, wanted: mask_overlap(
             [masks[i] for i in detected], [self._masks[i] for i in wanted], self._flags.crowd[wanted])
 

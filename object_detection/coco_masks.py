@@ -25,7 +25,7 @@ def pasted_run_lengths(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int,
 
 
 def decoded(segmentation: RunLengths) -> np.ndarray:
-    """[h, w] bool of run lengths."""
+    """The mask of run lengths, [h, w] bool."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # pycocotools 2.0.11 under NumPy 2
         return coco_mask.decode(segmentation).astype(bool)
@@ -39,12 +39,12 @@ def encoded(segmentation: Any, size: tuple[int, int]) -> RunLengths:
 
 
 def mask_areas(masks: Sequence[RunLengths]) -> np.ndarray:
-    """[N] float64, pixels."""
+    """Pixels that each of N masks covers, [N] float64."""
     return np.array([coco_mask.area(mask) for mask in masks], np.float64)
 
 
 def mask_overlap(detected: Sequence[RunLengths], wanted: Sequence[RunLengths], crowd: np.ndarray) -> Overlap:
-    """As `box_overlap`, of run lengths."""
+    """IoU of masks, those of detections and of annotated objects; with a crowd as `box_overlap`."""
     def overlap(detections: np.ndarray, objects: np.ndarray) -> np.ndarray:
         return np.stack([
             coco_mask.iou([detected[i] for i in one], [wanted[i] for i in other], crowd[other].astype(np.uint8))

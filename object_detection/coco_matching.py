@@ -34,7 +34,7 @@ class ObjectFlags(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """-1 where a class has no object in the range."""
+    """Precision and recall at the thresholds; -1 where a class has no object in the range."""
 
     precision: np.ndarray  # [T, R, K, A], of the 100 best detections
     recall: np.ndarray  # [T, K, A, M]

@@ -27,7 +27,7 @@ class DetectionRows(NamedTuple):
     @classmethod
     def of_image(cls, boxes, scores, category_ids, *, masks: Sequence[RunLengths] | None = None,
                  image_id: int = 0) -> "DetectionRows":
-        """The detections of one image."""
+        """The N detections of one image: boxes [N, 4] yxyx, scores [N], category_ids [N], masks in the image's pixels."""
         return cls(np.full(len(scores), image_id, np.int64), boxes, scores, category_ids, np.array([image_id], np.int64),
                    None if masks is None else _objects(masks))
 

@@ -28,7 +28,7 @@ class Objects(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a step or an evaluation consumes."""
+    """What a step or an evaluation consumes: B images of one size with their objects."""
 
     images: Tensor  # [B, H, W, 3] uint8
     sizes: Tensor  # [B, 2] int32, height and width of the part that is image; the rest is padding
@@ -54,4 +54,4 @@ class Detections(NamedTuple):
     scores: Tensor  # [B, D] float32, 0 where not valid
     classes: Tensor  # [B, D] int32, 0 .. K-1
     valid: Tensor  # [B, D] bool
-    masks: Tensor | None = None  # [B, D, S, S] float32, probability that a cell of the box shows the object
+    masks: Tensor | None = None  # [B, D, S, S] float32, how probably a cell of the box, clipped to the image, shows the object

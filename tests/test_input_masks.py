@@ -17,8 +17,10 @@ from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import FitWithin, Letterbox
 from dataset.records.schema import Record, RecordObject
+from efficientdet.evaluation.evaluate import detect_all, read_evaluator
 from object_detection.coco_masks import decoded
 from object_detection.errors import InputError
+from object_detection.structures import Detections
 
 HEIGHT, WIDTH, SIDE = 60, 80, 14
 POLYGONS = [[8, 6, 40, 10, 30, 44], [50, 20, 76, 24, 70, 56, 44, 50], [2, 40, 22, 40, 22, 58, 2, 58]]
@@ -149,3 +151,22 @@ def test_ground_truth_of_records_has_masks_and_the_mark_of_difficult_objects(tmp
         np.testing.assert_array_equal(decoded(annotation["segmentation"]), filled(polygon))
     without = records_of(tmp_path, objects(masks=False))
     assert [a["segmentation"] for a in ground_truth_of_records(without, NAMES, with_masks=True)["annotations"]] == [None] * 3
+
+
+def test_perfect_masks_are_measured_as_such(tmp_path):
+    """From records through the input, a detector that says what it was given, pasting and the ground truth of the records."""
+    index = records_of(tmp_path, objects(difficult=(2,)), count=5)
+    inputs = config(image_size=(96, 128), mask_size=56, batch_size=2)
+    told = iter(evaluation_dataset(index, inputs))
+
+    def predict(images, sizes, scales):
+        found = tf.nest.map_structure(np.asarray, next(told)[0].objects)
+        scores = np.where(found.valid, 0.9, 0.0).astype(np.float32)
+        return Detections(found.boxes * np.tile(np.asarray(scales), 2)[:, None], scores, found.classes, found.valid,
+                          found.masks.astype(np.float32))
+
+    measures = read_evaluator(index, NAMES, json_file=None).evaluate(detect_all(predict, index, inputs, class_names=NAMES))
+    assert measures.numbers["AP"] > 0.95
+    assert measures.mask_numbers["AP"] > 0.95
+    assert measures.mask_numbers["AP75"] == pytest.approx(1.0)
+    assert measures.class_objects == {"cat": 5, "dog": 5, "elk": 0}

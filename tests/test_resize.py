@@ -93,14 +93,14 @@ def test_antialiasing_averages_what_a_pixel_covers():
 
 def test_without_half_pixel_centres_the_first_pixel_stays():
     image = np.repeat(np.uint8([[0, 100], [0, 100]])[..., None], 3, axis=-1)
-    resized = Letterbox((4, 4), half_pixel_centers=False)(tf.constant(image))[0]
+    resized = Letterbox((4, 4), half_pixel_centres=False)(tf.constant(image))[0]
     np.testing.assert_array_equal(resized[0, :, 0], [0, 50, 100, 100])
 
 
 @pytest.mark.parametrize(("make", "words"), [
     (lambda: FitWithin(10, 9), "shorter side 10, longer side 9"), (lambda: FitWithin(0, 9), "shorter side 0"),
     (lambda: FitWithin(multiple=0), "multiple of 0"), (lambda: Stretch((0, 3)), r"image_size is \(0, 3\)"),
-    (lambda: Letterbox((8, 8), antialias=True, half_pixel_centers=False), "wanted half-pixel centres")])
+    (lambda: Letterbox((8, 8), antialias=True, half_pixel_centres=False), "wanted half-pixel centres")])
 def test_wrong_rules_are_refused(make, words):
     with pytest.raises(InputError, match=words):
         make()

@@ -70,7 +70,7 @@ def test_the_one_who_listened_before_hears_again():
 
 
 def stop_wish(*, unsaved, then=BUSY):
-    return ("from efficientdet import interruption\nfrom efficientdet.machine.distributed import World\n"
+    return ("from efficientdet.training import interruption\nfrom efficientdet.machine.distributed import World\n"
             "interruption._PATIENCE_SECONDS = interruption._TOLD_SECONDS = 0.3\n"
             f"with interruption.StopWish(World(), saved_step=lambda: 7, unsaved_steps=lambda: {unsaved}) as wish:\n    {then}")
 

@@ -54,7 +54,7 @@ class CheckedImage:
 
 
 class _Jpeg(NamedTuple):
-    """The outer shape of a JPEG stream."""
+    """What the markers of a JPEG stream say of it, without decoding a pixel."""
 
     segments: list[bytes]
     stray_bytes: int

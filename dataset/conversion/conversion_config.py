@@ -33,7 +33,7 @@ class ConversionConfig:
             raise InputError(f"{self.image_folder or 'image folder'}: no such folder; wanted the one with the images")
 
     def shard_path(self, index: int) -> Path:
-        """The final name of a shard."""
+        """The final name of shard `index`, counted from 0."""
         return Path(f"{self.output_prefix}-{index:05d}-of-{self.num_shards:05d}.tfrecord")
 
     def beside(self, suffix: str) -> Path:
@@ -42,6 +42,6 @@ class ConversionConfig:
 
     @property
     def state_folder(self) -> Path:
-        """What is known of shards between runs."""
+        """Where a run leaves for the next one what its shards were made from."""
         prefix = Path(self.output_prefix)
         return prefix.with_name(f".{prefix.name}.conversion")

@@ -41,7 +41,7 @@ class PutOffSignals:
             raise Interrupted(self._number)
 
     def _heard(self, number: int) -> None:
-        """In a thread of the listener."""
+        """Note the first signal, end the process at the second; called in the thread that listens."""
         if self._came.is_set():
             self._at_the_second()
             self._listener.end(number, "ended at once; the same command clears up and continues")

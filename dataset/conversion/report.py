@@ -47,7 +47,7 @@ class Report:
             self.most_boxes, self.most_boxes_file = count, file_name
 
     def add(self, other: "Report") -> None:
-        """Count another part of the same data set."""
+        """Add the counts and findings of another part of the same data set, such as a shard."""
         if other.most_boxes > self.most_boxes:
             self.most_boxes, self.most_boxes_file = other.most_boxes, other.most_boxes_file
         for name in ("images", "boxes", "crowd_boxes", "difficult_boxes", "images_without_boxes",
@@ -80,7 +80,7 @@ class Report:
 
 
 def size_name(area: float) -> str:
-    """COCO's word for an area in square pixels."""
+    """COCO's word for an area in square pixels: small, medium or large."""
     return "small" if area < SMALL_AREA else "medium" if area < MEDIUM_AREA else "large"
 
 
@@ -142,7 +142,7 @@ def _line(finding: Finding) -> str:
 
 
 def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
-    """The report for a reader in a hurry."""
+    """The report in a few lines for the console: images, boxes, what was fixed and skipped, objects of each class."""
     sizes = ", ".join(f"{report.boxes_per_size[name]} {name}" for name in ("small", "medium", "large"))
     lines = [
         f"images   {report.images}, {report.images_without_boxes} of them without boxes",

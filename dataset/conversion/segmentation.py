@@ -61,7 +61,7 @@ def _is_flat(values: Any) -> bool:
 
 
 def _points(polygon: Any) -> np.ndarray:
-    """[n, 2] float64, x and y."""
+    """A polygon (x, y, x, y, ..) as [n, 2] float64, x and y. Raises UnusableSegmentation for what is none."""
     if not _is_flat(polygon) or len(polygon) < 6 or len(polygon) % 2:
         raise UnusableSegmentation(f"polygon {shown(polygon)} in its segmentation, wanted at least 3 pairs of x and y")
     try:

@@ -10,7 +10,7 @@ from object_detection.atomic_files import flush_to_disk
 
 @dataclass(frozen=True, kw_only=True)
 class ShardTask:
-    """Everything a process needs to make one shard."""
+    """What a process needs to make one shard: the images with their objects, where to read and where to write."""
 
     images: list[AnnotatedImage]
     source: str

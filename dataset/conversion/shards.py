@@ -105,7 +105,7 @@ def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str,
 def _shard_tasks(
     data: AnnotatedDataSet, stats: list[tuple[int, int] | None], config: ConversionConfig
 ) -> list[ShardTask]:
-    """Image i goes to shard i mod num_shards."""
+    """What makes each shard, also those that are finished; image i goes to shard i mod num_shards."""
     names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True)) if data.class_names else {}
     settings = _job_settings(data, config)
     tasks = []

@@ -103,8 +103,7 @@ class ResizeAndFlip(_Cropping):
     def image(self, encoded: Tensor, crop: Crop, *, window: Window = decode_window) -> Tensor:
         """The encoded image as network input, [H, W, 3] uint8, resampled by the rule."""
         whole = window(encoded, crop)
-        # The image is mirrored before, so that what is padding stays at the right; the pixels are symmetric but for the
-        # rounding of grey levels that lie in the middle.
+        # Mirrored before it is resized, so that padding stays at the right.
         mirrored = tf.cond(crop.flip, lambda: whole[:, ::-1], lambda: whole)
         return self.resize.resample(mirrored, crop.size)
 

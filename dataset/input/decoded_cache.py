@@ -38,7 +38,7 @@ class DecodedCache:
         self._say, self._memory, self._is_full = say, memory, False
 
     def __len__(self) -> int:
-        """Images kept."""
+        """How many images are kept."""
         return len(self._images)
 
     def window(self, number: Tensor, encoded: Tensor, crop: Crop) -> Tensor:

@@ -54,28 +54,26 @@ def evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]
 def _objects(record: dict[str, Tensor], boxes: Tensor, kept: Tensor, crop: Crop, *, source_size: Tensor,
              config: InputConfig) -> Objects:
     """The objects of one image in M slots, in the order of the record; more than M: the largest. Boxes in input pixels."""
-    found = {"boxes": boxes, "classes": _classes_of(record, config.category_ids), "crowd": record["crowd"],
-             "difficult": record["difficult"]}
-    if config.mask_size:
-        found["masks"] = _masks_of(record)
-    found = {name: tf.boolean_mask(values, kept) for name, values in found.items()}
+    numbers = tf.where(kept)[:, 0]  # of the objects that stay
     slots = config.max_instances_per_image
-    areas = tf.reduce_prod(found["boxes"][:, 2:] - found["boxes"][:, :2], axis=-1)
+    areas = tf.gather(tf.reduce_prod(boxes[:, 2:] - boxes[:, :2], axis=-1), numbers)
     largest = tf.sort(tf.math.top_k(areas, tf.minimum(slots, tf.size(areas))).indices)
-    found = {name: tf.gather(values, largest) for name, values in found.items()}
-    if config.mask_size:
-        found["masks"] = crop_masks(found["masks"], found["boxes"], crop, source_size=source_size, side=config.mask_size,
-                                    file_name=record["file_name"])
-    else:
-        found["masks"] = tf.zeros([tf.size(largest), 0, 0], tf.uint8)
+    numbers = tf.gather(numbers, largest)
     empty = [0, slots - tf.size(largest)]
 
     def in_slots(values: Tensor) -> Tensor:
         padded = tf.pad(values, [empty] + [[0, 0]] * (values.shape.rank - 1))
         return tf.ensure_shape(padded, [slots, *values.shape[1:]])
 
-    found["valid"] = tf.ones_like(found["classes"], tf.bool)
-    return Objects(**{name: in_slots(values) for name, values in found.items()})
+    boxes, classes, crowd, difficult = (tf.gather(values, numbers) for values in (
+        boxes, _classes_of(record, config.category_ids), record["crowd"], record["difficult"]))
+    masks = tf.zeros([slots, 0, 0], tf.uint8)
+    if config.mask_size:
+        masks = in_slots(crop_masks(tf.gather(_masks_of(record), numbers), boxes, crop, source_size=source_size,
+                                    side=config.mask_size, file_name=record["file_name"]))
+    return Objects(
+        boxes=in_slots(boxes), classes=in_slots(classes), valid=tf.range(slots) < tf.size(largest), crowd=in_slots(crowd),
+        difficult=in_slots(difficult), masks=masks)
 
 
 def _masks_of(record: dict[str, Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from object_detection.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class InputConfig:
-    """How records become batches."""
+    """How records become batches: what a detector wants to see, and how much of it at a time."""
 
     resize: ResizeRule  # of evaluation
     augmentation: Augmentation | None = None  # of training; None: as evaluation sees it

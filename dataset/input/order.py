@@ -15,7 +15,7 @@ class StreamOrder:
             lambda epoch: np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(count))
 
     def records(self, positions: np.ndarray) -> np.ndarray:
-        """Record numbers, same shape as the positions."""
+        """Record numbers at positions [n] of the stream: [n] int64."""
         epochs, places = np.divmod(positions, self._count)
         numbers = np.empty_like(positions)
         for epoch in np.unique(epochs):

@@ -35,7 +35,7 @@ def _words(error: tf.errors.OpError) -> str:
 
 
 class Rows(NamedTuple):
-    """Where the rows of a batch come from."""
+    """Which records the B rows of a batch are made from."""
 
     numbers: np.ndarray  # [B] record numbers
     positions: np.ndarray  # [B] int64, positions in the stream
@@ -56,7 +56,7 @@ class RecordBatches:
 
     @property
     def element_spec(self) -> Any:
-        """As of a tf.data.Dataset."""
+        """Shapes and types of a batch, as of a tf.data.Dataset."""
         return self._dataset.element_spec
 
     def __iter__(self) -> Iterator[Any]:

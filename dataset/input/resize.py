@@ -42,11 +42,11 @@ class _Resampling:
     """Bilinear resampling; both fields are how a network's training did it."""
 
     antialias: bool = False  # average over what an output pixel covers when an image shrinks, as PIL does
-    half_pixel_centers: bool = True  # False: pixel 0 stays in place, as TensorFlow 1 did
+    half_pixel_centres: bool = True  # False: pixel 0 stays in place, as TensorFlow 1 did
 
     def __post_init__(self):
-        if self.antialias and not self.half_pixel_centers:
-            raise InputError("antialias=True and half_pixel_centers=False; wanted half-pixel centres with antialiasing")
+        if self.antialias and not self.half_pixel_centres:
+            raise InputError("antialias=True and half_pixel_centres=False; wanted half-pixel centres with antialiasing")
 
 
 class _Rule(_Resampling):
@@ -59,7 +59,7 @@ class _Rule(_Resampling):
 
     def resample(self, image: Tensor, scaled: Tensor) -> Tensor:
         """[h, w, 3] uint8 -> [H, W, 3] uint8: resized to `scaled` [2] int32 at the top left, 0 elsewhere."""
-        if self.half_pixel_centers:
+        if self.half_pixel_centres:
             resized = tf.image.resize(image, scaled, method="bilinear", antialias=self.antialias)
         else:
             resized = tf.raw_ops.ResizeBilinear(images=image[None], size=scaled)[0]

@@ -42,7 +42,7 @@ class RecordIndex:
         return int(self.offsets[number]) - _HEADER_BYTES
 
     def path(self, number: int) -> str:
-        """The file that a record is in."""
+        """The file that record `number` is in."""
         return self.paths[self.file_numbers[number]]
 
     def damage(self, number: int) -> InputError:

@@ -27,7 +27,7 @@ class RecordObject:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One image with its objects, as it is written."""
+    """One image with its objects, as `encode_record` writes it; sides in pixels, `image_format` jpeg or png."""
 
     encoded: bytes
     height: int
@@ -111,9 +111,12 @@ def parse_record(serialized: Tensor, *, with_masks: bool = False) -> dict[str, T
     dense = {key: tf.sparse.to_dense(value) for key, value in features.items() if key.startswith("image/object/")}
     boxes = tf.stack([dense[f"image/object/bbox/{side}"] for side in ("ymin", "xmin", "ymax", "xmax")], axis=-1)
 
+    count = tf.shape(boxes)[0]
+
     def flags(key: str) -> Tensor:
         found = dense[key] > 0
-        return tf.cond(tf.size(found) > 0, lambda: found, lambda: tf.zeros(tf.shape(boxes)[:1], tf.bool))
+        absent = tf.where(tf.size(found) == 0, count, 0)  # padded, as a condition costs more than all else here
+        return tf.reshape(tf.pad(found, [[0, absent]]), [count])
 
     source_id = features["image/source_id"]
     return {

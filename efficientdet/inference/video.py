@@ -3,6 +3,7 @@
 A video that says how players should turn it comes out turned: OpenCV does so, and no boxes are told in numbers.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.progress import Progress
+from object_detection.atomic_files import unfinished_folder
 from object_detection.coco_masks import decoded
 from object_detection.coco_results import DetectionRows
 from object_detection.drawing import draw_detections
@@ -23,7 +25,7 @@ _USUAL_FPS = 25.0  # where a file does not say
 
 @dataclass(frozen=True, kw_only=True)
 class VideoConfig:
-    """What is drawn, and where it goes."""
+    """A video to read, the MP4 to write, and which detections are drawn."""
 
     input_video: str
     output_video: str
@@ -40,28 +42,26 @@ def annotate_video(config: VideoConfig, detect, names: ClassNames) -> None:
     """
     source = _open_source(config.input_video)
     target = Path(config.output_video)
-    unfinished = target.with_name(f".{target.stem}.{os.getpid()}.mp4")
     writer = None
     try:
         frames_per_second, total = _rate_and_length(source)
-        with Progress("video", total=total, noun="frame") as progress:
+        with _folder_beside(target) as folder, Progress("video", total=total, noun="frame") as progress:
             for frames in _batches(source, config.batch_size):
-                writer = writer or _open_writer(unfinished, frames_per_second, frames[0].shape[:2])
+                writer = writer or _open_writer(folder / "unfinished.mp4", frames_per_second, frames[0].shape[:2])
                 for frame, rows in zip(frames, detect(frames), strict=True):
                     writer.write(_drawn(frame, rows, names, config)[..., ::-1].copy())  # OpenCV's order is BGR
                 progress.advance(len(frames), images=len(frames))
-        if writer is None:
-            raise InputError(f"{config.input_video}: holds no frame that can be decoded")
-        writer.release()
-        unfinished.replace(target)
+            if writer is None:
+                raise InputError(f"{config.input_video}: holds no frame that can be decoded")
+            writer.release()
+            (folder / "unfinished.mp4").replace(target)
     finally:
         source.release()
-        unfinished.unlink(missing_ok=True)
     print(f"wrote {target}")
 
 
 def checkpoint_detector(model, *, batch_size: int):
-    """(detect, class names) of a `ModelConfig`."""
+    """(detect, class names) of the detector that a `ModelConfig` of benchmark/inspection.py names; see `annotate.Detect`."""
     from efficientdet.benchmark.inspection import open_model
     from efficientdet.inference.annotate import detect_with_checkpoint
 
@@ -101,16 +101,27 @@ def _rate_and_length(source) -> tuple[float, int]:
     return frames_per_second if usable else _USUAL_FPS, max(int(source.get(cv2.CAP_PROP_FRAME_COUNT)), 0)
 
 
+@contextlib.contextmanager
+def _folder_beside(target: Path) -> Iterator[Path]:
+    """A folder that lasts for the block; raises InputError where none can be made."""
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(unfinished_folder(target))
+        except OSError as error:
+            raise InputError(f"--output_video={target.parent}: cannot be written there ({error.strerror})") from error
+        yield folder
+
+
 def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int]):
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """OpenCV's writer of an MP4 for frames of `size` (height, width). Raises InputError where it cannot be opened."""
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), frames_per_second, (size[1], size[0]))
     if not writer.isOpened():
-        raise InputError(f"--output_video={path.parent}: cannot be written there")
+        raise InputError(f"--output_video={path.parent.parent}: cannot be written there")
     return writer
 
 
 def _batches(source, batch_size: int) -> Iterator[list[np.ndarray]]:
-    """Frames as RGB, up to batch_size at a time."""
+    """Frames [h, w, 3] uint8 RGB, up to batch_size at a time, until no more can be decoded."""
     frames = []
     while True:
         there, frame = source.read()
