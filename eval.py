@@ -9,7 +9,10 @@ from absl import flags
 
 from dataset.command_line import run
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
-from efficientdet.configuration.flags import (
+from efficientdet.configuration.hyperparameters import with_overrides
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.families.registry import hyperparameters_of
+from efficientdet.flags.definitions import (
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
@@ -18,17 +21,7 @@ from efficientdet.configuration.flags import (
     model_name_given,
     runtime_settings,
 )
-from efficientdet.configuration.hyperparameters import with_overrides
-from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.configuration.training_config import (
-    class_names_for,
-    existing_file,
-    records_of,
-    required,
-    writable_file,
-    writable_folder,
-)
-from efficientdet.families.registry import hyperparameters_of
+from efficientdet.flags.paths import class_names_for, existing_file, records_of, required, writable_file, writable_folder
 from efficientdet.machine.runtime_environment import prepare_environment
 
 FLAGS = flags.FLAGS

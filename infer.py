@@ -8,8 +8,13 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 from absl import flags
 
 from dataset.command_line import run
+from dataset.image_files import find_images
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
-from efficientdet.configuration.flags import (
+from efficientdet.configuration.hyperparameters import with_overrides
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.export.saved_model_files import TRUSTED_ONLY, is_saved_model
+from efficientdet.families.registry import hyperparameters_of
+from efficientdet.flags.definitions import (
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
@@ -18,12 +23,7 @@ from efficientdet.configuration.flags import (
     model_name_given,
     runtime_settings,
 )
-from efficientdet.configuration.hyperparameters import with_overrides
-from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.configuration.training_config import required, writable_folder
-from efficientdet.export.saved_model_files import TRUSTED_ONLY, is_saved_model
-from efficientdet.families.registry import hyperparameters_of
-from efficientdet.inference.image_files import find_images
+from efficientdet.flags.paths import required, writable_folder
 from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError
 

@@ -12,7 +12,11 @@ from absl import flags
 
 from dataset.command_line import run
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
-from efficientdet.configuration.flags import (
+from efficientdet.configuration.hyperparameters import with_overrides
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.export.saved_model_files import TRUSTED_ONLY, is_saved_model
+from efficientdet.families.registry import hyperparameters_of
+from efficientdet.flags.definitions import (
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
@@ -22,11 +26,7 @@ from efficientdet.configuration.flags import (
     require_runtime,
     runtime_settings,
 )
-from efficientdet.configuration.hyperparameters import with_overrides
-from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.configuration.training_config import existing_file, required, writable_file, writable_folder
-from efficientdet.export.saved_model_files import TRUSTED_ONLY, is_saved_model
-from efficientdet.families.registry import hyperparameters_of
+from efficientdet.flags.paths import existing_file, required, writable_file, writable_folder
 from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError
 

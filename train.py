@@ -8,17 +8,17 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 from absl import flags
 
 from dataset.command_line import run
-from efficientdet.configuration.flags import (
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.flags.definitions import (
     define_machine_flags,
     define_model_flags,
     finish_flags,
     hyperparameters,
     machine_settings,
 )
-from efficientdet.configuration.former_flags import AUTOML_MODES, training_mode
-from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.configuration.training_config import (
-    TrainingConfig,
+from efficientdet.flags.former import AUTOML_MODES, training_mode
+from efficientdet.flags.paths import (
     class_names_for,
     existing_backbone,
     existing_checkpoint,

@@ -32,8 +32,8 @@ KNOWN_IN = {
     "horovod": {"efficientdet.machine.distributed"},
     "pycocotools": {"object_detection.coco_masks", "dataset.*"},  # in dataset/ for the masks of records
     "PIL": {"object_detection.drawing", "dataset.*", "efficientdet.inference.annotate", "efficientdet.inference.detector",
-            "efficientdet.inference.image_files"},
-    "absl": {"dataset.*", "efficientdet.configuration.flags", *ENTRY_POINTS},
+            "dataset.image_files"},
+    "absl": {"dataset.*", "efficientdet.flags.definitions", *ENTRY_POINTS},
     "tensorboard": {"efficientdet.observing.event_file"},
 }
 INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it

@@ -11,7 +11,7 @@ from command_lines import outcomes
 
 from dataset.class_names import ClassNames
 from efficientdet.configuration.flag_values import RANGES
-from efficientdet.configuration.former_flags import ALIASES, GONE
+from efficientdet.flags.former import ALIASES, GONE
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ClassNames((1, 7), ("cat", "dog"))
@@ -262,7 +262,7 @@ def test_mistake_in_a_process_of_its_own(data):
 @pytest.mark.parametrize(("mode", "training_mode"), [("train", "train300"), ("traineval", "traineval")])
 def test_what_the_modes_of_automl_mean(mode, training_mode):
     program = (f"import train; train.define_flags(); train.FLAGS(['x', '--mode={mode}', '--train_file_pattern=a']);"
-               "from efficientdet.configuration.former_flags import training_mode;"
+               "from efficientdet.flags.former import training_mode;"
                "print(train.FLAGS.training_file_pattern, training_mode('traineval', train.FLAGS.mode, both=False))")
     assert call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}).stdout == f"a {training_mode}\n"
 

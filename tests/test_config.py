@@ -5,8 +5,9 @@ import pytest
 from dataset.class_names import ClassNames
 from efficientdet.configuration.flag_values import RANGES, Range
 from efficientdet.configuration.hyperparameters import with_overrides
-from efficientdet.configuration.training_config import (
-    TrainingConfig,
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
+from efficientdet.flags.paths import (
     class_names_for,
     existing_backbone,
     existing_checkpoint,
@@ -16,7 +17,6 @@ from efficientdet.configuration.training_config import (
     writable_file,
     writable_folder,
 )
-from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from object_detection.errors import InputError
 
 NAMES = ClassNames((1, 7), ("cat", "dog"))

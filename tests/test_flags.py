@@ -3,7 +3,7 @@
 import pytest
 from absl import flags
 
-from efficientdet.configuration.flags import hyperparameters
+from efficientdet.flags.definitions import hyperparameters
 
 
 @pytest.mark.parametrize(("words", "rate", "warmup_init"), [

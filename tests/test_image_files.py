@@ -10,7 +10,7 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from dataset.conversion.image_formats import FORMATS
-from efficientdet.inference.image_files import (
+from dataset.image_files import (
     distinct_names,
     find_images,
     image_ids,

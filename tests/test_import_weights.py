@@ -11,7 +11,6 @@ from oracles import TESTDATA, to_numpy
 
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints import weights
-from efficientdet.checkpoints.arrays import check_against, is_object_based, model_arrays
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.restore import restore_detector
 from efficientdet.checkpoints.weights import Source, read_source
@@ -20,6 +19,7 @@ from efficientdet.families.efficientdet.published_weights import from_nvidia
 from model.bifpn import NearestResize
 from model.detector import named_variables
 from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
+from model.weight_arrays import check_against, is_object_based, model_arrays
 from object_detection.errors import InputError
 
 SEVEN = ClassNames(tuple(range(1, 8)), tuple("abcdefg"))

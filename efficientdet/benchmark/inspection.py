@@ -120,9 +120,9 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     if backend_name() != "tensorflow":
         raise InputError("--mode=export: a SavedModel is written by the TensorFlow backend; KERAS_BACKEND is "
                          f"{backend_name()}")
+    from dataset.image_files import read_image
     from efficientdet.export.saved_model import export_saved_model, load_saved_model
     from efficientdet.inference.annotate import detect_with_checkpoint, rows_of_signature
-    from efficientdet.inference.image_files import read_image
 
     restored, runtime = open_model(config)
     height, width = input_size(restored.detector)

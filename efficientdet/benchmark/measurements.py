@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dataset.image_files import read_image
 from efficientdet.benchmark.inspection import ModelConfig, open_model
 from efficientdet.benchmark.latency import Run, figures, timed, timed_runs
 from efficientdet.benchmark.report import table, write_report
@@ -22,7 +23,6 @@ from efficientdet.benchmark.stages import (
     measure_detector,
     preprocess,
 )
-from efficientdet.inference.image_files import read_image
 from efficientdet.inference.predict import input_size
 from efficientdet.machine.device import (
     backend_name,

@@ -25,8 +25,8 @@ from efficientdet.checkpoints.checkpoint import (
     writing_order,
 )
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, Description, read_description
+from efficientdet.checkpoints.training_progress import TrainingProgress
 from efficientdet.checkpoints.weights import Source, read_source
-from efficientdet.training.state import TrainingProgress
 from object_detection.errors import InputError
 
 KEPT = 3

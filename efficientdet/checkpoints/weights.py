@@ -7,10 +7,10 @@ import keras
 import numpy as np
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.checkpoints.arrays import check_against
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_whole
 from efficientdet.families.family import Family
 from model.detector import named_variables
+from model.weight_arrays import check_against
 from object_detection.errors import InputError
 
 

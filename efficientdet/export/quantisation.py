@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from dataset.image_files import read_image
 from dataset.input.resize import Letterbox
-from efficientdet.inference.image_files import read_image
 
 _MOST_IMAGES = 100  # ranges of activations change little after some dozens
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from efficientdet.checkpoints.arrays import model_arrays
 from efficientdet.configuration.hyperparameters import Hyperparameters
+from model.weight_arrays import model_arrays
 
 if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation

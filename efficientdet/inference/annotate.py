@@ -9,11 +9,7 @@ from typing import Any
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.progress import Progress
-from efficientdet.checkpoints.restore import Restored, restore_detector
-from efficientdet.families.registry import family_of
-from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
-from efficientdet.inference.image_files import (
+from dataset.image_files import (
     StoredImage,
     distinct_names,
     encode_image,
@@ -21,6 +17,10 @@ from efficientdet.inference.image_files import (
     output_names,
     read_stored_image,
 )
+from dataset.progress import Progress
+from efficientdet.checkpoints.restore import Restored, restore_detector
+from efficientdet.families.registry import family_of
+from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
 from efficientdet.inference.predict import build_predict
 from efficientdet.machine.runtime import start_runtime
 from object_detection.coco_masks import decoded, pasted_run_lengths

@@ -2,49 +2,19 @@
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import keras
 import numpy as np
 
-from efficientdet.checkpoints.arrays import AVERAGE_SUFFIX
 from efficientdet.checkpoints.description import Description
+from efficientdet.checkpoints.training_progress import TrainingProgress
 from efficientdet.machine.distributed import World, average_over_ranks, is_batch_statistic
 from efficientdet.training.optimizer import PackedOptimizer
 from efficientdet.training.weight_average import WeightAverage
 from model.detector import SEED_STATE, Detector, named_variables
+from model.weight_arrays import AVERAGE_SUFFIX
 from object_detection.errors import InputError
-
-
-@dataclass
-class TrainingProgress:
-    """How far a training has come, beside the numbers in its network; travels as JSON with each checkpoint."""
-
-    images_seen: int = 0  # over all ranks: the position in the endless stream of records
-    images_a_step: int = 0  # over all ranks
-    ranks: int = 1
-    best_ap: float = -1.0
-    best_epoch: int = 0
-    evaluations_since_best: int = 0
-    rate_factor: float = 1.0  # halved by each rollback
-    rollbacks: int = 0
-    unfinished_epoch: int = 0  # its steps are done, its calibration and evaluation are not; 0: none
-
-    @classmethod
-    def from_json(cls, content: Mapping, *, where: str) -> "TrainingProgress":
-        """As a checkpoint's description holds it. Raises InputError, with `where`, for anything else."""
-        kinds = {item.name: item.type for item in fields(cls)}
-        for name, value in content.items():
-            kind = kinds.get(name)
-            fits = kind is not None and isinstance(value, (int, float) if kind is float else kind)
-            if not fits or (isinstance(value, bool) and kind is not bool):
-                raise InputError(f"{where}: {name} of run is {value!r}; wanted "
-                                 + (kind.__name__ if kind else f"only {', '.join(kinds)}"))
-        progress = cls(**content)
-        if progress.images_seen < 0 or progress.ranks < 1:
-            raise InputError(f"{where}: run has {progress.images_seen} images_seen and {progress.ranks} ranks; wanted at "
-                             "least 0 and 1")
-        return progress
 
 
 @dataclass

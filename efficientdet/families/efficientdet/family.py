@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from efficientdet.checkpoints.arrays import is_object_based
 from efficientdet.families.efficientdet import published_weights
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.families.efficientdet.presets import NUMBERS_PER_PIXEL, NVIDIA_CONVENTIONS, PRESETS
 from efficientdet.families.family import Arrays, Family
+from model.weight_arrays import is_object_based
 
 if TYPE_CHECKING:
     from model.dense_detector import DenseDetector

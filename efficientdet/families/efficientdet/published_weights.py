@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from efficientdet.checkpoints.arrays import is_of_model
+from model.weight_arrays import is_of_model
 
 OBJECT_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 CLASS_PREDICTOR = "class_net/class-predict/"

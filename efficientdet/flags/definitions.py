@@ -4,12 +4,12 @@ import importlib.util
 
 from absl import flags
 
+from dataset.image_files import find_images
 from efficientdet.configuration.flag_values import RANGES, refusal
-from efficientdet.configuration.former_flags import ALIASES, GONE
 from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.families.registry import hyperparameters_of, model_names
-from efficientdet.inference.image_files import find_images
+from efficientdet.flags.former import ALIASES, GONE
 from object_detection.errors import InputError
 
 RUNTIMES = ("keras", "onnxruntime", "openvino")

@@ -1,0 +1,37 @@
+"""How far a training has come: the part of a checkpoint's description that only a training that goes on reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from object_detection.errors import InputError
+
+
+@dataclass
+class TrainingProgress:
+    """How far a training has come, beside the numbers in its network; travels as JSON with each checkpoint."""
+
+    images_seen: int = 0  # over all ranks: the position in the endless stream of records
+    images_a_step: int = 0  # over all ranks
+    ranks: int = 1
+    best_ap: float = -1.0
+    best_epoch: int = 0
+    evaluations_since_best: int = 0
+    rate_factor: float = 1.0  # halved by each rollback
+    rollbacks: int = 0
+    unfinished_epoch: int = 0  # its steps are done, its calibration and evaluation are not; 0: none
+
+    @classmethod
+    def from_json(cls, content: Mapping, *, where: str) -> "TrainingProgress":
+        """As a checkpoint's description holds it. Raises InputError, with `where`, for anything else."""
+        kinds = {item.name: item.type for item in fields(cls)}
+        for name, value in content.items():
+            kind = kinds.get(name)
+            fits = kind is not None and isinstance(value, (int, float) if kind is float else kind)
+            if not fits or (isinstance(value, bool) and kind is not bool):
+                raise InputError(f"{where}: {name} of run is {value!r}; wanted "
+                                 + (kind.__name__ if kind else f"only {', '.join(kinds)}"))
+        progress = cls(**content)
+        if progress.images_seen < 0 or progress.ranks < 1:
+            raise InputError(f"{where}: run has {progress.images_seen} images_seen and {progress.ranks} ranks; wanted at "
+                             "least 0 and 1")
+        return progress
