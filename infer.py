@@ -8,7 +8,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 from absl import flags
 
 from dataset.command_line import run
-from dataset.image_files import find_images
+from dataset.files.image_files import find_images
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.configuration.hyperparameters import with_overrides
 from efficientdet.configuration.overrides import parse_overrides

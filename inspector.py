@@ -23,10 +23,10 @@ from efficientdet.flags.definitions import (
     finish_flags,
     machine_settings,
     model_name_given,
-    require_runtime,
     runtime_settings,
 )
 from efficientdet.flags.paths import existing_file, required, writable_file, writable_folder
+from efficientdet.inference.runtimes import require_runtime
 from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError
 
@@ -83,7 +83,8 @@ def _dry(model: dict) -> None:
                          f"{FLAGS.export_ckpt}/ckpt")
     writable_file(FLAGS.export_ckpt, "export_ckpt")
     _prepare(needs_tensorflow=bool(model["ckpt_path"] or FLAGS.export_ckpt))
-    from efficientdet.benchmark.inspection import ModelConfig, dry_run
+    from efficientdet.benchmark.inspection import dry_run
+    from efficientdet.inference.opening import ModelConfig
 
     dry_run(ModelConfig(**model), export_ckpt=FLAGS.export_ckpt)
 
@@ -96,7 +97,8 @@ def _export(model: dict) -> None:
         return
     folder = writable_folder(FLAGS.saved_model_dir, "saved_model_dir")
     _prepare(needs_tensorflow=True)
-    from efficientdet.benchmark.inspection import ModelConfig, export
+    from efficientdet.benchmark.inspection import export
+    from efficientdet.inference.opening import ModelConfig
 
     export(ModelConfig(**model), folder, input_image=image)
 
@@ -107,7 +109,8 @@ def _export_onnx(model: dict) -> None:
     writable_file(FLAGS.onnx_path, "onnx_path")
     require_runtime("onnxruntime", asked_by="--onnx_path")
     _prepare(needs_tensorflow=bool(model["ckpt_path"]))
-    from efficientdet.benchmark.inspection import ModelConfig, export_network
+    from efficientdet.benchmark.inspection import export_network
+    from efficientdet.inference.opening import ModelConfig
 
     export_network(ModelConfig(**model), FLAGS.onnx_path)
 
@@ -120,8 +123,8 @@ def _benchmark(model: dict) -> None:
     if FLAGS.trace_filename:
         writable_folder(FLAGS.trace_filename, "trace_filename")
     _prepare(needs_tensorflow=bool(model["ckpt_path"] or model["int8_images"] or image or FLAGS.saved_model_dir))
-    from efficientdet.benchmark.inspection import ModelConfig
     from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
+    from efficientdet.inference.opening import ModelConfig
     from efficientdet.machine.memory import telling_out_of_memory
 
     with telling_out_of_memory(batch_size=FLAGS.batch_size):
@@ -143,7 +146,7 @@ def _video(model: dict) -> None:
     if FLAGS.saved_model_dir:
         detect, names = saved_model_detector(FLAGS.saved_model_dir)
     else:
-        from efficientdet.benchmark.inspection import ModelConfig
+        from efficientdet.inference.opening import ModelConfig
 
         detect, names = checkpoint_detector(ModelConfig(**model), batch_size=FLAGS.batch_size)
     annotate_video(VideoConfig(

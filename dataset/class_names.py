@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dataset.conversion.bounded_files import read_json
-from dataset.conversion.foreign_values import LARGEST_ID, shown, storable_text, told_with, whole_number
+from dataset.files.bounded_files import read_json
+from dataset.files.foreign_values import LARGEST_ID, shown, storable_text, told_with, whole_number
 from object_detection.atomic_files import write_text
 from object_detection.errors import InputError
 

@@ -19,8 +19,8 @@ from absl import flags
 from dataset import command_line
 from dataset.conversion.coco import read_coco
 from dataset.conversion.conversion_flags import conversion_config, convert_and_report, define_shared_flags
-from dataset.conversion.file_kinds import FileKind
 from dataset.conversion.other_annotations import recognised
+from dataset.files.file_kinds import FileKind
 
 
 def define_flags() -> None:

@@ -22,9 +22,9 @@ from absl import flags
 
 from dataset import command_line
 from dataset.conversion.conversion_flags import conversion_config, convert_and_report, define_shared_flags
-from dataset.conversion.file_kinds import FileKind
 from dataset.conversion.other_annotations import recognised
 from dataset.conversion.voc import read_voc
+from dataset.files.file_kinds import FileKind
 from object_detection.errors import InputError
 
 

@@ -3,7 +3,9 @@
 from typing import Any, Protocol
 
 import keras
+from keras import ops
 
+from object_detection.box_geometry import clip_boxes
 from object_detection.structures import Batch, Detections, Objects, Tensor
 
 Outputs = Any  # tensors, or any nest of them, whose first axis is the image; float32
@@ -56,6 +58,14 @@ def losses_of_batch(detector: Detector, batch: Batch, *, training: bool = True) 
     outputs = detector.outputs(batch.images, batch.sizes, training=training)
     targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None)
     return {**losses(detector, outputs, targets, detector.counts(targets)), **detector.regularisation()}
+
+
+def detections_in_original(detector: Detector, images: Tensor, sizes: Tensor, scales: Tensor) -> Detections:
+    """In pixels of the original images, clipped to them. images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] as of a
+    `Batch`."""
+    found = detector.detections(detector.outputs(images, sizes), sizes)
+    boxes = clip_boxes(found.boxes, sizes)
+    return found._replace(boxes=boxes * ops.concatenate([scales, scales], axis=-1)[:, None])
 
 
 SEED_STATE = "seed_generator_state"  # Keras's name; its type differs from backend to backend

@@ -42,6 +42,8 @@ class BestCells(layers.Layer):
 class OtherFamily:
     """A detector whose network has outputs of its own, some from a layer of its own."""
 
+    image_size = (16, 24)
+
     def __init__(self, *, masks_padding=True):
         self.masks_padding = masks_padding
         keras.utils.set_random_seed(0)

@@ -18,8 +18,30 @@ FLOORS = {  # folder -> the folders of ours that it may use
     "dataset": {"dataset", "object_detection"},
     "efficientdet": {"efficientdet", "dataset", "model", "object_detection"},
 }
+ROOMS = {  # of a floor; each may use itself and those before it, and no other
+    "dataset": (
+        "files",  # of strangers: read safely, recognised, told what is wrong with them
+        "records",  # TFRecords: their schema, their index, what is in them
+        "conversion",  # annotated images become records
+        "input",  # records become batches
+    ),
+    "efficientdet": (
+        "observing",  # logs, curves, reports, clocks
+        "configuration",  # what a run is told, and which values that may have
+        "families",  # detectors: one folder each, looked up by name
+        "machine",  # devices, memory, precision, several processes
+        "checkpoints",  # written, read, and put back into a detector
+        "export",  # SavedModels and ONNX files
+        "inference",  # images in, detections out
+        "evaluation",  # detections of records, measured
+        "flags",  # of the entry points
+        "training",  # the loop and what it is made of
+        "benchmark",  # how long things take, and what a model is
+    ),
+}
+MOST_LINES_OF_A_FILE = 250
 ENTRY_POINTS = ("train", "eval", "infer", "inspector")
-ENTRY_POINTS_MAY_USE = {"efficientdet", "dataset.command_line", "object_detection.errors"}
+ENTRY_POINTS_MAY_USE = {"efficientdet", "dataset.command_line", "dataset.files.image_files", "object_detection.errors"}
 SCRIPTS = ("dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord", "dataset.synthetic")
 SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a user's mistake is told before
 
@@ -32,7 +54,7 @@ KNOWN_IN = {
     "horovod": {"efficientdet.machine.distributed"},
     "pycocotools": {"object_detection.coco_masks", "dataset.*"},  # in dataset/ for the masks of records
     "PIL": {"object_detection.drawing", "dataset.*", "efficientdet.inference.annotate", "efficientdet.inference.detector",
-            "dataset.image_files"},
+            "dataset.files.image_files"},
     "absl": {"dataset.*", "efficientdet.flags.definitions", *ENTRY_POINTS},
     "tensorboard": {"efficientdet.observing.event_file"},
 }
@@ -146,6 +168,21 @@ def breaks_of_floors(root: Path) -> list[str]:
     return broken
 
 
+def breaks_of_rooms(root: Path) -> list[str]:
+    broken = []
+    for entry in imports(root):
+        (floor, room, *_), (other_floor, other, *_) = (f"{name}..".split(".") for name in (entry.module, entry.name))
+        order = ROOMS.get(floor, ())
+        if floor == other_floor and other in order and room in order and order.index(other) > order.index(room):
+            broken.append(f"{entry.module}:{entry.line} imports {entry.name}: not a room before its own")
+    return broken
+
+
+def breaks_of_file_length(root: Path) -> list[str]:
+    lengths = {name: len(file.read_text(encoding="utf-8").splitlines()) for name, file in modules(root).items()}
+    return [f"{name} has {length} lines" for name, length in lengths.items() if length > MOST_LINES_OF_A_FILE]
+
+
 def breaks_of_package_places(root: Path) -> list[str]:
     broken = [f"{entry.module}:{entry.line} imports {entry.package}" for entry in imports(root)
               if entry.package in KNOWN_IN and not _matches(entry.module, KNOWN_IN[entry.package])]
@@ -231,13 +268,19 @@ def breaks_of_state(root: Path) -> list[str]:
             for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Global)]
 
 
-RULES = (breaks_of_floors, breaks_of_plain_imports, breaks_of_package_places, breaks_by_circles, breaks_of_quick_start,
-         breaks_of_backend_places, breaks_of_names, breaks_of_length, breaks_of_flat_tests, breaks_of_state)
+RULES = (breaks_of_floors, breaks_of_rooms, breaks_of_file_length, breaks_of_plain_imports, breaks_of_package_places,
+         breaks_by_circles, breaks_of_quick_start, breaks_of_backend_places, breaks_of_names, breaks_of_length,
+         breaks_of_flat_tests, breaks_of_state)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_project_keeps(rule):
     assert rule(ROOT) == []
+
+
+def test_every_folder_of_a_floor_with_rooms_is_a_room():
+    for floor, rooms in ROOMS.items():
+        assert {file.parent.name for file in (ROOT / floor).glob("*/__init__.py")} == {*rooms}
 
 
 def test_every_folder_with_code_is_a_floor():
@@ -246,6 +289,9 @@ def test_every_folder_with_code_is_a_floor():
 
 
 PLANTED = [
+    (breaks_of_rooms, "efficientdet/machine/x.py", "def f():\n    from efficientdet.training.y import z", "x:2"),
+    (breaks_of_rooms, "dataset/records/x.py", "import dataset.input.y", "not a room before"),
+    (breaks_of_file_length, "model/x.py", "pass\n" * MOST_LINES_OF_A_FILE, "model.x has 251 lines"),
     (breaks_of_floors, "object_detection/x.py", "from model import y", "x:1"),
     (breaks_of_floors, "model/x.py", "import dataset.y", "not a floor below"),
     (breaks_of_floors, "dataset/x.py", "def f():\n    from model.y import z", "x:2"),

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from dataset.files.image_decoding import image_size
 from dataset.input.augmentation import ResizeAndFlip, ScaleJitterCrop
 from dataset.input.crop import Crop, crop_boxes, crop_image
-from dataset.input.image_decoding import image_size
 from dataset.input.resize import Stretch
 
 

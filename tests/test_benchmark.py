@@ -13,7 +13,6 @@ from other_family import OtherFamily
 
 from dataset.class_names import ClassNames
 from efficientdet.benchmark import measurements as module
-from efficientdet.benchmark.inspection import ModelConfig
 from efficientdet.benchmark.latency import Latency, Run, figures, latency_of, timed_runs
 from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
 from efficientdet.benchmark.report import log_values
@@ -27,6 +26,7 @@ from efficientdet.benchmark.stages import (
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
+from efficientdet.inference.opening import ModelConfig, open_model
 from efficientdet.machine.runtime import Runtime
 from object_detection.suppression import SuppressionConfig
 
@@ -171,7 +171,7 @@ def test_report_log_and_trace(miniature, tmp_path, capsys):
 def test_report_names_what_really_ran(miniature, monkeypatch, runtime, int8_images, wanted):
     # As on a machine with a GPU, where Keras would compute in float16 and other runtimes do not look at it.
     accelerated = Runtime(precision="mixed_float16", use_xla=True)
-    restored, _ = module.open_model(MODEL)
+    restored, _ = open_model(MODEL)
     programs = detector_programs(restored.detector, use_xla=False)
     monkeypatch.setattr(module, "open_model", lambda _: (restored, accelerated))
     monkeypatch.setattr(module, "detector_programs", lambda *_, **__: programs)

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from dataset.conversion import bounded_files
-from dataset.conversion.bounded_files import read_json, read_regular_file
+from dataset.files import bounded_files
+from dataset.files.bounded_files import read_json, read_regular_file
 from object_detection.errors import InputError
 
 

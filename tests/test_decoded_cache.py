@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 from test_pipeline import COUNT, config, record, written
 
-from dataset.input import examples, image_decoding
+from dataset.files import image_decoding
+from dataset.input import examples
 from dataset.input.decoded_cache import DecodedCache, available_memory
 from dataset.input.pipeline import training_dataset
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from dataset.conversion.file_kinds import FileKind, annotations_in, holds_records, kind_of_file
+from dataset.files.file_kinds import FileKind, annotations_in, holds_records, kind_of_file
 
 LABELME = json.dumps({"version": "5.4.1", "flags": {}, "shapes": [
     {"label": "cat", "points": [[1, 2], [3, 4]], "shape_type": "rectangle"}], "imagePath": "a.jpg", "imageData": "A" * 10**5})

@@ -1,6 +1,6 @@
 import pytest
 
-from dataset.conversion.foreign_values import LARGEST_ID, finite_number, listed, shown, storable_text, told_with, whole_number
+from dataset.files.foreign_values import LARGEST_ID, finite_number, listed, shown, storable_text, told_with, whole_number
 from object_detection.errors import InputError
 
 

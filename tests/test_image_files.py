@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
 
-from dataset.conversion.image_formats import FORMATS
-from dataset.image_files import (
+from dataset.files.image_files import (
     distinct_names,
     find_images,
     image_ids,
@@ -18,6 +17,7 @@ from dataset.image_files import (
     read_image,
     read_stored_image,
 )
+from dataset.files.image_formats import FORMATS
 from object_detection.errors import InputError
 
 

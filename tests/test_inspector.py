@@ -8,20 +8,14 @@ from miniature import miniature_detector
 
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.benchmark import inspection
-from efficientdet.benchmark.inspection import (
-    Agreement,
-    ModelConfig,
-    compare_detections,
-    dry_run,
-    multiply_adds,
-    open_model,
-    summary,
-)
+from efficientdet.benchmark.inspection import Agreement, compare_detections, dry_run, multiply_adds, summary
 from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_arrays, read_description
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.export import saved_model as export_module
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
+from efficientdet.inference import opening
+from efficientdet.inference.opening import ModelConfig, open_model
 from efficientdet.machine.runtime import Runtime
 from model.detector import named_variables
 from object_detection.coco_results import DetectionRows
@@ -103,8 +97,8 @@ def test_summary_of_d0_with_random_weights():
 
 
 def test_random_weights_have_the_classes_of_coco_unless_told():
-    assert inspection._names_for(None) == COCO_2017
-    assert inspection._names_for(2) == ClassNames((1, 2), ("class 1", "class 2"))
+    assert opening._names_for(None) == COCO_2017
+    assert opening._names_for(2) == ClassNames((1, 2), ("class 1", "class 2"))
 
 
 def test_dry_run_writes_a_checkpoint_by_name(miniature, tmp_path, capsys):

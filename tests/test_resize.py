@@ -6,7 +6,7 @@ import tensorflow as tf
 from PIL import Image
 from test_augmentation import encoded, picture
 
-from dataset.input.image_decoding import decode_image, image_size
+from dataset.files.image_decoding import decode_image, image_size
 from dataset.input.resize import FitWithin, Letterbox, Stretch
 from object_detection.errors import InputError
 

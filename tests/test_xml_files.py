@@ -2,7 +2,7 @@ import codecs
 
 import pytest
 
-from dataset.conversion.xml_files import parse_xml
+from dataset.files.xml_files import parse_xml
 
 NAMES = {
     "gb2312": "猫", "GBK": "貓", "gb18030": "貓", "shift_jis": "猫", "Shift-JIS": "ネコ", "euc-jp": "猫", "big5": "貓",

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Any
 
 from dataset.class_names import ClassNames
-from dataset.conversion.foreign_values import shown, storable_text
+from dataset.files.foreign_values import shown, storable_text
 from object_detection.errors import InputError
 
 

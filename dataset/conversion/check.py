@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from dataset.conversion.image_formats import DECODING_ERRORS, FORMATS
+from dataset.files.image_formats import DECODING_ERRORS, FORMATS
 from dataset.stderr_capture import captured_stderr
 
 JPEG_QUALITY = 95

@@ -16,9 +16,9 @@ from dataset.conversion.annotations import (
     Finding,
     checked_file_name,
 )
-from dataset.conversion.bounded_files import read_json
-from dataset.conversion.foreign_values import LARGEST_ID, finite_number, listed, shown, storable_text, told_with, whole_number
 from dataset.conversion.segmentation import UnusableSegmentation, check_segmentation
+from dataset.files.bounded_files import read_json
+from dataset.files.foreign_values import LARGEST_ID, finite_number, listed, shown, storable_text, told_with, whole_number
 from object_detection.errors import InputError
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from dataset.conversion.foreign_values import storable_text
+from dataset.files.foreign_values import storable_text
 from object_detection.errors import InputError
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import tensorflow as tf
 
 from dataset.conversion.annotations import AnnotatedImage, AnnotatedObject, Finding, fitted_object
-from dataset.conversion.bounded_files import read_regular_file
 from dataset.conversion.check import CheckedImage, SizeDisagreement, UnusableImage, check_image
 from dataset.conversion.report import Report
 from dataset.conversion.segmentation import UnusableSegmentation, mask_png
 from dataset.conversion.shard_task import ShardTask, settle
 from dataset.conversion.turned_pictures import labelled_as_turned
+from dataset.files.bounded_files import read_regular_file
 from dataset.records.schema import Record, RecordObject, encode_record
 from object_detection.atomic_files import write_text
 from object_detection.errors import InputError

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from dataset.conversion.file_kinds import FileKind, annotations_in, kind_of_file
+from dataset.files.file_kinds import FileKind, annotations_in, kind_of_file
 from object_detection.errors import InputError
 
 _WANTED = {FileKind.COCO: "a COCO json (instances_*.json)", FileKind.VOC: "a folder of Pascal VOC XML files"}

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from dataset.bad_fraction import allowing_fraction
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import Finding
 from object_detection.errors import InputError
@@ -97,11 +98,6 @@ def check_fractions(report: Report, *, listed_images: int, listed_boxes: int, ma
                 f"if that is as it should be, allow it by --max_bad_fraction={allowing_fraction(skipped, listed)}")
     if not report.images:
         raise InputError(f"all {listed_images} images would be skipped: {_line(report.skipped[0])}")
-
-
-def allowing_fraction(bad: int, total: int) -> str:
-    """The smallest round value of --max_bad_fraction that lets this pass."""
-    return f"{min(bad / total + 0.0005, 1.0):.3f}" if bad < total else "1"
 
 
 def readable_report(report: Report, class_names: ClassNames | None) -> dict:

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from dataset.conversion.foreign_values import shown
+from dataset.files.foreign_values import shown
 
 LARGEST_COORDINATE = 1e9
 MOST_POLYGONS = 10_000  # of one object; to unite these takes 2 s in a photo, 14 s in an image of 100 megapixels

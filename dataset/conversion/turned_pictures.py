@@ -5,8 +5,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from dataset.conversion.bounded_files import open_regular_file
-from dataset.conversion.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
+from dataset.files.bounded_files import open_regular_file
+from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
 
 
 def labelled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None:

@@ -21,9 +21,9 @@ from dataset.conversion.annotations import (
     Finding,
     checked_file_name,
 )
-from dataset.conversion.bounded_files import read_json, read_regular_file
-from dataset.conversion.foreign_values import LARGEST_ID, listed, shown, told_with, whole_number
-from dataset.conversion.xml_files import parse_xml
+from dataset.files.bounded_files import read_json, read_regular_file
+from dataset.files.foreign_values import LARGEST_ID, listed, shown, told_with, whole_number
+from dataset.files.xml_files import parse_xml
 from object_detection.errors import InputError
 
 VOC_NAMES = (

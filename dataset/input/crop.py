@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import tensorflow as tf
 
-from dataset.input.image_decoding import decode_image
+from dataset.files.image_decoding import decode_image
 from object_detection.errors import InputError
 from object_detection.structures import Tensor
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from dataset.input import image_decoding
+from dataset.files import image_decoding
 from dataset.input.crop import Crop
 from object_detection.structures import Tensor
 

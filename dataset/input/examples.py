@@ -5,10 +5,10 @@ from functools import partial
 
 import tensorflow as tf
 
+from dataset.files.image_decoding import decode_image, image_size
 from dataset.input.augmentation import ResizeAndFlip
 from dataset.input.crop import Crop, crop_masks, decode_window
 from dataset.input.decoded_cache import DecodedCache
-from dataset.input.image_decoding import decode_image, image_size
 from dataset.input.input_config import InputConfig
 from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor

@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from dataset.class_names import ClassNames
+from dataset.files.image_decoding import image_size
 from dataset.input.crop import decoded_mask
-from dataset.input.image_decoding import image_size
 from dataset.input.record_batches import RecordBatches, Rows
 from dataset.records.record_index import RecordIndex, RecordReader
 from dataset.records.schema import parse_record

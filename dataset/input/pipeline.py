@@ -9,9 +9,9 @@ what one with twice the batch would, and a run may start at any step. Augmentati
 import numpy as np
 import tensorflow as tf
 
+from dataset.files.image_decoding import decode_image
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.examples import evaluation_example, training_example
-from dataset.input.image_decoding import decode_image
 from dataset.input.input_config import InputConfig
 from dataset.input.order import StreamOrder
 from dataset.input.record_batches import RecordBatches, Rows

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from dataset.conversion.file_kinds import FileKind, annotations_in, holds_records, kind_of_file
+from dataset.files.file_kinds import FileKind, annotations_in, holds_records, kind_of_file
 from object_detection.errors import InputError
 
 _SHARD_NAME = re.compile(r"(?P<prefix>.*)-\d{5}-of-(?P<total>\d{5})(?P<suffix>\.tfrecord)?")

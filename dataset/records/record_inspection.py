@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from dataset.input import image_decoding
+from dataset.files import image_decoding
 
 NO_BOX_KEYS = "no keys of boxes (image/object/bbox/..)"
 _SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))

@@ -1,22 +1,18 @@
 """A detector looked at from outside: made or read, summarised, written as a checkpoint or as a SavedModel."""
 
 import math
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 import numpy as np
 
-from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.checkpoints.checkpoint import Description, write_arrays
-from efficientdet.checkpoints.restore import Restored, restore_detector
-from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
-from efficientdet.families.registry import build_detector, hyperparameters_of
-from efficientdet.inference.predict import copied, input_size
+from efficientdet.checkpoints.checkpoint import write_arrays
+from efficientdet.checkpoints.restore import Restored
+from efficientdet.inference.opening import ModelConfig, open_model
+from efficientdet.inference.predict import copied
 from efficientdet.machine.device import backend_name
-from efficientdet.machine.runtime import Runtime, start_runtime
 from model.dense_detector import DenseDetector
 from model.detector import named_variables
 from object_detection.errors import InputError
@@ -26,41 +22,12 @@ _LEAST_AGREEMENT = 0.95  # of near-equal scores, rounding decides which is detec
 _TOLERANCES = {"float32": (1e-3, 0.5), "mixed_float16": (2e-2, 4.0), "mixed_bfloat16": (5e-2, 8.0)}  # score, pixels
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Which detector, and how it is computed."""
-
-    ckpt_path: str | None  # None: random weights, always the same
-    model_name: str
-    model_name_given: bool
-    overrides: dict[str, Any]
-    averaged: bool = True
-    precision: str | None = None
-    amp: bool | None = None
-    use_xla: bool | None = None
-    runtime: str = "keras"  # what runs the network
-    int8_images: tuple[str, ...] = ()  # to take the ranges of activations from, where it is to run in 8 bits
-
-
 class Agreement(NamedTuple):
     """How far two lists of detections of one image are the same."""
 
     compared: int
     share: float  # of the first that have a partner in the second
     score_difference: float  # largest, between detections of equal rank
-
-
-def open_model(config: ModelConfig) -> tuple[Restored, Runtime]:
-    """The detector of a checkpoint, or one with random weights."""
-    runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, seed=0)
-    if config.ckpt_path:
-        restored = restore_detector(
-            config.ckpt_path, model_name=config.model_name, model_name_given=config.model_name_given,
-            overrides=config.overrides, averaged=config.averaged, precision=runtime.precision)
-    else:
-        hparams = with_overrides(hyperparameters_of(config.model_name, {}), config.overrides)
-        restored = _with_random_weights(hparams, precision=runtime.precision)
-    return restored, runtime
 
 
 def dry_run(config: ModelConfig, *, export_ckpt: str | None) -> None:
@@ -80,7 +47,7 @@ def summary(restored: Restored) -> dict[str, str]:
     network = restored.detector.network
     trainable = sum(math.prod(variable.shape) for variable in network.trainable_variables)
     total = sum(math.prod(variable.shape) for variable in named_variables(network).values())
-    height, width = input_size(restored.detector)
+    height, width = restored.detector.image_size
     anchors = {"anchors": f"{len(restored.detector.anchors):,}"} if isinstance(restored.detector, DenseDetector) else {}
     return {
         "model": restored.hparams.name,
@@ -120,12 +87,12 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     if backend_name() != "tensorflow":
         raise InputError("--mode=export: a SavedModel is written by the TensorFlow backend; KERAS_BACKEND is "
                          f"{backend_name()}")
-    from dataset.image_files import read_image
+    from dataset.files.image_files import read_image
     from efficientdet.export.saved_model import export_saved_model, load_saved_model
     from efficientdet.inference.annotate import detect_with_checkpoint, rows_of_signature
 
     restored, runtime = open_model(config)
-    height, width = input_size(restored.detector)
+    height, width = restored.detector.image_size
     noise = np.random.default_rng(0).integers(0, 256, (height * 3 // 4, width * 5 // 4, 3), np.uint8)
     image = read_image(input_image) if input_image else noise
     export_saved_model(restored.detector, folder, description=restored.description)
@@ -156,7 +123,7 @@ def export_network(config: ModelConfig, path: str) -> None:
     detector = restored.detector
     export_onnx(detector, path, description=restored.description)
     print(f"wrote {path}")
-    height, width = input_size(detector)
+    height, width = detector.image_size
     images = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)
     sizes = np.int32([[height, width * 3 // 4]])
     [found] = ExportedNetwork(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, copied)
@@ -180,18 +147,3 @@ def compare_detections(ours, others, *, pixels: float) -> Agreement:
     matched = int(partners.any(axis=1).sum())
     difference = float(np.abs(ours.scores[:common] - others.scores[:common]).max())
     return Agreement(len(ours.scores), matched / max(len(ours.scores), len(others.scores)), difference)
-
-
-def _with_random_weights(hparams: Hyperparameters, *, precision: str) -> Restored:
-    names = _names_for(hparams.num_classes)
-    detector = build_detector(hparams, num_classes=len(names), precision=precision)
-    description = Description(model_name=hparams.model_name, hparams=hparams.to_dict(), categories=names.to_categories(),
-                              weights="raw")
-    return Restored(detector=detector, hparams=hparams, class_names=names, description=description)
-
-
-def _names_for(num_classes: int | None) -> ClassNames:
-    if num_classes is None or num_classes == len(COCO_2017):
-        return COCO_2017
-    numbers = tuple(range(1, num_classes + 1))
-    return ClassNames(numbers, tuple(f"class {number}" for number in numbers))

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dataset.image_files import read_image
-from efficientdet.benchmark.inspection import ModelConfig, open_model
+from dataset.files.image_files import read_image
 from efficientdet.benchmark.latency import Run, figures, timed, timed_runs
 from efficientdet.benchmark.report import table, write_report
 from efficientdet.benchmark.stages import (
@@ -23,7 +22,7 @@ from efficientdet.benchmark.stages import (
     measure_detector,
     preprocess,
 )
-from efficientdet.inference.predict import input_size
+from efficientdet.inference.opening import ModelConfig, open_model
 from efficientdet.machine.device import (
     backend_name,
     device_name,
@@ -78,7 +77,7 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
     """One run of each stage of a checkpoint's detector, or of one with random weights; and what it is."""
     restored, runtime = open_model(model)
     detector = restored.detector
-    size = input_size(detector)
+    size = detector.image_size
     images = _images(config, size)
     programs = detector_programs(detector, use_xla=runtime.use_xla, runtime=model.runtime,
                                  int8_images=model.int8_images)

@@ -13,7 +13,6 @@ from efficientdet.inference.predict import (
     build_predict,
     copied,
     detect_in_outputs,
-    detections_of,
     network_read_on_host,
     predict_on_host,
 )
@@ -43,7 +42,7 @@ def detector_programs(
     return Programs(
         predict=build_predict(detector, compiled=use_xla),
         network=compiled(detector.outputs, detector.network, use_xla=use_xla),
-        post_processing=compiled(lambda outputs, sizes: detections_of(detector, outputs, sizes), detector.network,
+        post_processing=compiled(lambda outputs, sizes: detector.detections(outputs, sizes), detector.network,
                                  use_xla=use_xla))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from dataset.image_files import read_image
+from dataset.files.image_files import read_image
 from dataset.input.resize import Letterbox
 
 _MOST_IMAGES = 100  # ranges of activations change little after some dozens

@@ -9,8 +9,7 @@ import tensorflow as tf
 from dataset.class_names import ClassNames
 from dataset.input.resize import Letterbox
 from efficientdet.checkpoints.checkpoint import Description
-from efficientdet.inference.predict import detections_in_original, input_size
-from model.detector import Detector
+from model.detector import Detector, detections_in_original
 from object_detection.errors import InputError
 
 DESCRIPTION_FILE = "description.json"
@@ -27,7 +26,7 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
     class_names = ClassNames.from_categories(description.categories)
     module = tf.Module()
     module.network = detector.network
-    size = input_size(detector)
+    size = detector.image_size
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")])
     def detect(images):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from model.detector import Detector
 
 ENTRY_POINTS = "efficientdet.families"
+DEFAULT_MODEL = "efficientdet-d0"  # as in the references
 
 
 @cache

@@ -1,19 +1,15 @@
 """Flags that several entry points share, and what they mean; free of Keras and TensorFlow."""
 
-import importlib.util
-
 from absl import flags
 
-from dataset.image_files import find_images
+from dataset.files.image_files import find_images
 from efficientdet.configuration.flag_values import RANGES, refusal
 from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.families.registry import hyperparameters_of, model_names
+from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, model_names
 from efficientdet.flags.former import ALIASES, GONE
+from efficientdet.inference.runtimes import RUNTIMES, require_runtime
 from object_detection.errors import InputError
-
-RUNTIMES = ("keras", "onnxruntime", "openvino")
-DEFAULT_MODEL = "efficientdet-d0"
 
 
 def define_model_flags() -> None:
@@ -71,13 +67,6 @@ def runtime_settings() -> dict:
         require_runtime("onnxruntime", asked_by="--int8_images")
         int8_images = find_images(int8_images, flag="int8_images")
     return {"runtime": chosen, "int8_images": tuple(int8_images or ())}
-
-
-def require_runtime(runtime: str, *, asked_by: str) -> None:
-    """Raises InputError where a package that it needs is missing."""
-    for package in ("onnx", runtime):
-        if importlib.util.find_spec(package) is None:
-            raise InputError(f"{asked_by} needs the package {package}: pip install -e '.[export]'")
 
 
 def machine_settings() -> dict:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.image_files import (
+from dataset.files.image_files import (
     StoredImage,
     distinct_names,
     encode_image,

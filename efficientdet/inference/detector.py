@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.image_files import _as_rgb, read_image
+from dataset.files.image_files import _as_rgb, read_image
 from object_detection.errors import InputError
 
 AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray

@@ -73,7 +73,7 @@ def _restored(prefix: str, *, model_name: str | None, class_names: Sequence[str]
     """What `restore_detector` makes of a checkpoint."""
     from dataset.class_names import ClassNames
     from efficientdet.checkpoints.restore import restore_detector
-    from efficientdet.flags.definitions import DEFAULT_MODEL
+    from efficientdet.families.registry import DEFAULT_MODEL
 
     names = ClassNames(tuple(range(1, len(class_names) + 1)), tuple(class_names)) if class_names else None
     return restore_detector(prefix, model_name=model_name or DEFAULT_MODEL, model_name_given=model_name is not None,
@@ -82,7 +82,7 @@ def _restored(prefix: str, *, model_name: str | None, class_names: Sequence[str]
 
 def _check_runtime(runtime: str, *, int8_images: Sequence[str]) -> None:
     """Raises InputError for a runtime that is unknown or not installed."""
-    from efficientdet.flags.definitions import RUNTIMES, require_runtime
+    from efficientdet.inference.runtimes import RUNTIMES, require_runtime
 
     if runtime not in RUNTIMES:
         raise InputError(f"runtime={runtime!r}: wanted one of {', '.join(RUNTIMES)}")

@@ -11,8 +11,7 @@ from efficientdet.inference.exported_network import ExportedNetwork, Outputs
 from efficientdet.machine import device
 from efficientdet.machine.runtime import accelerator_count
 from model.dense_detector import DenseDetector
-from model.detector import Detector
-from object_detection.box_geometry import clip_boxes
+from model.detector import Detector, detections_in_original
 from object_detection.host_suppression import NetworkOutputs, detections_on_host, stacked
 from object_detection.structures import Detections, Tensor
 
@@ -34,24 +33,6 @@ def build_predict(
         return predict_on_host(detector, network)
     return device.compiled(lambda images, sizes, scales: detections_in_original(detector, images, sizes, scales),
                            detector.network, use_xla=compiled)
-
-
-def input_size(detector: Detector) -> tuple[int, int]:
-    """Height and width of what the network sees."""
-    height, width = detector.network.input_shape[1:3]
-    return height, width
-
-
-def detections_of(detector: Detector, outputs, sizes: Tensor) -> Detections:
-    """What `detector.outputs` of images with these sizes [B, 2] stands for, in pixels of the network input."""
-    return detector.detections(outputs, sizes)
-
-
-def detections_in_original(detector: Detector, images: Tensor, sizes: Tensor, scales: Tensor) -> Detections:
-    """Detect, clip to the part that is image, scale to the original."""
-    found = detections_of(detector, detector.outputs(images, sizes), sizes)
-    boxes = clip_boxes(found.boxes, sizes)
-    return found._replace(boxes=boxes * ops.concatenate([scales, scales], axis=-1)[:, None])
 
 
 def host_reader(detector: Detector) -> Callable[[Outputs], Detections] | None:
@@ -96,7 +77,7 @@ def exported_network(detector: Detector, *, runtime: str, int8_images: Sequence[
     if int8_images:
         from efficientdet.export.quantisation import quantised
 
-        model = quantised(model, int8_images, image_size=input_size(detector))
+        model = quantised(model, int8_images, image_size=detector.image_size)
     return ExportedNetwork(model.SerializeToString(), runtime=runtime)
 
 
@@ -136,13 +117,13 @@ def detect_in_outputs(detector: Detector) -> Callable[[Sequence[Outputs], np.nda
     read = host_reader(detector)
     if read is not None:
         return lambda images, sizes: stacked(list(map(read, images)))
-    nothing = np.zeros((1, *input_size(detector), 3), np.uint8), np.int32([input_size(detector)])
+    nothing = np.zeros((1, *detector.image_size, 3), np.uint8), np.int32([detector.image_size])
     structure = detector.outputs(*map(ops.convert_to_tensor, nothing))  # a nest in the order of the network's outputs
 
     def detect(images, sizes):
         flat = [ops.convert_to_tensor(np.stack(values)) for values in zip(*images, strict=True)]
         outputs = keras.tree.pack_sequence_as(structure, flat)
-        found = detections_of(detector, outputs, ops.convert_to_tensor(sizes))
+        found = detector.detections(outputs, ops.convert_to_tensor(sizes))
         return found._replace(**{name: np.asarray(values) for name, values in found._asdict().items() if values is not None})
 
     return detect

@@ -62,8 +62,8 @@ def annotate_video(config: VideoConfig, detect, names: ClassNames) -> None:
 
 def checkpoint_detector(model, *, batch_size: int):
     """(detect, class names) of the detector that a `ModelConfig` of benchmark/inspection.py names; see `annotate.Detect`."""
-    from efficientdet.benchmark.inspection import open_model
     from efficientdet.inference.annotate import detect_with_checkpoint
+    from efficientdet.inference.opening import open_model
 
     restored, runtime = open_model(model)
     return detect_with_checkpoint(restored, batch_size=batch_size, compiled=runtime.use_xla, runtime=model.runtime,

@@ -11,7 +11,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from dataset.image_files import encode_image
+from dataset.files.image_files import encode_image
 
 _FORMAT_VERSION = "brain.Event:2"
 

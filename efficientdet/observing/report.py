@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.image_files import encode_image
+from dataset.files.image_files import encode_image
 from object_detection.atomic_files import write_text
 
 Curve = Sequence[tuple[int, float]]  # (step, value)

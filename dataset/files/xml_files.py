@@ -4,7 +4,7 @@ import codecs
 import re
 import xml.etree.ElementTree as ElementTree
 
-from dataset.conversion.foreign_values import shown
+from dataset.files.foreign_values import shown
 
 _DECLARED_ENCODING = re.compile(rb"""(?:\xef\xbb\xbf)?<\?xml\s[^>]*?encoding\s*=\s*["']([^"'>]*)["']""")
 _READ_BY_EXPAT = {"utf-8", "utf-16", "us-ascii", "iso-8859-1"}

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dataset.conversion.foreign_values import shown, told_with
+from dataset.files.foreign_values import shown, told_with
 from object_detection.errors import InputError
 
 LARGEST_FILE_BYTES = 2**30  # of an image or an XML file: a record holds less than 2 GiB

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from dataset.conversion.bounded_files import open_regular_file
-from dataset.conversion.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
+from dataset.files.bounded_files import open_regular_file
+from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
 from object_detection.errors import InputError
 
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".mpo", ".png", ".tif", ".tiff", ".webp"}

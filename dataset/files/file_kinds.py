@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 
-from dataset.conversion.bounded_files import open_regular_file
+from dataset.files.bounded_files import open_regular_file
 
 _HEAD_BYTES = 1 << 16
 _MOST_PARSED_BYTES = 1 << 26  # a larger json is none of a single image

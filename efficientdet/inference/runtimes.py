@@ -1,0 +1,14 @@
+"""What can run a network, and whether it is installed."""
+
+import importlib.util
+
+from object_detection.errors import InputError
+
+RUNTIMES = ("keras", "onnxruntime", "openvino")
+
+
+def require_runtime(runtime: str, *, asked_by: str) -> None:
+    """Raises InputError where a package that it needs is missing."""
+    for package in ("onnx", runtime):
+        if importlib.util.find_spec(package) is None:
+            raise InputError(f"{asked_by} needs the package {package}: pip install -e '.[export]'")
