@@ -5,6 +5,8 @@ import signal
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
 
+from dataclasses import fields
+
 from absl import flags
 
 from dataset.command_line import run
@@ -15,7 +17,6 @@ from efficientdet.flags.definitions import (
     define_model_flags,
     finish_flags,
     hyperparameters,
-    machine_settings,
 )
 from efficientdet.flags.former import AUTOML_MODES, training_mode
 from efficientdet.flags.paths import (
@@ -124,21 +125,15 @@ def _configuration() -> TrainingConfig:
                               num_epochs="num_epochs")
     val_json_file = existing_file(FLAGS.val_json_file, "val_json_file")
     records = records_of(FLAGS.training_file_pattern, "training_file_pattern")
-    same_name = ("batch_size", "eval_batch_size", "num_examples_per_epoch", "stop_epoch", "eval_from",
-                 "eval_period", "target_ap", "patience", "checkpoint_steps", "checkpoint_period", "resume", "on_nan",
-                 "mlperf_log", "cache", "calibration_images", "verify_records", "max_bad_fraction", "deterministic",
-                 "accumulate_steps", "lr_per_64",
-                 "benchmark", "benchmark_steps", "use_fake_data", "set_num_threads", "log_filename", "log_steps", "lr_tb",
-                 "enable_map_parallelization", "pretrained_ckpt", "backbone_init", "seed", "debug", "time_history",
-                 "validate", "testdev_dir", "eval_samples")
-    return TrainingConfig(
-        hparams=hparams, hparams_given=frozenset(parse_overrides(FLAGS.hparams)), records=records,
-        val_json_file=val_json_file,
-        val_records=records_of(FLAGS.val_file_pattern, "val_file_pattern") if FLAGS.val_file_pattern else (),
-        class_names=class_names_for(records, json_file=val_json_file),
-        model_dir=required(FLAGS.model_dir, "model_dir"),
-        training_mode=training_mode(FLAGS.training_mode, FLAGS.mode, both=FLAGS["training_mode"].present > 0),
-        loggers=tuple(FLAGS.loggers), **machine_settings(), **{name: getattr(FLAGS, name) for name in same_name})
+    worked_out = {
+        "hparams": hparams, "hparams_given": frozenset(parse_overrides(FLAGS.hparams)), "records": records,
+        "val_json_file": val_json_file,
+        "val_records": records_of(FLAGS.val_file_pattern, "val_file_pattern") if FLAGS.val_file_pattern else (),
+        "class_names": class_names_for(records, json_file=val_json_file), "model_dir": required(FLAGS.model_dir, "model_dir"),
+        "training_mode": training_mode(FLAGS.training_mode, FLAGS.mode, both=FLAGS["training_mode"].present > 0),
+        "loggers": tuple(FLAGS.loggers)}
+    as_given = {item.name: FLAGS[item.name].value for item in fields(TrainingConfig) if item.name not in worked_out}
+    return TrainingConfig(**worked_out, **as_given)
 
 
 def _check_files(config: TrainingConfig) -> None:

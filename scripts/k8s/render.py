@@ -21,14 +21,17 @@ _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 def render(*, gpus: int, gpu_memory: int, queue: str | None = None, name: str | None = None, namespace: str = "default",
-           image: str = "effdet_tf2:latest", claim: str = "efficientdet", epochs: int = 300) -> str:
+           image: str = "effdet_tf2:latest", claim: str = "efficientdet", epochs: int = 300,
+           model: str = "efficientdet-d0") -> str:
     """The job as YAML. Raises ValueError for what no cluster would take."""
     for flag, number in (("gpus", gpus), ("epochs", epochs)):
         if number < 1:
             raise ValueError(f"--{flag}={number}: wanted at least 1")
     if gpu_memory not in BATCH_SIZES:
         raise ValueError(f"--gpu_memory={gpu_memory}: wanted one of {', '.join(map(str, BATCH_SIZES))}")
-    name = name if name is not None else f"efficientdet-d0-{gpus}gpu{gpu_memory}gb"
+    name = name if name is not None else f"{model}-{gpus}gpu{gpu_memory}gb"
+    if not _DNS_LABEL.fullmatch(model):
+        raise ValueError(f"--model={model}: wanted a name of train.py --model_name")
     longest = MOST_LETTERS - max(len("-launcher"), len(f"-worker-{gpus - 1}"))  # what the operator appends for pods and hosts
     if not _SERVICE_NAME.fullmatch(name) or len(name) > longest:
         raise ValueError(f"--name={name}: wanted small letters, digits and hyphens, a letter first, at most {longest}")
@@ -39,7 +42,7 @@ def render(*, gpus: int, gpu_memory: int, queue: str | None = None, name: str | 
         raise ValueError(f"--image={image}: is no name of an image")
     large = gpus * BATCH_SIZES[gpu_memory] > 512  # the reference's recipes change their averages there
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        name=name, namespace=namespace, image=image, claim=claim, gpus=gpus, epochs=epochs,
+        name=name, model=model, namespace=namespace, image=image, claim=claim, gpus=gpus, epochs=epochs,
         labels=f'{{kueue.x-k8s.io/queue-name: "{queue}"}}' if queue is not None else "{}",
         batch_size=_batch_size(gpus, gpu_memory), rate_per_64=RATE_PER_64, warmup_epochs=25 if large else 5,
         average_decay=0.999 if large else 0.9999, momentum=0.93 if large else 0.9)
@@ -61,6 +64,7 @@ def main() -> None:
     parser.add_argument("--image", default="effdet_tf2:latest")
     parser.add_argument("--claim", default="efficientdet", help="PersistentVolumeClaim with /coco, and room for /runs")
     parser.add_argument("--epochs", type=int, default=300)
+    parser.add_argument("--model", default="efficientdet-d0", help="train.py's --model_name; batches and rates are D0's")
     try:
         sys.stdout.write(render(**vars(parser.parse_args())))
     except ValueError as error:
