@@ -285,7 +285,7 @@ def test_many_objects_in_one_place_by_every_rule(rule):
     for spread in (0.0, 0.5, 8.0):
         centres = rng.choice([20.0, 60.0], (3, 30, 2)) + np.round(rng.normal(size=(3, 30, 2)) * spread * 4) / 4
         boxes = np.concatenate([centres - 12, centres + 12], axis=-1).astype(np.float32)
-        objects = Objects(boxes, rng.integers(0, 90, (3, 30)).astype(np.int32), rng.random((3, 30)) < 0.9,
+        objects = Objects.of_boxes(boxes, rng.integers(0, 90, (3, 30)).astype(np.int32), rng.random((3, 30)) < 0.9,
                           np.zeros((3, 30), bool))
         for name in ("uneven", "proposals'"):
             check_against_all_overlaps(objects, GRIDS[name], RULES[rule])
@@ -338,7 +338,7 @@ def golden_objects(boxes, labels=None):
     count = len(boxes)
     classes = np.zeros((1, count + 1), np.int32)
     classes[0, :count] = 0 if labels is None else labels
-    return Objects(np.concatenate([boxes[:, YX], np.zeros((1, 4))]).astype(np.float32)[None], classes,
+    return Objects.of_boxes(np.concatenate([boxes[:, YX], np.zeros((1, 4))]).astype(np.float32)[None], classes,
                    np.arange(count + 1)[None] < count, np.zeros((1, count + 1), bool))
 
 

@@ -30,9 +30,9 @@ def batches(count, error=None):
         drawn.append(number)
         images = tf.fill([2, 4, 4, 3], tf.cast(number, tf.uint8))
         flags = np.zeros((2, 3), bool)
-        objects = Objects(np.zeros((2, 3, 4), np.float32), np.zeros((2, 3), np.int32), flags, flags)
+        objects = Objects.of_boxes(np.zeros((2, 3, 4), np.float32), np.zeros((2, 3), np.int32), flags, flags)
         ids = tf.constant([2 ** 40 + number] * 2, tf.int64)
-        yield Batch(images, np.int32([[4, 4]] * 2), objects, ids, np.ones((2, 2), np.float32))
+        yield Batch(images, np.int32([[4, 4]] * 2), objects, ids, ids, np.ones((2, 2), np.float32))
     if error:
         raise error
 
