@@ -15,7 +15,7 @@ from object_detection.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid,
 from object_detection.assignment import MatchRule, assign_anchors
 from object_detection.box_geometry import IOU_KINDS, generalised_iou
 from object_detection.errors import InputError
-from object_detection.losses import focal_loss, huber_loss, l1_loss, smooth_l1_loss, softmax_cross_entropy
+from object_detection.losses import focal_loss_of_classes, huber_loss, l1_loss, smooth_l1_loss, softmax_cross_entropy
 from object_detection.structures import Detections, Objects, Targets, Tensor
 from object_detection.suppression import SuppressionConfig, detections_from_outputs
 
@@ -183,10 +183,9 @@ class DenseDetector:
         """Of each anchor, [B, A], also of those that are ignored."""
         losses, scores = self.config.losses, self.config.suppression.scores
         if scores == "sigmoid":
-            learnt = ops.where(targets.positive, targets.classes, -1)[..., None]
-            wanted = learnt == ops.arange(class_logits.shape[-1], dtype="int32")  # [B, A, K]
-            focal = focal_loss(class_logits, wanted, alpha=losses.alpha, gamma=losses.gamma,
-                               label_smoothing=losses.label_smoothing)
+            learnt = ops.where(targets.positive, targets.classes, -1)
+            focal = focal_loss_of_classes(class_logits, learnt, alpha=losses.alpha, gamma=losses.gamma,
+                                          label_smoothing=losses.label_smoothing)
             return ops.sum(focal, axis=-1)  # first over K: one pass of many threads
         is_first = scores == "softmax, background first"
         background = 0 if is_first else class_logits.shape[-1] - 1
