@@ -1,5 +1,6 @@
 """One-stage detectors: a network with outputs at every anchor, its losses and its reading."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import keras
@@ -10,45 +11,73 @@ from model import tensorflow_cpu
 from model.detector import named_variables
 from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
 from model.folding import folded
-from object_detection.anchor_grid import AnchorConfig, anchor_grid
-from object_detection.assignment import assign_anchors
-from object_detection.box_coding import decode_boxes
+from object_detection.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
+from object_detection.assignment import MatchRule, assign_anchors
 from object_detection.box_geometry import IOU_KINDS, generalised_iou
 from object_detection.errors import InputError
-from object_detection.losses import focal_loss, huber_loss
+from object_detection.losses import focal_loss_of_classes, huber_loss, l1_loss, smooth_l1_loss, softmax_cross_entropy
 from object_detection.structures import Detections, Objects, Targets, Tensor
 from object_detection.suppression import SuppressionConfig, detections_from_outputs
+
+BOX_LOSSES: dict[str, Callable] = {  # of errors and LossConfig.delta, each entry by itself
+    "huber": lambda errors, delta: huber_loss(errors, delta=delta),
+    "smooth l1": lambda errors, delta: smooth_l1_loss(errors, beta=delta),
+    "l1": lambda errors, delta: l1_loss(errors),
+}
+NORMALISERS = ("positives of the batch", "positives of each image")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """Weights and shapes of the losses (Tan et al. 2020, section 5.1)."""
+    """Weights and shapes of the losses; the defaults are EfficientDet's (Tan et al. 2020, section 5.1).
+
+    The loss of classes follows from how scores are read (`SuppressionConfig.scores`): the focal loss of sigmoids, with alpha,
+    gamma and label_smoothing, or the cross entropy of a softmax, where anchors without an object learn the background.
+
+    box_loss: "huber", "smooth l1" (Huber's divided by delta, which is its beta) or "l1", which has no delta.
+    normaliser: "positives of the batch" divides the sum over a batch by its positives + 1, boxes by four times that;
+    "positives of each image" divides each image's sums by its own positives (at least 1) and takes the mean over images, as
+    torchvision's detectors do.
+    """
 
     alpha: float = 0.25
     gamma: float = 1.5
     label_smoothing: float = 0.0
+    class_loss_weight: float = 1.0
+    box_loss: str = "huber"
     delta: float = 0.1
     box_loss_weight: float = 50.0
     iou_loss_type: str | None = None
     iou_loss_weight: float = 1.0
+    normaliser: str = "positives of the batch"
     weight_decay: float = 4e-5
 
     def __post_init__(self):
         if self.iou_loss_type is not None and self.iou_loss_type not in IOU_KINDS:
             raise InputError(f"iou_loss_type {self.iou_loss_type!r}; wanted one of {', '.join(IOU_KINDS)}")
+        if self.box_loss not in BOX_LOSSES:
+            raise InputError(f"box_loss {self.box_loss!r}; wanted one of {', '.join(map(repr, BOX_LOSSES))}")
+        if self.normaliser not in NORMALISERS:
+            raise InputError(f"normaliser {self.normaliser!r}; wanted one of {', '.join(map(repr, NORMALISERS))}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseDetectorConfig:
     """How a network's outputs are trained and read.
 
-    normalisations: how often the ImageNet mean and deviation are applied; 2 for NVIDIA's checkpoints, 1 for all others.
+    anchors: EfficientDet's rule, or levels of any shapes (see `grid_of_levels`), in the order of the network's outputs.
+    suppression: how scores and boxes are read, and thereby also how they are learnt: its `scores` choose the loss of classes,
+    its `box_coder` writes the targets. mean and stddev of red, green and blue are shares of 255. normalisations: how often
+    they are applied; 2 for NVIDIA's checkpoints, 1 for all others.
     """
 
     image_size: tuple[int, int]
-    anchors: AnchorConfig
+    anchors: AnchorConfig | Sequence[AnchorLevel]
+    match: MatchRule = field(default_factory=MatchRule)
     losses: LossConfig = field(default_factory=LossConfig)
     suppression: SuppressionConfig = field(default_factory=SuppressionConfig)
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    stddev: tuple[float, float, float] = IMAGENET_STDDEV
     normalisations: int = 1
 
 
@@ -62,8 +91,9 @@ class DenseDetector:
         self.network = network
         self.config = config
         self.image_size = config.image_size
-        self._grid = anchor_grid(config.anchors, config.image_size)
-        self.anchors = self._grid.boxes
+        by_rule = isinstance(config.anchors, AnchorConfig)
+        self._grid = anchor_grid(config.anchors, config.image_size) if by_rule else grid_of_levels(config.anchors)
+        self.anchors, self.level_sizes = self._grid.boxes, self._grid.level_sizes
         if network.output_shape[1][1] != len(self.anchors):
             raise ValueError(f"the network has outputs for {network.output_shape[1][1]} anchors, the grid has "
                              f"{len(self.anchors)}")
@@ -84,8 +114,8 @@ class DenseDetector:
         return ops.cast(class_logits, "float32"), ops.cast(box_deltas, "float32")
 
     def normalise(self, images: Tensor, sizes: Tensor) -> Tensor:
-        """uint8 [B, H, W, 3] -> float32, ImageNet mean and deviation removed, then 0 outside `sizes` [B, 2]."""
-        mean, stddev = np.float32(IMAGENET_MEAN), np.float32(IMAGENET_STDDEV)
+        """uint8 [B, H, W, 3] -> float32, mean and deviation removed, then 0 outside `sizes` [B, 2]."""
+        mean, stddev = np.float32(self.config.mean), np.float32(self.config.stddev)
         normalised = (ops.cast(images, "float32") / 255.0 - mean) / stddev
         rows = ops.arange(images.shape[1])[None, :, None] < ops.cast(sizes[:, 0], "int32")[:, None, None]
         columns = ops.arange(images.shape[2])[None, None, :] < ops.cast(sizes[:, 1], "int32")[:, None, None]
@@ -96,14 +126,23 @@ class DenseDetector:
 
     def targets(self, objects: Objects, outputs=None, seeds=None) -> Targets:
         """Each anchor's class and box offsets; neither outputs nor chance play a part."""
-        return assign_anchors(objects, self._grid)
+        return assign_anchors(objects, self._grid, rule=self.config.match, box_coder=self.config.suppression.box_coder)
+
+    @property
+    def _each_image_by_itself(self) -> bool:
+        return self.config.losses.normaliser == "positives of each image"
 
     def counts(self, targets: Targets) -> dict[str, Tensor]:
-        """How many anchors of the batch have an object."""
-        return {"positives": ops.sum(ops.cast(targets.positive, "float32"))}
+        """How many anchors of the batch have an object; `images`, where each image is divided by its own."""
+        positives = {"positives": ops.sum(ops.cast(targets.positive, "float32"))}
+        if not self._each_image_by_itself:
+            return positives
+        return {**positives, "images": ops.cast(ops.shape(targets.positive)[0], "float32")}
 
     def normalisers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Positives and one more, so that a batch without any divides by something; four offsets make a box."""
+        """Positives and one more, so that a batch without any divides by something, four offsets making a box; or images."""
+        if self._each_image_by_itself:
+            return dict.fromkeys(("cls_loss", "box_loss", "box_iou_loss"), counts["images"])
         normaliser = counts["positives"] + 1.0
         return {"cls_loss": normaliser, "box_loss": 4.0 * normaliser, "box_iou_loss": 4.0 * normaliser}
 
@@ -118,29 +157,45 @@ class DenseDetector:
 
     def detections(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections:
         """In pixels of the network input, not clipped."""
-        return detections_from_outputs(*outputs, ops.convert_to_tensor(self.anchors), config=self.config.suppression)
+        return detections_from_outputs(*outputs, ops.convert_to_tensor(self.anchors), config=self.config.suppression,
+                                       level_sizes=self.level_sizes)
 
     def _sums_of_losses(self, class_logits: Tensor, box_deltas: Tensor, targets: Targets) -> dict[str, Tensor]:
-        losses = self.config.losses
-        learnt = ops.where(targets.positive, targets.classes, -1)[..., None]
-        wanted = learnt == ops.arange(class_logits.shape[-1], dtype="int32")  # [B, A, K]
+        losses, positive = self.config.losses, ops.cast(targets.positive, "float32")
         counted = ops.cast(ops.logical_not(targets.ignored), "float32")
-        focal = focal_loss(class_logits, wanted, alpha=losses.alpha, gamma=losses.gamma,
-                           label_smoothing=losses.label_smoothing)
-        positive = ops.cast(targets.positive, "float32")
-        huber = huber_loss(box_deltas - targets.box_deltas, delta=losses.delta) * positive[..., None]
+        errors = BOX_LOSSES[losses.box_loss](box_deltas - targets.box_deltas, losses.delta)
         sums = {
-            "cls_loss": ops.sum(ops.sum(focal, axis=-1) * counted),  # first over K: one pass of many threads
-            "box_loss": losses.box_loss_weight * ops.sum(huber),
+            "cls_loss": losses.class_loss_weight * self._sum(self._class_losses(class_logits, targets) * counted, positive),
+            "box_loss": losses.box_loss_weight * self._sum(errors * positive[..., None], positive),
         }
         if losses.iou_loss_type:
-            sums["box_iou_loss"] = losses.iou_loss_weight * self._iou_loss(box_deltas, targets)
+            sums["box_iou_loss"] = losses.iou_loss_weight * self._sum(self._iou_losses(box_deltas, targets), positive)
         return sums
 
-    def _iou_loss(self, box_deltas: Tensor, targets: Targets) -> Tensor:
-        """Sum over positive anchors of 1 - IoU of the decoded boxes."""
-        anchors = ops.convert_to_tensor(self.anchors)
+    def _sum(self, losses: Tensor, positive: Tensor) -> Tensor:
+        """Over all entries [B, A] or [B, A, 4]; of each image divided by its positives, where these are its normaliser."""
+        if not self._each_image_by_itself:
+            return ops.sum(losses)
+        of_images = ops.sum(losses, axis=tuple(range(1, len(losses.shape))))
+        return ops.sum(of_images / ops.maximum(ops.sum(positive, axis=1), 1.0))
+
+    def _class_losses(self, class_logits: Tensor, targets: Targets) -> Tensor:
+        """Of each anchor, [B, A], also of those that are ignored."""
+        losses, scores = self.config.losses, self.config.suppression.scores
+        if scores == "sigmoid":
+            learnt = ops.where(targets.positive, targets.classes, -1)
+            focal = focal_loss_of_classes(class_logits, learnt, alpha=losses.alpha, gamma=losses.gamma,
+                                          label_smoothing=losses.label_smoothing)
+            return ops.sum(focal, axis=-1)  # first over K: one pass of many threads
+        is_first = scores == "softmax, background first"
+        background = 0 if is_first else class_logits.shape[-1] - 1
+        classes = ops.where(targets.positive, targets.classes + int(is_first), background)
+        return softmax_cross_entropy(class_logits, classes)
+
+    def _iou_losses(self, box_deltas: Tensor, targets: Targets) -> Tensor:
+        """1 - IoU of the decoded boxes of each positive anchor, 0 of the others, [B, A]."""
+        anchors, decode = ops.convert_to_tensor(self.anchors), self.config.suppression.box_coder.decode
         # Elsewhere both are the anchor itself, so that no infinite box can turn the gradient of a masked term into NaN.
-        predicted = decode_boxes(ops.where(targets.positive[..., None], box_deltas, 0.0), anchors)
-        overlap = generalised_iou(predicted, decode_boxes(targets.box_deltas, anchors), kind=self.config.losses.iou_loss_type)
-        return ops.sum(ops.where(targets.positive, 1.0 - overlap, 0.0))
+        predicted = decode(ops.where(targets.positive[..., None], box_deltas, 0.0), anchors)
+        overlap = generalised_iou(predicted, decode(targets.box_deltas, anchors), kind=self.config.losses.iou_loss_type)
+        return ops.where(targets.positive, 1.0 - overlap, 0.0)

@@ -35,7 +35,8 @@ class Detector(Protocol):
         """Scalars, float32, by name; `positives` is what the guards and the log look at."""
 
     def loss_sums(self, outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
-        """Weighted losses by name, scalars float32, not divided."""
+        """Weighted losses by name, scalars float32, not divided by their normalisers. What an image is divided by on its own,
+        such as its positives, no other rank has part in: that is done here, and the images are what is counted."""
 
     def normalisers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
         """What each of the sums is divided by."""

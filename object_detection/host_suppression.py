@@ -57,6 +57,15 @@ def detections_on_host(
     return Detections(in_slots(boxes[chosen]), in_slots(chosen_scores), in_slots(classes[chosen]), np.arange(slots) < found)
 
 
+def count_candidates(
+    outputs: NetworkOutputs, *, config: SuppressionConfig, level_sizes: Sequence[int] | None = None
+) -> int:
+    """How many of an image's candidates score above the threshold: those that suppression has work with."""
+    values, best_of_anchor = _ranked(outputs, config.scores)
+    found, _, _ = _candidates(values, best_of_anchor, config.candidates, config, level_sizes)
+    return int((_scores(found, config.scores) > config.score_threshold).sum())
+
+
 def stacked(images: Sequence[Detections]) -> Detections:
     """Detections of B images, each without B, as those of one batch."""
     return Detections(*(None if values[0] is None else np.stack(values) for values in zip(*images, strict=True)))

@@ -18,7 +18,6 @@ from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
 from efficientdet.benchmark.report import log_values
 from efficientdet.benchmark.stages import (
     Images,
-    candidates_above_threshold,
     detector_programs,
     measure_detector,
     preprocess,
@@ -28,6 +27,7 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference.opening import ModelConfig, open_model
 from efficientdet.machine.runtime import Runtime
+from object_detection.host_suppression import NetworkOutputs, count_candidates
 from object_detection.suppression import SuppressionConfig
 
 ROOT = Path(__file__).parents[1]
@@ -136,9 +136,21 @@ def test_random_weights_give_suppression_work():
 
 @pytest.mark.parametrize(("threshold", "wanted"), [(0.0, 4), (0.4, 3), (0.5, 2), (1.0, 0)])
 def test_candidates_above_threshold_by_hand(threshold, wanted):
+    """With none, the cost of suppression would not be in the figures."""
     logits = np.array([[-9.0, -8.0], [0.0, 1.0], [3.0, -0.5]])  # 0.5 at 0, 0.38 at -0.5
     suppression = SuppressionConfig(score_threshold=threshold, candidates=4)
-    assert candidates_above_threshold(logits, suppression) == wanted
+    assert count_candidates(NetworkOutputs(logits, np.zeros((3, 4)), logits.max(axis=-1)), config=suppression) == wanted
+
+
+@pytest.mark.parametrize(("scores", "options", "wanted"), [
+    ("softmax, background last", {}, 5),  # of 0.88 0.06 | 0.11 0.79 | 0.33 0.33
+    ("softmax, background first", {}, 4),  # of 0.06 0.06 | 0.79 0.11 | 0.33 0.33
+    ("softmax, background first", {"candidates_per_level": 1}, 1)])
+def test_candidates_of_a_softmax_by_hand(scores, options, wanted):
+    logits = np.array([[2.7, 0, 0], [0, 2, 0], [1, 1, 1]])
+    suppression = SuppressionConfig(score_threshold=0.1, scores=scores, **options)
+    outputs = NetworkOutputs(logits, np.zeros((3, 4)), logits.max(axis=-1))
+    assert count_candidates(outputs, config=suppression, level_sizes=(1, 2)) == wanted
 
 
 def test_report_log_and_trace(miniature, tmp_path, capsys):

@@ -170,7 +170,8 @@ def test_a_network_with_outputs_and_layers_of_its_own(runtime):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
     scales = np.float32([[1, 1], [2, 2], [0.5, 2]])
     by_keras, ours = (build_predict(detector, compiled=False, runtime=one)(images, sizes, scales) for one in ("keras", runtime))
-    for one, other in zip(ours[:4], by_keras[:4], strict=True):
+    assert ours.masks is by_keras.masks is None
+    for one, other in zip(ours[:-1], by_keras[:-1], strict=True):
         np.testing.assert_allclose(one, np.asarray(other), rtol=1e-3, atol=1e-3)
 
 

@@ -17,7 +17,6 @@ from efficientdet.benchmark.latency import Run, figures, timed, timed_runs
 from efficientdet.benchmark.report import table, write_report
 from efficientdet.benchmark.stages import (
     Images,
-    candidates_above_threshold,
     detector_programs,
     measure_detector,
     preprocess,
@@ -36,6 +35,7 @@ from efficientdet.machine.device import (
 from efficientdet.machine.runtime import start_runtime
 from model.dense_detector import DenseDetector
 from model.detector import Detector
+from object_detection.host_suppression import NetworkOutputs, count_candidates
 
 WARM_UP_RUNS = 10
 _RANDOM_INPUT = "random pixels, drawn anew for each run"
@@ -113,10 +113,11 @@ def _suppression_work(detector: Detector, images: Images) -> dict[str, Any]:
     """How many candidates an image has, of a detector that suppresses those of dense outputs; of others nothing."""
     if not isinstance(detector, DenseDetector):
         return {}
-    class_logits, _ = detector.outputs(*(tensor[:1] for tensor in to_device(*images.batch())[:2]))
-    suppression = detector.config.suppression
+    class_logits, box_deltas = (np.asarray(tensor[0]) for tensor in detector.outputs(
+        *(tensor[:1] for tensor in to_device(*images.batch())[:2])))
+    outputs, suppression = NetworkOutputs(class_logits, box_deltas, class_logits.max(axis=-1)), detector.config.suppression
     return {"score_threshold": suppression.score_threshold,
-            "candidates_per_image": candidates_above_threshold(np.asarray(class_logits[0]), suppression)}
+            "candidates_per_image": count_candidates(outputs, config=suppression, level_sizes=detector.level_sizes)}
 
 
 def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:

@@ -1,6 +1,5 @@
 """The stages of detection, each by itself and all together: what one run of a benchmark times."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ from efficientdet.inference.predict import (
 from efficientdet.machine.device import compiled, to_device, wait
 from model.detector import Detector
 from object_detection.structures import Detections
-from object_detection.suppression import SuppressionConfig
 
 PHOTOGRAPH = (480, 640)  # height, width of what preprocessing gets: COCO's usual size
 
@@ -103,15 +101,6 @@ def _parts(programs: Programs, batch: Sequence) -> dict[str, float]:
     network, outputs = timed(lambda: wait(programs.network(*batch[:2])))
     post_processing, _ = timed(lambda: _fetched(programs.post_processing(outputs, batch[1])))
     return {"network": network, "post_processing": post_processing}
-
-
-def candidates_above_threshold(class_logits: np.ndarray, suppression: SuppressionConfig) -> int:
-    """How many scores of one image, [A, K], enter suppression: with none, its cost would not be in the figures."""
-    threshold = suppression.score_threshold
-    if threshold >= 1:
-        return 0
-    above = class_logits > (math.log(threshold / (1 - threshold)) if threshold > 0 else -math.inf)
-    return int(min(above.sum(), suppression.candidates))
 
 
 def _fetched(found: Detections) -> Detections:

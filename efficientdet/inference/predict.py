@@ -44,7 +44,8 @@ def host_reader(detector: Detector) -> Callable[[Outputs], Detections] | None:
         return None
 
     def read(outputs: Outputs) -> Detections:
-        return detections_on_host(by_anchor(outputs), detector.anchors, config=detector.config.suppression)
+        return detections_on_host(by_anchor(outputs), detector.anchors, config=detector.config.suppression,
+                                  level_sizes=detector.level_sizes)
 
     return read
 

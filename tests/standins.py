@@ -1,0 +1,22 @@
+"""Families of detectors as another package would bring them: installed beside the program, found by their entry points."""
+
+import os
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+STANDINS = {"standin-dense": "standin_dense", "standin-two-stage": "standin_two_stage"}  # model name -> module in tests/
+
+
+def available() -> list[str]:
+    """The model names whose module exists."""
+    return [name for name, module in STANDINS.items() if (TESTS / f"{module}.py").is_file()]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """This process's environment, with those families as if a package in `folder` had been installed."""
+    metadata = folder / "standins-1.0.dist-info"
+    metadata.mkdir(parents=True, exist_ok=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: standins\nVersion: 1.0\n")
+    lines = [f"{name} = {STANDINS[name]}:FAMILY" for name in available()]
+    (metadata / "entry_points.txt").write_text("\n".join(["[efficientdet.families]", *lines, ""]))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (folder, TESTS, TESTS.parent)))}

@@ -1,0 +1,233 @@
+"""What a `DenseDetector` may be configured to, each choice against plain NumPy on a pyramid of odd levels."""
+
+import math
+
+import keras
+import numpy as np
+import oracles
+import pytest
+from oracles import to_numpy
+
+from efficientdet.export.onnx_file import onnx_model
+from efficientdet.inference.exported_network import ExportedNetwork
+from efficientdet.inference.predict import build_predict, copied, host_reader
+from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
+from model.detector import losses
+from object_detection.anchor_grid import AnchorLevel
+from object_detection.assignment import MatchRule
+from object_detection.box_coding import BoxCoder
+from object_detection.errors import InputError
+from object_detection.structures import Objects
+from object_detection.suppression import SuppressionConfig
+
+LEVELS = (  # 4 and 6 anchors a cell
+    AnchorLevel(counts=(7, 6), strides=(8, 8), offset=(3.5, 3.5), shapes=((16, 16), (12, 24), (24, 12), (20, 20))),
+    AnchorLevel(counts=(3, 2), strides=(16, 16), offset=(11, 11),
+                shapes=((32, 32), (24, 48), (48, 24), (40, 40), (28, 28), (60, 30))))
+SIZES = (168, 36)
+CODER = BoxCoder(weights=(10.0, 8.0, 5.0, 4.0), log_size_limit=2.0)
+PLAIN = BoxCoder()
+
+
+def network(logits):
+    """Features of 7 x 6 and 3 x 2 cells by valid padding, as the two tensors that a dense detector wants."""
+    keras.utils.set_random_seed(0)
+    images = keras.Input((64, 56, 3))
+    fine = keras.layers.Conv2D(6, 9, strides=8, activation="relu", padding="valid")(images)
+    features = [fine, keras.layers.Conv2D(6, 3, strides=2, activation="relu", padding="valid")(fine)]
+
+    def head(values):
+        return keras.layers.Concatenate(axis=1)([
+            keras.layers.Reshape((-1, values))(keras.layers.Conv2D(count * values, 1)(level))
+            for count, level in zip((4, 6), features, strict=True)])
+
+    return keras.Model(images, [head(logits), head(4)])
+
+
+def detector_of(*, scores="sigmoid", box_coder=PLAIN, suppression=None, **others):
+    """With 3 classes and, if it reads a softmax, the background."""
+    reading = SuppressionConfig(scores=scores, box_coder=box_coder, score_threshold=0.01, **(suppression or {}))
+    return DenseDetector(network(3 if scores == "sigmoid" else 4), DenseDetectorConfig(
+        image_size=(64, 56), anchors=LEVELS, suppression=reading, **others))
+
+
+def objects_of(images=3):
+    """The last image has none."""
+    random = np.random.default_rng(0)
+    boxes = oracles.random_boxes(random, (images, 4), side=50.0)
+    boxes[..., 2:] += 6
+    valid = np.ones((images, 4), bool)
+    valid[-1] = False
+    return Objects.of_boxes(boxes, random.integers(0, 3, (images, 4)).astype(np.int32), valid, np.zeros((images, 4), bool))
+
+
+def outputs_of(detector, images=3):
+    random, (_, anchors, logits) = np.random.default_rng(1), detector.network.output_shape[0]
+    return (random.normal(size=(images, anchors, logits)).astype(np.float32),
+            random.normal(size=(images, anchors, 4)).astype(np.float32) * 0.5)
+
+
+def anchor_boxes():
+    """By their definition, anchor for anchor."""
+    return np.array([
+        (level.offset[0] + row * level.strides[0] - height / 2, level.offset[1] + column * level.strides[1] - width / 2,
+         level.offset[0] + row * level.strides[0] + height / 2, level.offset[1] + column * level.strides[1] + width / 2)
+        for level in LEVELS for row in range(level.counts[0]) for column in range(level.counts[1])
+        for height, width in level.shapes], np.float32)
+
+
+def matches_of(objects, rule):
+    """For each image the object of each anchor, -1 for none, and which anchors are between."""
+    return [oracles.match(boxes[valid], anchor_boxes(), positive_iou=rule.positive_iou, negative_iou=rule.negative_iou,
+                          claim=rule.claim, strictly=rule.strictly)
+            for boxes, valid in zip(objects.boxes, objects.valid, strict=True)]
+
+
+def class_loss(logits, kind, scores):
+    """Of one anchor; `kind` is its class or -1."""
+    if scores == "sigmoid":
+        return sum(oracles.focal_loss(float(logit), number == kind, alpha=0.25, gamma=1.5)
+                   for number, logit in enumerate(logits))
+    powers = [math.exp(logit) for logit in logits]
+    place = kind + 1 if scores == "softmax, background first" else kind  # -1 is the last
+    return -math.log(powers[place] / sum(powers))
+
+
+BOX_LOSSES = {
+    "huber": lambda error: oracles.huber_loss(error, delta=0.1),
+    "smooth l1": lambda error: oracles.huber_loss(error, delta=0.1) / 0.1,
+    "l1": abs,
+}
+
+
+def wanted_losses(outputs, objects, config):
+    """By image, then all together."""
+    rule, losses, coder = config.match, config.losses, config.suppression.box_coder
+    sums, positives = [], []
+    for image, (matched, between) in enumerate(matches_of(objects, rule)):
+        logits, deltas = (values[image] for values in outputs)
+        of_image = dict.fromkeys(("cls_loss", "box_loss", "box_iou_loss"), 0.0)
+        for anchor, number in enumerate(matched):
+            kind = objects.classes[image, number] if number >= 0 else -1
+            of_image["cls_loss"] += 0 if between[anchor] else class_loss(logits[anchor], kind, config.suppression.scores)
+            if number >= 0:
+                box, place = objects.boxes[image, number], anchor_boxes()[anchor]
+                offsets = np.array(oracles.encode(box, place)) * coder.weights
+                of_image["box_loss"] += sum(map(BOX_LOSSES[losses.box_loss], deltas[anchor] - offsets))
+                found = oracles.decode(np.minimum(deltas[anchor] / coder.weights, [np.inf, np.inf, *[
+                    math.inf if coder.log_size_limit is None else coder.log_size_limit] * 2]), place)
+                of_image["box_iou_loss"] += 1 - oracles.generalised_iou(found, box, "giou")
+        sums.append(of_image)
+        positives.append((matched >= 0).sum())
+    weights = {"cls_loss": losses.class_loss_weight, "box_loss": losses.box_loss_weight,
+               "box_iou_loss": losses.iou_loss_weight}
+    if losses.normaliser == "positives of each image":
+        return {name: weights[name] * np.mean([of_image[name] / max(1, count) for of_image, count in
+                                               zip(sums, positives, strict=True)]) for name in weights}
+    divisor = {"cls_loss": 1, "box_loss": 4, "box_iou_loss": 4}
+    return {name: weights[name] * sum(of_image[name] for of_image in sums) / (divisor[name] * (sum(positives) + 1))
+            for name in weights}
+
+
+OPTIONS = {
+    "levels": {},
+    "rule": {"match": MatchRule(positive_iou=0.45, negative_iou=0.3, claim="ties")},
+    "bipartite": {"match": MatchRule(positive_iou=0.5, strictly=True, claim="bipartite")},
+    "coder": {"box_coder": CODER},
+    "softmax first": {"scores": "softmax, background first"},
+    "softmax last": {"scores": "softmax, background last", "match": MatchRule(positive_iou=0.6, negative_iou=0.3)},
+    "l1": {"losses": {"box_loss": "l1", "box_loss_weight": 3.0}},
+    "smooth l1": {"losses": {"box_loss": "smooth l1", "class_loss_weight": 2.0}},
+    "each image": {"losses": {"normaliser": "positives of each image"}},
+    "all": {"losses": {"normaliser": "positives of each image", "box_loss": "smooth l1"}, "box_coder": CODER,
+            "scores": "softmax, background first", "match": MatchRule(positive_iou=0.5, negative_iou=0.4, claim="ties")},
+}
+
+
+def built(options):
+    given = {"iou_loss_type": "giou", **options.get("losses", {})}
+    return detector_of(**{**options, "losses": LossConfig(**given)})
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_losses_are_those_of_the_oracle(name):
+    detector, objects = built(OPTIONS[name]), objects_of()
+    outputs, targets = outputs_of(detector), detector.targets(objects)
+    counts = detector.counts(targets)
+    assert float(counts["positives"]) == sum((matched >= 0).sum() for matched, _ in
+                                             matches_of(objects, detector.config.match)) > 5
+    found = losses(detector, outputs, targets, counts)
+    wanted = wanted_losses(outputs, objects, detector.config)
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(wanted, rel=2e-4)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_two_parts_make_a_whole(name):
+    """Sums and counts add up, whatever divides them: what lets ranks and parts of a batch equal one whole."""
+    detector, objects = built(OPTIONS[name]), objects_of()
+    outputs, targets = outputs_of(detector), to_numpy(detector.targets(objects))
+    whole = losses(detector, outputs, targets, detector.counts(targets))
+    sums, counts = {}, {}
+    for part in (slice(0, 1), slice(1, 3)):
+        of_part = type(targets)(*(values[part] for values in targets))
+        for total, values in ((counts, detector.counts(of_part)),
+                              (sums, detector.loss_sums(tuple(values[part] for values in outputs), of_part))):
+            total.update({key: total.get(key, 0.0) + float(value) for key, value in values.items()})
+    divisors = detector.normalisers({key: np.float32(value) for key, value in counts.items()})
+    assert {key: value / float(divisors[key]) for key, value in sums.items()} == pytest.approx(
+        {key: float(value) for key, value in whole.items()}, rel=1e-5)
+
+
+READINGS = {
+    "levels": {"suppression": {"candidates_per_level": 20, "candidates": 30}},
+    "classes": {"scores": "softmax, background first", "suppression": {"candidates_per_class": 15, "method": "hard"}},
+    "last": {"scores": "softmax, background last", "box_coder": CODER, "suppression": {"candidates_per_level": 40}},
+}
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_outputs_are_read_as_configured_everywhere(name):
+    """By the backend, by NumPy, and from a file by another runtime."""
+    detector = detector_of(**READINGS[name])
+    random = np.random.default_rng(2)
+    for variable in detector.network.trainable_variables:
+        variable.assign(random.normal(size=variable.shape) * (0.2 if len(variable.shape) > 1 else 0.5))
+    images, sizes = random.integers(0, 256, (2, 64, 56, 3), np.uint8), np.int32([[64, 56], [40, 56]])
+    outputs = detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))
+    found = to_numpy(detector.detections(outputs, sizes))
+    logits, deltas = to_numpy(outputs)
+    for image in range(2):
+        wanted = oracles.read_outputs(logits[image], deltas[image], anchor_boxes(), config=detector.config.suppression,
+                                      level_sizes=SIZES)
+        count = found.valid[image].sum()
+        assert count == len(wanted) > 5
+        assert found.classes[image, :count].tolist() == [kind for _, kind, _ in wanted]
+        np.testing.assert_allclose(found.boxes[image, :count], [box for box, _, _ in wanted], atol=1e-2)
+        np.testing.assert_allclose(found.scores[image, :count], [score for _, _, score in wanted], rtol=1e-3)
+    read, written = host_reader(detector), onnx_model(detector, for_onnxruntime=True).SerializeToString()
+    from_file = map(read, ExportedNetwork(written, runtime="onnxruntime")(images, sizes, copied))
+    predicted = build_predict(detector, compiled=False)(images, sizes, np.ones((2, 2), np.float32))
+    for image, by_runtime in enumerate(from_file):
+        np.testing.assert_array_equal(by_runtime.classes, found.classes[image])
+        np.testing.assert_allclose(by_runtime.boxes, found.boxes[image], atol=2e-2)
+        np.testing.assert_array_equal(predicted.classes[image], found.classes[image])
+        np.testing.assert_allclose(predicted.scores[image], found.scores[image], rtol=1e-3)
+
+
+def test_mean_and_deviation_are_those_given():
+    detector = detector_of(mean=(0.1, 0.2, 0.3), stddev=(0.5, 1.0, 2.0))
+    images, sizes = np.full((1, 64, 56, 3), 51, np.uint8), np.int32([[60, 30]])
+    found = to_numpy(detector.normalise(images, sizes))
+    np.testing.assert_allclose(found[0, 59, 29], [0.2, 0.0, -0.05], atol=1e-6)
+    assert not found[0, 60:].any()
+    assert not found[0, :, 30:].any()
+    [written] = ExportedNetwork(onnx_model(detector).SerializeToString(), runtime="onnxruntime")(images, sizes, copied)
+    np.testing.assert_allclose(written[0], to_numpy(detector.outputs(images, sizes))[0][0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"box_loss": "l2"}, "box_loss 'l2'; wanted one of 'huber', 'smooth l1', 'l1'"),
+    ({"normaliser": "images"}, "normaliser 'images'; wanted one of 'positives of the batch'")])
+def test_unknown_losses_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        LossConfig(**options)

@@ -1,0 +1,157 @@
+"""Families that the program has never heard of go through its real programs: trained, killed, resumed, evaluated, exported."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawn_records import draw_records
+from standins import available, environment
+from test_distributed import LAUNCHER, needs_horovod
+
+from efficientdet.checkpoints.checkpoint import read_arrays, read_description
+from object_detection.coco_results import TESTDEV_FILE_NAME
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parent.parent
+FEWER_CLASSES = 4
+EPOCHS, STEPS_AN_EPOCH = 25, 4
+EXACT = "is_training_bn=False"  # statistics of a batch differ with its size
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 4 * STEPS_AN_EPOCH, "val": 4})
+
+
+@pytest.fixture(scope="module", params=available())
+def model_name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory):
+    return {**environment(tmp_path_factory.mktemp("site")), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def command(script, **flags):
+    return [sys.executable, str(ROOT / script), *(f"--{name}={value}" for name, value in flags.items())]
+
+
+def call(env, script, *, launcher=(), **flags):
+    """What a program says on stdout."""
+    done = subprocess.run([*launcher, *command(script, **flags)], env=env, cwd="/", capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def training(drawn, model_name, model_dir, **changes):
+    """Flags of a training of so many short epochs, the same bits each time."""
+    return {"model_name": model_name, "training_file_pattern": f"{drawn.folder}/train-*.tfrecord", "model_dir": model_dir,
+            "training_mode": "train300", "batch_size": 4, "num_epochs": EPOCHS, "lr": 0.02, "checkpoint_period": EPOCHS,
+            "checkpoint_steps": 20, "precision": "float32", "use_xla": False, "deterministic": True, "loggers": "json",
+            **changes}
+
+
+@pytest.fixture(scope="module")
+def trained(drawn, model_name, env, tmp_path_factory):
+    """Folder of a training without accidents, evaluated at its end."""
+    folder = tmp_path_factory.mktemp(model_name) / "model"
+    call(env, "train.py", **training(drawn, model_name, folder))
+    return folder
+
+
+def losses_in(model_dir):
+    """The loss of each epoch, regularisation included."""
+    lines = [json.loads(line.removeprefix("DLLL ")) for line in (model_dir / "time_log.txt").read_text().splitlines()]
+    return [line["data"]["train/loss"] for line in lines if "train/loss" in line.get("data", {})]
+
+
+def test_it_learns(trained, model_name):
+    losses = losses_in(trained)
+    assert len(losses) == EPOCHS
+    print(f"{model_name}: loss {losses[0]:.2f} to {losses[-1]:.2f}")
+    assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
+    assert read_arrays(str(trained / "ckpt-final"))["global_step"] == EPOCHS * STEPS_AN_EPOCH
+    assert read_description(str(trained / "ckpt-final")).model_name == model_name
+
+
+def test_killed_and_resumed_it_ends_at_the_same_bits(drawn, model_name, env, trained, tmp_path):
+    flags, log = training(drawn, model_name, tmp_path / "model"), tmp_path / "log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(command("train.py", **flags), env=env, cwd="/", stdout=stream, stderr=stream)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "model" / "ckpt-20.index").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, log.read_text()[-3000:]
+    assert not (tmp_path / "model" / "ckpt-final.index").exists()
+    assert "resumes from" in call(env, "train.py", **flags)
+    once, twice = (read_arrays(str(folder / "ckpt-final")) for folder in (trained, tmp_path / "model"))
+    assert once.keys() == twice.keys()
+    different = [name for name in once if not np.array_equal(once[name], twice[name]) and not name.startswith("run/")]
+    assert not different
+
+
+def test_it_is_evaluated_drawn_and_exported(drawn, env, trained, tmp_path):
+    records, weights = f"{drawn.folder}/val-*.tfrecord", {"ckpt_path": trained}
+    found = {}
+    for runtime in ("keras", "onnxruntime"):
+        call(env, "eval.py", **weights, val_file_pattern=records, batch_size=4, runtime=runtime, use_xla=False,
+             precision="float32", output_json=tmp_path / f"{runtime}.json", testdev_dir=tmp_path / runtime)
+        entries = json.loads((tmp_path / runtime / TESTDEV_FILE_NAME).read_text())
+        found[runtime] = np.array([[entry["image_id"], entry["category_id"], entry["score"], *entry["bbox"]]
+                                   for entry in entries])
+    ours, theirs = (json.loads((tmp_path / f"{runtime}.json").read_text()) for runtime in found)
+    for by_class in ("class_ap", "class_objects"):
+        assert ours.pop(by_class) == pytest.approx(theirs.pop(by_class), abs=1e-6)
+    assert ours == pytest.approx(theirs, abs=1e-6)
+    assert ours["images"] == 4
+    assert len(found["keras"]) == ours["detections"] > 4
+    np.testing.assert_array_equal(found["keras"][:, :2], found["onnxruntime"][:, :2])
+    np.testing.assert_allclose(found["keras"][:, 2:], found["onnxruntime"][:, 2:], rtol=1e-3, atol=0.02)
+    told = call(env, "inspector.py", mode="export", **weights, onnx_path=tmp_path / "network.onnx",
+                saved_model_dir=tmp_path / "saved", precision="float32", use_xla=False)
+    assert "read back: outputs agree" in told
+    assert "detections agree" in told
+    call(env, "infer.py", model_dir=trained, image_path=drawn.folder / "val", output_dir=tmp_path / "drawn",
+         min_score_thresh=0.01)
+    assert len(json.loads((tmp_path / "drawn" / "detections.json").read_text())) > 0
+    assert len(list((tmp_path / "drawn").glob("*.jpg"))) == 4
+
+
+def test_other_classes_start_from_its_weights(drawn, model_name, env, trained, tmp_path):
+    """All but the predictor of classes, which has another number of them."""
+    coco = json.loads(Path(drawn.annotations("train")).read_text())
+    coco["categories"] = coco["categories"][:FEWER_CLASSES]
+    kept = {category["id"] for category in coco["categories"]}
+    coco["annotations"] = [entry for entry in coco["annotations"] if entry["category_id"] in kept]
+    (tmp_path / "fewer.json").write_text(json.dumps(coco))
+    call(env, "dataset/create_coco_tfrecord.py", image_dir=drawn.folder / "train", num_shards=1,
+         object_annotations_file=tmp_path / "fewer.json", output_file_prefix=tmp_path / "fewer")
+    told = call(env, "train.py", **training(drawn, model_name, tmp_path / "model", num_epochs=1,
+                                            training_file_pattern=f"{tmp_path}/fewer-*.tfrecord", pretrained_ckpt=trained))
+    assert "starts anew" in told
+    assert len(read_description(str(tmp_path / "model" / "ckpt-final")).categories) == FEWER_CLASSES
+    source, fine = (read_arrays(str(folder / "ckpt-final")) for folder in (trained, tmp_path / "model"))
+    assert any(source[name].shape != fine[name].shape for name in source if name in fine)
+
+
+@needs_horovod
+def test_two_ranks_equal_one_with_twice_the_batch(drawn, model_name, env, tmp_path):
+    losses = {}
+    for ranks, launcher in ((1, []), (2, [*LAUNCHER, "-np", "2"])):
+        flags = training(drawn, model_name, tmp_path / str(ranks), batch_size=4 // ranks, num_epochs=3, hparams=EXACT,
+                         log_steps=1)
+        call(env, "train.py", launcher=launcher, **flags)
+        losses[ranks] = losses_in(tmp_path / str(ranks))
+    assert len(losses[1]) == len(losses[2]) >= 3
+    np.testing.assert_allclose(losses[2], losses[1], rtol=1e-5)
+    one, two = (read_arrays(str(tmp_path / name / "ckpt-final")) for name in ("1", "2"))
+    learnt = [name for name in one if not name.startswith(("run/", "global_step"))]
+    assert max(np.abs(one[name] - two[name]).max() for name in learnt) < 1e-4
