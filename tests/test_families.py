@@ -26,7 +26,8 @@ EXACT = "is_training_bn=False"  # statistics of a batch differ with its size
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 4 * STEPS_AN_EPOCH, "val": 4})
+    return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 4 * STEPS_AN_EPOCH, "val": 4},
+                        with_masks=True)
 
 
 @pytest.fixture(scope="module", params=available())
@@ -108,7 +109,7 @@ def test_it_is_evaluated_drawn_and_exported(drawn, env, trained, tmp_path):
         found[runtime] = np.array([[entry["image_id"], entry["category_id"], entry["score"], *entry["bbox"]]
                                    for entry in entries])
     ours, theirs = (json.loads((tmp_path / f"{runtime}.json").read_text()) for runtime in found)
-    for by_class in ("class_ap", "class_objects"):
+    for by_class in ("class_ap", "class_objects", *({"mask_numbers"} & {*ours})):
         assert ours.pop(by_class) == pytest.approx(theirs.pop(by_class), abs=1e-6)
     assert ours == pytest.approx(theirs, abs=1e-6)
     assert ours["images"] == 4
@@ -133,7 +134,7 @@ def test_other_classes_start_from_its_weights(drawn, model_name, env, trained, t
     coco["annotations"] = [entry for entry in coco["annotations"] if entry["category_id"] in kept]
     (tmp_path / "fewer.json").write_text(json.dumps(coco))
     call(env, "dataset/create_coco_tfrecord.py", image_dir=drawn.folder / "train", num_shards=1,
-         object_annotations_file=tmp_path / "fewer.json", output_file_prefix=tmp_path / "fewer")
+         object_annotations_file=tmp_path / "fewer.json", output_file_prefix=tmp_path / "fewer", include_masks=True)
     told = call(env, "train.py", **training(drawn, model_name, tmp_path / "model", num_epochs=1,
                                             training_file_pattern=f"{tmp_path}/fewer-*.tfrecord", pretrained_ckpt=trained))
     assert "starts anew" in told

@@ -145,7 +145,8 @@ def test_batch_and_rate(gpus, gpu_memory, batch_size):
 
 
 def test_flags_of_the_training_exist():
-    train = (K8S.parents[1] / "train.py").read_text() + (K8S.parents[1] / "efficientdet" / "flags" / "definitions.py").read_text()
+    root = K8S.parents[1]
+    train = (root / "train.py").read_text() + (root / "efficientdet" / "flags" / "definitions.py").read_text()
     arguments = launcher_arguments()
     given = arguments[arguments.index("train.py") + 1:]
     assert len(given) > 10
