@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from efficientdet.signal_stack import kept_signal_stack
 from object_detection.host_suppression import NetworkOutputs
 
 _OUTPUTS = NetworkOutputs._fields
@@ -89,6 +90,7 @@ def _by_anchor(outputs: NetworkOutputs) -> NetworkOutputs:
     return outputs._replace(class_logits=outputs.class_logits.reshape(len(outputs.best_logits), -1))
 
 
+@kept_signal_stack()
 def _openvino(model: bytes, streams: int, threads: int) -> list[Run]:
     import openvino
 
