@@ -78,11 +78,9 @@ class StandinDense(Family):
                 score_threshold=0.01, box_coder=BoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=4.0))))
 
     def is_class_predictor(self, name):
-        """The convolutions before the softmax."""
         return PREDICTOR.fullmatch(name) is not None
 
     def is_backbone(self, name):
-        """What no head has."""
         return name.startswith("trunk/")
 
     def count_classes(self, arrays, shapes):
