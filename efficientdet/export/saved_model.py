@@ -20,7 +20,8 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
     """Write a SavedModel: `images` uint8 [B, h, w, 3] of any size in; out a dictionary of
 
     `boxes` [B, D, 4] float32 yxyx in pixels of those images, `scores` [B, D] float32, `classes` [B, D] int64 (the data
-    set's category ids) and `count` [B] int32, how many of the D are detections. Class names and configuration lie in
+    set's category ids) and `count` [B] int32, how many of the D are detections; of a detector that has them `masks`
+    [B, D, S, S] float32, the probability that a cell of the box shows the object. Class names and configuration lie in
     description.json beside it.
     """
     class_names = ClassNames.from_categories(description.categories)
@@ -40,6 +41,7 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
             "scores": found.scores,
             "classes": tf.gather(tf.constant(class_names.category_ids, tf.int64), found.classes),
             "count": tf.reduce_sum(tf.cast(found.valid, tf.int32), axis=1),
+            **({} if found.masks is None else {"masks": found.masks}),
         }
 
     if keras.backend.backend() != "tensorflow":
