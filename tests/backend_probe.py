@@ -62,8 +62,9 @@ def found_arrays(given) -> dict[str, np.ndarray]:
         variable.assign(given[f"miniature:{name}"])
     objects = Objects.of_boxes(*(ops.convert_to_tensor(given[name]) for name in ("boxes", "classes", "valid", "crowd")))
     images, sizes = ops.convert_to_tensor(given["images"]), ops.convert_to_tensor(given["sizes"])
-    targets = _compiled(detector.assign)(objects)
-    detections = _compiled(detector.detect)(images, sizes)
+    targets = _compiled(detector.targets)(objects)
+    detections = _compiled(
+        lambda images, sizes: detector.detections(detector.outputs(images, sizes), sizes))(images, sizes)
     logits, deltas = _compiled(detector.outputs)(images, sizes)
     found = {"outputs.logits": logits, "outputs.deltas": deltas} | _named("targets", targets) | _named("detections", detections)
     found |= _named("assignment", _compiled(_assigned)(ops.convert_to_tensor(given["many"])))

@@ -13,7 +13,7 @@ HYPERPARAMETERS = {"seed": 1, "global_batch_size": 64, "gradient_accumulation_st
 
 
 def a_training(log):
-    log.starts(platform="1 x cpu")
+    log.starts(platform="1 x cpu", benchmark="efficientdet")
     log.hyperparameters(HYPERPARAMETERS)
     log.run_starts()
     for epoch in (1, 2):

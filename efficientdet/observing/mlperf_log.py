@@ -30,7 +30,7 @@ class MlperfLog:
         self._file = _open_to_append(path)
         self._log = MLLogger(logger=_file_logger(self._file))
 
-    def starts(self, *, platform: str, benchmark: str = "efficientdet") -> None:
+    def starts(self, *, platform: str, benchmark: str) -> None:
         """The process begins; no record has been touched. `benchmark`: the name that results are compared under."""
         keys = self._keys
         for key, value in ((keys.SUBMISSION_BENCHMARK, benchmark), (keys.SUBMISSION_ORG, "unknown"),

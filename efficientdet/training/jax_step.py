@@ -18,10 +18,11 @@ class JaxStep(TrainStep):
 
     def __call__(self, batch: Batch, learning_rate: float, stop_wish: bool = False) -> dict:
         """See `TrainStep`."""
-        if self._state is None:
-            self._state = jax.tree.map(lambda variable: variable.value, self._variables())
-        self._state, report = self._compiled(self._state, jax.tree.map(jax.numpy.asarray, batch),
-                                             jax.numpy.float32(learning_rate), jax.numpy.float32(stop_wish))
+        state, self._state = self._state, None  # given away: after an error there is nothing to store
+        if state is None:
+            state = jax.tree.map(lambda variable: variable.value, self._variables())
+        self._state, report = self._compiled(state, jax.tree.map(jax.numpy.asarray, batch), jax.numpy.float32(learning_rate),
+                                             jax.numpy.float32(stop_wish))
         return report
 
     def store(self) -> None:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from dataset.input.pipeline import training_dataset
 from dataset.progress import Progress
 from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.families.registry import family_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.machine.distributed import World, join_world
 from efficientdet.machine.memory import is_out_of_memory, out_of_memory, with_batch_sizes
@@ -52,7 +53,7 @@ def train(config: TrainingConfig) -> dict[str, float]:
     folder = config.model_dir if world.is_first else None
     with _users_errors(config, runtime, world), Journal(
             folder, file_name=config.log_filename, loggers=() if config.benchmark else config.loggers,
-            settings=config.hparams.to_dict()) as journal:
+            settings=config.hparams.to_dict(), project=family_of(config.hparams.model_name).name) as journal:
         for line in (*lines, batch_sizes_said):
             if line:
                 journal.say(line)

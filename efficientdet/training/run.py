@@ -16,6 +16,7 @@ from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.inputs import input_config
+from efficientdet.families.registry import family_of
 from efficientdet.machine.device import device_name, device_prefetch
 from efficientdet.machine.distributed import World
 from efficientdet.machine.runtime import Runtime, accelerator_count
@@ -57,7 +58,7 @@ class Run:
         examples = config.num_examples_per_epoch or len(index)
         steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / images_a_step)
         mlperf = MlperfLog(config.mlperf_log) if config.mlperf_log and world.is_first else NoMlperfLog()
-        mlperf.starts(platform=f"{world.size} x {device_name()}")
+        mlperf.starts(platform=f"{world.size} x {device_name()}", benchmark=family_of(config.hparams.model_name).name)
         return cls(
             config=config, runtime=runtime, world=world, journal=journal, index=index, images_a_step=images_a_step,
             steps_per_epoch=steps_per_epoch, mlperf=mlperf, store=CheckpointStore(config.model_dir),
