@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 from drawn_records import Drawn
+from heeded_signals import heeding_ctrl_c
 
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 
@@ -90,10 +91,9 @@ class Course:
         self._before = self._signature()
         with open(self.log, "w") as log:
             return subprocess.Popen(
-                self.command(), stdout=log, stderr=log, start_new_session=True, cwd=self.log.parent,
+                heeding_ctrl_c(self.command()), stdout=log, stderr=log, start_new_session=True, cwd=self.log.parent,
                 env={**os.environ, "PYTHONPATH": self._path, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3",
-                     **self._env},
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+                     **self._env})
 
     def run(self, *, seconds: float = 600) -> Ended:
         """To the end."""

@@ -67,7 +67,7 @@ def found(with_jax):
 
 def test_under_jax_the_next_batch_is_on_the_device_and_image_ids_are_not(found):
     assert (found["drawn before the first"], found["drawn at the first"]) == (0, 2)
-    assert found["on the device"] == [True, True, True, True, True, True, False, True]  # image_ids: int64
+    assert found["on the device"] == [True] * 8 + [False, False, True]  # image_ids and positions: int64
     assert found["kind"] == ["Batch", "Objects"]
 
 

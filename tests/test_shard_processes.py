@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from heeded_signals import heeding_ctrl_c
 from PIL import Image
 
 from dataset.conversion import shard_processes
@@ -36,7 +37,7 @@ def place(tmp_path):
 def outcome(scenario, *arguments):
     """What `tests/signal_scenarios.py` reports of a scenario; in a process of its own, which a signal may end."""
     command = [sys.executable, str(ROOT / "tests" / "signal_scenarios.py"), scenario, *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, preexec_fn=heeding_ctrl_c)
+    done = subprocess.run(heeding_ctrl_c(command), cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, f"{scenario} ended with exit code {done.returncode}: {done.stdout}{done.stderr}"
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -83,24 +84,18 @@ with PutOffSignals(at_the_second=lambda: print("second", flush=True)):
         time.sleep(0.5)
         print("goes on", flush=True)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
-                          preexec_fn=heeding_ctrl_c)
+    done = subprocess.run(heeding_ctrl_c([sys.executable, "-c", code]), cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.split("\n") == ["goes on", "second", ""]
     assert done.returncode == 128 + second
     assert done.stderr == "ended at once; the same command clears up and continues\n"
 
 
-def heeding_ctrl_c():
-    """In a child: what a shell starts in the background inherits that Ctrl-C is ignored."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def started(place, *, processes, **environment):
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "dataset" / "create_coco_tfrecord.py"), f"--image_dir={place / 'images'}",
-         f"--object_annotations_file={place / 'a.json'}", f"--output_file_prefix={place / 'out' / 'train'}",
-         "--num_shards=3", f"--num_threads={processes}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, preexec_fn=heeding_ctrl_c, env={**os.environ, **environment})
+    command = [sys.executable, str(ROOT / "dataset" / "create_coco_tfrecord.py"), f"--image_dir={place / 'images'}",
+               f"--object_annotations_file={place / 'a.json'}", f"--output_file_prefix={place / 'out' / 'train'}",
+               "--num_shards=3", f"--num_threads={processes}"]
+    return subprocess.Popen(heeding_ctrl_c(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            start_new_session=True, env={**os.environ, **environment})
 
 
 def until(condition, process):

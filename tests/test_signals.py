@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from heeded_signals import heeding_ctrl_c
 
 ROOT = Path(__file__).resolve().parent.parent
 # What a compilation or a long step looks like to Python: a call that gives the interpreter up and does not come back.
@@ -16,9 +17,8 @@ BUSY = "import hashlib; print('busy', flush=True); hashlib.pbkdf2_hmac('sha256',
 
 def ended(arguments, *signals, env=None, pause=0.8):
     """(exit code, stdout, stderr) of a process that gets the signals one after the other once it says that it is busy."""
-    process = subprocess.Popen([sys.executable, *map(str, arguments)], env=env, cwd=ROOT, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True,
-                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    process = subprocess.Popen(heeding_ctrl_c([sys.executable, *map(str, arguments)]), env=env, cwd=ROOT,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "busy\n", process.communicate(timeout=60)
         for number in signals[:-1]:
@@ -61,8 +61,7 @@ def test_the_one_who_listened_before_hears_again():
                "def send(number, heard):\n    os.kill(os.getpid(), number)\n    while number not in heard:\n"
                "        time.sleep(0.01)\n"
                "send(2, inner)\nsecond.stop()\nsend(15, outer)\nprint(outer, inner)")
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60,
-                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    done = subprocess.run(heeding_ctrl_c([sys.executable, "-c", program]), cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout == "[15] [2]\n", done.stderr
 
 
@@ -90,8 +89,8 @@ def test_a_second_signal_ends_at_once_and_the_first_says_so():
 
 def test_one_ctrl_c_that_comes_twice_is_one():
     then = "import os\n    [os.kill(os.getpid(), n) for n in (2, 15)]\n    import time; time.sleep(0.4)\n    print(wish.wished)"
-    done = subprocess.run([sys.executable, "-c", stop_wish(unsaved=3, then=then)], cwd=ROOT, capture_output=True, text=True,
-                          timeout=60, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    done = subprocess.run(heeding_ctrl_c([sys.executable, "-c", stop_wish(unsaved=3, then=then)]), cwd=ROOT,
+                          capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
