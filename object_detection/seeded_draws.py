@@ -8,6 +8,12 @@ from object_detection.structures import Tensor
 _OF_SEED, _OF_POSITION, _OF_NUMBER = 0x3C6EF372, 0x1B56C4E9, 0x2545F491  # odd multipliers, whose products wrap around
 
 
+def seeds_of(positions: Tensor, *, seed: int) -> Tensor:
+    """What `uniform_draws` wants for images at these positions, [B] integers: (seed, position), [B, 2] int32."""
+    positions = ops.cast(ops.bitwise_and(positions, 2**31 - 1), "int32")
+    return ops.stack([ops.full_like(positions, seed % 2**31), positions], axis=-1)
+
+
 def uniform_draws(seeds: Tensor, count: int) -> Tensor:
     """`count` numbers for each image, uniform in [0, 1). seeds [B, 2] int32 (seed, position) -> [B, count] float32.
 

@@ -61,7 +61,7 @@ def read_stored_image(path: str) -> StoredImage:
         warnings.simplefilter("ignore")  # about metadata, and sizes that are judged here
         try:
             with open_regular_file(path) as file, Image.open(file, formats=FORMATS) as image:
-                pixels = _as_rgb(image)
+                pixels = as_rgb(image)
                 return StoredImage(pixels, exif_orientation(image))  # of a TIFF 1: Pillow has turned it, as its format says
         except FileNotFoundError as error:
             raise InputError(f"{path}: there is no such file") from error
@@ -72,7 +72,7 @@ def read_stored_image(path: str) -> StoredImage:
             raise InputError(f"{path}: cannot be decoded ({reason})") from error
 
 
-def _as_rgb(image: Image.Image) -> np.ndarray:
+def as_rgb(image: Image.Image) -> np.ndarray:
     if image.mode.startswith("I;16"):  # Pillow would cut off all above 255 instead of scaling
         return np.asarray(Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB"))
     return np.asarray(image.convert("RGB"))

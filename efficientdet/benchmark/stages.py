@@ -40,8 +40,7 @@ def detector_programs(
     return Programs(
         predict=build_predict(detector, compiled=use_xla),
         network=compiled(detector.outputs, detector.network, use_xla=use_xla),
-        post_processing=compiled(lambda outputs, sizes: detector.detections(outputs, sizes), detector.network,
-                                 use_xla=use_xla))
+        post_processing=compiled(detector.detections, detector.network, use_xla=use_xla))
 
 
 def _programs_on_host(detector: Detector, network: Network) -> Programs:

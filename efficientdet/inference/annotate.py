@@ -159,19 +159,25 @@ def detect_with_checkpoint(
 
 
 def _from_saved_model(config: AnnotationConfig, restored: Restored | None) -> tuple[Detect, ClassNames]:
-    from efficientdet.export.saved_model import export_saved_model, load_saved_model
-
     if restored is not None:
+        from efficientdet.export.saved_model import export_saved_model
+
         export_saved_model(restored.detector, config.saved_model_dir, description=restored.description)
         print(f"wrote {config.saved_model_dir}")
-    signature, description = load_saved_model(config.saved_model_dir)
+    detect, names = saved_model_detector(config.saved_model_dir)
+    return (lambda images: [rows for image in images for rows in detect([image])]), names  # as their sizes may differ
+
+
+def saved_model_detector(folder: str) -> tuple[Detect, ClassNames]:
+    """Detection by a SavedModel in images of one size, and its classes."""
+    from efficientdet.export.saved_model import load_saved_model
+
+    signature, description = load_saved_model(folder)
 
     def detect(images):
-        found = []
-        for image in images:  # images of one call must be of one size
-            outputs = {name: np.asarray(value)[0] for name, value in signature(image[None]).items()}
-            found.append(rows_of_signature(outputs, image))
-        return found
+        outputs = {name: np.asarray(value) for name, value in signature(np.stack(images)).items()}
+        return [rows_of_signature({name: values[i] for name, values in outputs.items()}, image)
+                for i, image in enumerate(images)]
 
     return detect, ClassNames.from_categories(description.categories)
 

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.files.image_files import _as_rgb, read_image
+from dataset.files.image_files import as_rgb, read_image
 from object_detection.errors import InputError
 
 AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
@@ -73,7 +73,7 @@ def _pixels(image, number: int) -> np.ndarray:
     if isinstance(image, str | os.PathLike):
         return read_image(os.fspath(image))
     if isinstance(image, Image.Image):
-        return _as_rgb(image)
+        return as_rgb(image)
     if not isinstance(image, np.ndarray):
         raise InputError(f"image {number} is of type {type(image).__name__}; wanted a file name, a PIL image or an array")
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
@@ -82,7 +82,7 @@ def _pixels(image, number: int) -> np.ndarray:
 
 
 def _result(found, class_names: ClassNames, *, min_score: float) -> ImageDetections:
-    """A `Found` (boxes yxyx) without what scores less."""
+    """Detections of one image (boxes yxyx) without what scores less."""
     kept = np.flatnonzero(np.asarray(found.scores) >= min_score)
     category_ids = np.asarray(found.category_ids, np.int64)[kept]
     name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))

@@ -52,15 +52,13 @@ def load_detector(
     from efficientdet.machine.runtime_environment import prepare_environment
 
     prepare_environment()
+    from efficientdet.inference.annotate import detect_with_checkpoint, saved_model_detector
     from efficientdet.inference.detector import LoadedDetector
     from efficientdet.machine.runtime import start_runtime
 
     started = start_runtime(precision=precision, use_xla=use_xla)
     if exported:
-        from efficientdet.inference.video import saved_model_detector
-
         return LoadedDetector(*saved_model_detector(path), batch_size=1)  # it takes several of one size only
-    from efficientdet.inference.annotate import detect_with_checkpoint
 
     restored = _restored(prefix, model_name=model_name, class_names=class_names, overrides=dict(hparams or {}),
                          averaged=averaged, precision=started.precision)

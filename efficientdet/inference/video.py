@@ -61,28 +61,13 @@ def annotate_video(config: VideoConfig, detect, names: ClassNames) -> None:
 
 
 def checkpoint_detector(model, *, batch_size: int):
-    """(detect, class names) of the detector that a `ModelConfig` of benchmark/inspection.py names; see `annotate.Detect`."""
+    """(detect, class names) of the detector that a `ModelConfig` names; see `annotate.Detect`."""
     from efficientdet.inference.annotate import detect_with_checkpoint
     from efficientdet.inference.opening import open_model
 
     restored, runtime = open_model(model)
     return detect_with_checkpoint(restored, batch_size=batch_size, compiled=runtime.use_xla, runtime=model.runtime,
                                   int8_images=model.int8_images)
-
-
-def saved_model_detector(folder: str):
-    """(detect, class names) of a SavedModel; images of one call are of one size, as frames are."""
-    from efficientdet.export.saved_model import load_saved_model
-    from efficientdet.inference.annotate import rows_of_signature
-
-    signature, description = load_saved_model(folder)
-
-    def detect(images):
-        outputs = {name: np.asarray(value) for name, value in signature(np.stack(images)).items()}
-        return [rows_of_signature({name: values[i] for name, values in outputs.items()}, image)
-                for i, image in enumerate(images)]
-
-    return detect, ClassNames.from_categories(description.categories)
 
 
 def _open_source(path: str):

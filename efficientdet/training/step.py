@@ -18,6 +18,7 @@ from efficientdet.machine.distributed import World
 from efficientdet.training.optimizer import PackedOptimizer, global_norm
 from efficientdet.training.weight_average import WeightAverage
 from model.detector import Detector, losses
+from object_detection.seeded_draws import seeds_of
 from object_detection.structures import Batch, Tensor
 
 
@@ -37,14 +38,9 @@ class TrainStep:
     def store(self) -> None:
         """Bring what the steps changed into the variables, before anything else reads or changes them."""
 
-    def seeds(self, batch: Batch) -> Tensor:
-        """[B, 2] int32."""
-        positions = ops.cast(ops.bitwise_and(batch.positions, 2**31 - 1), "int32")
-        return ops.stack([ops.full_like(positions, self.seed % 2**31), positions], axis=-1)
-
     def targets_and_counts(self, batch: Batch, outputs=None) -> tuple:
         """What is learnt from this batch, and this rank's counts."""
-        targets = self.detector.targets(batch.objects, outputs, self.seeds(batch))
+        targets = self.detector.targets(batch.objects, outputs, seeds_of(batch.positions, seed=self.seed))
         return targets, self.detector.counts(targets)
 
     def loss(self, outputs, targets, counts: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -21,6 +21,7 @@ from efficientdet.training.state import TrainingState
 from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco_results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from object_detection.drawing import draw_detections
+from object_detection.seeded_draws import seeds_of
 from object_detection.structures import Batch, Objects
 
 BEST = "emackpt-best"
@@ -105,7 +106,8 @@ class Validation:
             for batch, row_valid in self._stop_wish.watched(batches):
                 batch = _first_rows(batch, int(np.sum(row_valid)))  # the others only fill up
                 outputs = detector.outputs(batch.images, batch.sizes)
-                targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None, _seeds(batch))
+                seeds = seeds_of(np.asarray(batch.positions), seed=0)  # the same draws in every evaluation
+                targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None, seeds)
                 sums.update({name: float(value) for name, value in detector.loss_sums(outputs, targets).items()})
                 counts.update({name: float(value) for name, value in detector.counts(targets).items()})
             weights = {name: float(value) for name, value in detector.regularisation().items()}
@@ -184,9 +186,3 @@ def _first_rows(batch: Batch, count: int) -> Batch:
     """The first images of a batch."""
     objects = Objects(*(values[:count] for values in batch.objects))
     return Batch(*(objects if name == "objects" else values[:count] for name, values in batch._asdict().items()))
-
-
-def _seeds(batch: Batch) -> np.ndarray:
-    """[B, 2] int32: the same draws in every evaluation."""
-    positions = np.asarray(batch.positions) % 2**31
-    return np.stack([np.zeros_like(positions), positions], axis=-1).astype(np.int32)
