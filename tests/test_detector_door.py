@@ -12,10 +12,14 @@ from miniature import build_miniature, miniature_detector
 from PIL import Image
 
 import efficientdet
+from dataset.class_names import ClassNames
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.inference.annotate import AnnotationConfig, annotate
+from efficientdet.inference.detector import LoadedDetector
 from model.detector import named_variables
+from object_detection.coco_masks import run_lengths
+from object_detection.coco_results import DetectionRows
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = {"tensorflow", "keras", "jax", "numpy", "PIL", "cv2", "absl"}
@@ -136,3 +140,16 @@ def test_importing_the_door_imports_nothing_heavy():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'load_detectors'"):
         efficientdet.load_detectors  # noqa: B018
+
+
+def test_masks_are_of_the_pixels_of_the_image():
+    """Two detections of different scores, of which the worse is left out; and none at all."""
+    wanted = np.zeros((2, 6, 9), bool)
+    wanted[0, 1:4, 2:7], wanted[1, :, 0] = True, True
+    rows = DetectionRows.of_image(np.float32([[1, 2, 4, 7], [0, 0, 6, 1]]), np.float32([0.9, 0.3]), np.int64([7, 7]),
+                                  masks=[run_lengths(mask) for mask in wanted])
+    detector = LoadedDetector(lambda images: [rows], ClassNames((7,), ("cell",)), batch_size=1)
+    for min_score, count in ((0.0, 2), (0.5, 1), (1.0, 0)):
+        [found] = detector.predict(np.zeros((6, 9, 3), np.uint8), min_score=min_score)
+        np.testing.assert_array_equal(found.masks, wanted[:count])
+        assert (found.masks.dtype, len(found), found.names) == (bool, count, ("cell",) * count)

@@ -3,18 +3,18 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from dataset.class_names import ClassNames
 from dataset.files.image_files import as_rgb, read_image
+from object_detection.coco_masks import decoded
+from object_detection.coco_results import DetectionRows
 from object_detection.errors import InputError
 
 AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
-# At most so many images [h, w, 3] uint8 of any sizes -> for each its boxes [N, 4] yxyx, scores [N] and category_ids [N].
-Detect = Callable[[list[np.ndarray]], list[Any]]
+Detect = Callable[[list[np.ndarray]], list[DetectionRows]]  # of at most so many images [h, w, 3] uint8 of any sizes
 
 _SHOWN_FROM = 0.4  # the score from which infer.py draws
 
@@ -51,8 +51,9 @@ class LoadedDetector:
         wanted = [images] if _is_one_image(images) else list(images)
         found = []
         for batch in _batches(wanted, self._batch_size):
-            found += self._detect(batch)
-        return [_result(one, self.class_names, min_score=min_score) for one in found]
+            found += [_result(rows, self.class_names, size=image.shape[:2], min_score=min_score)
+                      for rows, image in zip(self._detect(batch), batch, strict=True)]
+        return found
 
 
 def _is_one_image(images) -> bool:
@@ -81,13 +82,11 @@ def _pixels(image, number: int) -> np.ndarray:
     return np.ascontiguousarray(image)
 
 
-def _result(found, class_names: ClassNames, *, min_score: float) -> ImageDetections:
-    """Detections of one image (boxes yxyx) without what scores less."""
-    kept = np.flatnonzero(np.asarray(found.scores) >= min_score)
-    category_ids = np.asarray(found.category_ids, np.int64)[kept]
+def _result(rows: DetectionRows, class_names: ClassNames, *, size: tuple[int, int], min_score: float) -> ImageDetections:
+    """Detections of one image of `size` (height, width) without what scores less."""
+    rows = rows.chosen(np.asarray(rows.scores) >= min_score)
     name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
-    masks = getattr(found, "masks", None)
     return ImageDetections(
-        boxes=np.asarray(found.boxes, np.float32)[kept][:, [1, 0, 3, 2]], scores=np.asarray(found.scores, np.float32)[kept],
-        category_ids=category_ids, names=tuple(name_of[number] for number in category_ids.tolist()),
-        masks=None if masks is None else np.asarray(masks)[kept])
+        boxes=np.asarray(rows.boxes, np.float32)[:, [1, 0, 3, 2]], scores=np.asarray(rows.scores, np.float32),
+        category_ids=np.asarray(rows.category_ids, np.int64), names=tuple(name_of[int(number)] for number in rows.category_ids),
+        masks=None if rows.masks is None else np.array([decoded(mask) for mask in rows.masks], bool).reshape(-1, *size))
