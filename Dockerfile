@@ -1,4 +1,4 @@
-# EfficientDet for one GPU, several, or an MPIJob: bash scripts/docker/build.sh
+# The detectors for one GPU, several, Slurm or Kubernetes: bash scripts/docker/build.sh
 #
 # The devel image has nvcc and NCCL's headers, against which Horovod is built; TensorFlow brings its own CUDA libraries by pip.
 FROM nvidia/cuda:12.6.3-cudnn-devel-ubuntu24.04
@@ -13,7 +13,7 @@ RUN apt-get update \
 # Ubuntu's own first user has the number that MPIJobs run as.
 RUN userdel --remove ubuntu \
     && useradd --create-home --uid 1000 effdet \
-    && mkdir -p /workspace/effdet-tf2 /workspace/coco /workspace/checkpoints /run/sshd \
+    && mkdir -p /workspace/effdet-tf2 /workspace/coco /workspace/openimages /workspace/checkpoints /run/sshd \
     && chown -R effdet:effdet /workspace
 
 USER effdet

@@ -8,7 +8,6 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 from absl import flags
 
 from dataset.command_line import run
-from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.configuration.hyperparameters import with_overrides
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.families.registry import hyperparameters_of
@@ -21,7 +20,15 @@ from efficientdet.flags.definitions import (
     model_name_given,
     runtime_settings,
 )
-from efficientdet.flags.paths import class_names_for, existing_file, records_of, required, writable_file, writable_folder
+from efficientdet.flags.paths import (
+    class_names_for,
+    existing_checkpoint,
+    existing_file,
+    records_of,
+    required,
+    writable_file,
+    writable_folder,
+)
 from efficientdet.machine.runtime_environment import prepare_environment
 
 FLAGS = flags.FLAGS
@@ -51,7 +58,7 @@ def main() -> None:
     json_file = existing_file(FLAGS.val_json_file, "val_json_file")
     records = records_of(FLAGS.val_file_pattern, "val_file_pattern")
     class_names = class_names_for(records, json_file=json_file)
-    prefix = checkpoint_prefix(required(FLAGS.ckpt_path, "ckpt_path"))
+    prefix = existing_checkpoint(required(FLAGS.ckpt_path, "ckpt_path"), "ckpt_path")
     runtime = runtime_settings()
     output_json = writable_file(FLAGS.output_json, "output_json")
     testdev_dir = writable_folder(FLAGS.testdev_dir, "testdev_dir") if FLAGS.testdev_dir else None

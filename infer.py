@@ -9,7 +9,6 @@ from absl import flags
 
 from dataset.command_line import run
 from dataset.files.image_files import find_images
-from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.configuration.hyperparameters import with_overrides
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.export.saved_model_files import TRUSTED_ONLY, is_saved_model
@@ -23,7 +22,7 @@ from efficientdet.flags.definitions import (
     model_name_given,
     runtime_settings,
 )
-from efficientdet.flags.paths import required, writable_folder
+from efficientdet.flags.paths import existing_checkpoint, required, writable_folder
 from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError
 
@@ -57,7 +56,7 @@ def main() -> None:
     with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
     if not FLAGS.model_dir and not FLAGS.saved_model_dir:
         raise InputError("--model_dir is missing: a checkpoint, or --saved_model_dir=FOLDER")
-    prefix = checkpoint_prefix(FLAGS.model_dir) if FLAGS.model_dir else None
+    prefix = existing_checkpoint(FLAGS.model_dir, "model_dir")
     if prefix is None and not is_saved_model(FLAGS.saved_model_dir):
         raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
     required(FLAGS.output_dir, "output_dir")

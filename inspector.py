@@ -11,7 +11,6 @@ from pathlib import Path
 from absl import flags
 
 from dataset.command_line import run
-from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.configuration.hyperparameters import with_overrides
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.export.saved_model_files import TRUSTED_ONLY, is_saved_model
@@ -25,7 +24,7 @@ from efficientdet.flags.definitions import (
     model_name_given,
     runtime_settings,
 )
-from efficientdet.flags.paths import existing_file, required, writable_file, writable_folder
+from efficientdet.flags.paths import existing_checkpoint, existing_file, required, writable_file, writable_folder
 from efficientdet.inference.runtimes import require_runtime
 from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError
@@ -167,8 +166,8 @@ def _overrides() -> dict:
 
 def _model_settings(overrides: dict) -> dict:
     """What `ModelConfig` is made of; that class stands in a module that imports Keras."""
-    random_weights = FLAGS.ckpt_path in (None, "", _RANDOM_WEIGHTS)
-    return {"ckpt_path": None if random_weights else checkpoint_prefix(FLAGS.ckpt_path), "model_name": FLAGS.model_name,
+    path = None if FLAGS.ckpt_path == _RANDOM_WEIGHTS else FLAGS.ckpt_path
+    return {"ckpt_path": existing_checkpoint(path, "ckpt_path"), "model_name": FLAGS.model_name,
             "model_name_given": model_name_given(), "overrides": overrides, "averaged": FLAGS.weights == "averaged",
             **runtime_settings(), **machine_settings()}
 

@@ -10,8 +10,10 @@ from dataclasses import fields
 from absl import flags
 
 from dataset.command_line import run
+from efficientdet.configuration.flag_values import whole_numbers
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.families.registry import family_of
 from efficientdet.flags.definitions import (
     define_machine_flags,
     define_model_flags,
@@ -30,6 +32,7 @@ from efficientdet.flags.paths import (
     writable_folder,
 )
 from efficientdet.machine.runtime_environment import prepare_environment
+from efficientdet.observing.mlperf_log import DIVISIONS, STATUSES
 
 FLAGS = flags.FLAGS
 
@@ -40,6 +43,7 @@ def define_flags() -> None:
     define_machine_flags()
     _define_flags_of_data_and_length()
     _define_flags_of_running()
+    _define_flags_of_mlperf()
     _define_flags_of_learning()
     finish_flags("train")
 
@@ -61,6 +65,8 @@ def _define_flags_of_data_and_length() -> None:
     flags.DEFINE_integer("stop_epoch", 0, "Stop here, however long the schedule; 0: at its end.")
     flags.DEFINE_integer("eval_from", 0, "No evaluation while training before this epoch.")
     flags.DEFINE_integer("eval_period", None, "Epochs between evaluations. Default: --checkpoint_period.")
+    flags.DEFINE_list("eval_epochs", [], "Evaluate after these epochs and no others, such as 40,50,55; with neither "
+                                         "--eval_period nor --eval_from.")
     flags.DEFINE_float("target_ap", 0.0, "Stop when an evaluation reaches this AP, such as 0.34; 0: never.")
     flags.DEFINE_integer("patience", 0, "Stop after so many evaluations without a better AP; 0: never.")
     flags.DEFINE_integer("eval_samples", 0, "Evaluate the first so many records; 0: all.")
@@ -84,7 +90,6 @@ def _define_flags_of_running() -> None:
                                                               "checkpoint with half the rate, three times at most.")
     flags.DEFINE_bool("deterministic", False, "The same bits each time, killed and resumed or not; slower.")
     flags.DEFINE_list("loggers", "tensorboard", "Where curves go: tensorboard, json, wandb, mlflow.")
-    flags.DEFINE_string("mlperf_log", None, "File for MLPerf's :::MLLOG lines.")
     flags.DEFINE_enum("verify_records", "auto", ["auto", "always", "never"],
                       "Check every record before the first step; auto: where it takes seconds.")
     flags.DEFINE_enum("cache", "none", ["none", "decoded"],
@@ -95,17 +100,30 @@ def _define_flags_of_running() -> None:
     flags.DEFINE_bool("validate", False, "The loss on the validation records after every epoch.")
 
 
+def _define_flags_of_mlperf() -> None:
+    flags.DEFINE_string("mlperf_log", None, "File for MLPerf's :::MLLOG lines.")
+    flags.DEFINE_string("mlperf_ruleset", None, "Version of MLPerf's rules that the lines are for: a benchmark's id is another "
+                                                "in other versions. Default: the first that know the family.")
+    flags.DEFINE_enum("mlperf_division", "open", DIVISIONS, "Division that the lines name.")
+    flags.DEFINE_enum("mlperf_status", "research", STATUSES, "Status that the lines name.")
+    flags.DEFINE_string("mlperf_organization", "unknown", "Who submits.")
+    flags.DEFINE_string("mlperf_platform", None, "The machine. Default: number and kind of the devices.")
+    flags.DEFINE_bool("mlperf_cache_cleared", False, "Say that the machine's caches were emptied before; this program cannot.")
+
+
 def _define_flags_of_learning() -> None:
     flags.DEFINE_integer("calibration_images", None, "Images whose batch statistics, of up to 64 at a time, replace the "
                          "running ones of the averaged weights before an evaluation and at the end of a checkpoint period. "
                          "Default: 512 where a process's batch is below 16 images and twice as many fit, else 0.")
     flags.DEFINE_integer("accumulate_steps", 1, "Batches whose gradients make one step together.")
+    flags.DEFINE_integer("bn_group", 1, "Neighbouring processes that take the statistics of batch norm together.")
     flags.DEFINE_string("pretrained_ckpt", None, "Detector to start from: ours, google/automl's or NVIDIA's checkpoint.")
     flags.DEFINE_string("backbone_init", None, "Backbone to start from: 'imagenet', a .h5 file of keras.applications, or a "
                                                "checkpoint.")
-    flags.DEFINE_float("lr", None, "Peak learning rate, absolute. Default: 0.08 for every 64 images of a step.")
+    flags.DEFINE_float("lr", None, "Peak learning rate, absolute. Default: the model's; EfficientDet's 0.08 for 64 images of a "
+                                   "step.")
     flags.DEFINE_float("lr_per_64", None, "Peak learning rate for every 64 images of a step, instead of --lr.")
-    flags.DEFINE_float("warmup_value", 0.0001, "Learning rate of the first step.")
+    flags.DEFINE_float("warmup_value", None, "Learning rate of the first step. Default: hparam lr_warmup_init, 0.0001.")
     flags.DEFINE_float("warmup_epochs", None, "Epochs of warm-up. Default: hparam lr_warmup_epoch, 1.")
     flags.DEFINE_integer("seed", 0, "Of weights, order and augmentation.")
 
@@ -131,7 +149,7 @@ def _configuration() -> TrainingConfig:
         "val_records": records_of(FLAGS.val_file_pattern, "val_file_pattern") if FLAGS.val_file_pattern else (),
         "class_names": class_names_for(records, json_file=val_json_file), "model_dir": required(FLAGS.model_dir, "model_dir"),
         "training_mode": training_mode(FLAGS.training_mode, FLAGS.mode, both=FLAGS["training_mode"].present > 0),
-        "loggers": tuple(FLAGS.loggers)}
+        "loggers": tuple(FLAGS.loggers), "eval_epochs": whole_numbers(FLAGS.eval_epochs, "eval_epochs")}
     as_given = {item.name: FLAGS[item.name].value for item in fields(TrainingConfig) if item.name not in worked_out}
     return TrainingConfig(**worked_out, **as_given)
 
@@ -144,6 +162,7 @@ def _check_files(config: TrainingConfig) -> None:
         existing_checkpoint(config.resume, "resume")
     writable_folder(config.model_dir, "model_dir")
     writable_file(config.mlperf_log, "mlperf_log")
+    family_of(config.hparams.model_name).mlperf_benchmark(config.mlperf_ruleset)  # where its rules know the family
     if config.testdev_dir:
         writable_folder(config.testdev_dir, "testdev_dir")
 

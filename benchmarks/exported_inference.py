@@ -1,9 +1,10 @@
-"""Our exported network, alone and end to end, beside effdet's in the same runtime:
-`python benchmarks/exported_inference.py --runtime=onnxruntime|openvino [--peer=effdet.onnx]`.
+"""Our exported network, alone and end to end, beside a peer's in the same runtime:
+`python benchmarks/exported_inference.py --runtime=onnxruntime|openvino [--model=efficientdet-d0] [--peer=effdet.onnx]`.
 
-D0 at 512, batch 1, random weights, uint8 image to detections; of the peer the network alone, from a float image to its outputs,
-as `benchmarks/peer_effdet.py --onnx=effdet.onnx` writes it. The three take turns of five runs, each after a pause in which the
-others' threads come to rest, so that what else the machine does falls on all alike.
+At 512, batch 1, random weights, uint8 image to detections; of the peer what its file computes from a float image: effdet's
+network alone, as `benchmarks/peer_effdet.py --onnx=effdet.onnx` writes it, or torchvision's detector with its suppression, as
+`benchmarks/peer_torchvision.py retinanet_resnet50_fpn --onnx=retinanet.onnx` does. The three take turns of five runs, each
+after a pause in which the others' threads come to rest, so that what else the machine does falls on all alike.
 """
 
 import argparse
@@ -22,7 +23,8 @@ from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.inference.predict import exported_network, predict_on_host
 from efficientdet.machine.device import device_name, versions
 
-SIZE, CLASSES, TURN, PAUSE = 512, 90, 5, 0.05
+SIZE, TURN, PAUSE = 512, 5, 0.05
+CLASSES = {"efficientdet-d0": 90, "retinanet-resnet50": 91}  # as the peers have
 
 
 def peer_in_onnxruntime(path: str) -> Callable:
@@ -33,9 +35,11 @@ def peer_in_onnxruntime(path: str) -> Callable:
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    binding = session.io_binding()
     [entry] = session.get_inputs()
     pixels = _drawn_pixels(entry.shape)
+    if any(isinstance(side, str) for output in session.get_outputs() for side in output.shape):
+        return lambda: session.run(None, {entry.name: pixels})
+    binding = session.io_binding()
     binding.bind_cpu_input(entry.name, pixels)
     buffers = {output.name: np.empty(output.shape, np.float32) for output in session.get_outputs()}
     for name, buffer in buffers.items():
@@ -67,13 +71,14 @@ def main() -> None:
     """Medians, and how they compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runtime", choices=["onnxruntime", "openvino"], default="onnxruntime")
-    parser.add_argument("--peer", help="effdet's network as ONNX")
+    parser.add_argument("--model", choices=CLASSES, default="efficientdet-d0")
+    parser.add_argument("--peer", help="an ONNX file")
     parser.add_argument("--size", type=int, default=SIZE)
     parser.add_argument("--turns", type=int, default=10)
     arguments = parser.parse_args()
     keras.utils.set_random_seed(0)
-    detector = build_detector(hyperparameters_of("efficientdet-d0", {"image_size": arguments.size}), num_classes=CLASSES,
-                              precision="float32")
+    detector = build_detector(hyperparameters_of(arguments.model, {"image_size": arguments.size}),
+                              num_classes=CLASSES[arguments.model])
     network = exported_network(detector, runtime=arguments.runtime)
     predict = predict_on_host(detector, network)
     sizes, scales = np.full((1, 2), arguments.size, np.int32), np.ones((1, 2), np.float32)
@@ -81,10 +86,10 @@ def main() -> None:
     images = [random.integers(0, 256, (1, arguments.size, arguments.size, 3), np.uint8) for _ in range(TURN + 1)]
     calls: dict[str, Callable] = {
         "ours, end to end": lambda image: predict(image, sizes, scales),
-        "ours, network alone": lambda image: network(image, sizes, lambda outputs: None)}
+        "ours, network alone": lambda image: network(image, sizes, lambda outputs, size: None)}
     if arguments.peer:
         peer = {"onnxruntime": peer_in_onnxruntime, "openvino": peer_in_openvino}[arguments.runtime](arguments.peer)
-        calls["effdet, network alone"] = lambda image: peer()
+        calls[Path(arguments.peer).name] = lambda image: peer()
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(arguments.turns + 1):
         for name, call in calls.items():
@@ -98,8 +103,7 @@ def main() -> None:
     for name, values in seconds.items():
         shown = [1e3 * value for value in (statistics.median(values), min(values), max(values))]
         print("{:<22} median {:6.1f} ms, {:.1f} to {:.1f}".format(name, *shown))
-    print(f"{device_name()}, {arguments.runtime}, batch 1 at {arguments.size} px"
-          + (f", {Path(arguments.peer).name}" if arguments.peer else "") + ", "
+    print(f"{arguments.model}, {device_name()}, {arguments.runtime}, batch 1 at {arguments.size} px, "
           + ", ".join(f"{name} {version}" for name, version in versions().items()))
 
 

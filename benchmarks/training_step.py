@@ -1,4 +1,5 @@
-"""Seconds of a training step: `python benchmarks/training_step.py [--size=512 --batch_size=8 --boxes 8 40 --steps=10]`.
+"""Seconds of a training step:
+`python benchmarks/training_step.py [--model=efficientdet-d0 --size=512 --batch_size=8 --boxes 8 40 --steps=10]`.
 
 The whole step (assignment, losses, gradients, clipping, update, average) on a drawn batch for each number of boxes an image,
 and beside it, in turn, forward and backward of the network alone with a toy loss, the sum of squares, which is what peers'
@@ -30,7 +31,7 @@ from model.dense_detector import DenseDetector
 from model.detector import named_variables
 from object_detection.structures import Batch, Objects
 
-CLASSES = 90
+CLASSES = 90  # of drawn objects
 
 
 def drawn_batch(size: int, batch_size: int, *, boxes: int, slots: int) -> Batch:
@@ -54,7 +55,8 @@ def whole_step(detector: DenseDetector, hparams, *, together: int) -> Callable[[
     """As the training loop calls it, so many times; the last report is read."""
     optimizer = build_optimizer(hparams, precision=keras.config.dtype_policy().name)
     optimizer.build(detector.network.trainable_variables)
-    average = WeightAverage(list(named_variables(detector.network).values()), decay=hparams.moving_average_decay)
+    decay = hparams.moving_average_decay
+    average = WeightAverage(list(named_variables(detector.network).values()), decay=decay) if decay else None
     step = build_train_step(detector, optimizer, average, compiled=accelerator_count() > 0)
 
     def steps(batch: Batch) -> None:
@@ -84,19 +86,22 @@ def toy_step(detector: DenseDetector, batch: Batch) -> Callable[[], float]:
 def main() -> None:
     """Medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="efficientdet-d0")
+    parser.add_argument("--classes", type=int, default=CLASSES, help="of the network")
     parser.add_argument("--size", type=int, default=512)
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--boxes", type=int, nargs="*", default=[8, 40], help="an image")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--precision", default="float32", choices=["float32", "mixed_bfloat16"])
+    parser.add_argument("--no_toy", action="store_true", help="the whole step alone")
     arguments = parser.parse_args()
     on_tensorflow = backend_name() == "tensorflow"
     if on_tensorflow:
         skip_graph_rewriting()
     keras.config.set_dtype_policy(arguments.precision)
     keras.utils.set_random_seed(0)
-    hparams = hyperparameters_of("efficientdet-d0", {"image_size": arguments.size})
-    detector = build_detector(hparams, num_classes=CLASSES, precision=arguments.precision)
+    hparams = hyperparameters_of(arguments.model, {"image_size": arguments.size})
+    detector = build_detector(hparams, num_classes=arguments.classes, precision=arguments.precision)
     most = max(hparams.max_instances_per_image, *arguments.boxes)
     batches = {
         boxes: drawn_batch(arguments.size, arguments.batch_size, boxes=boxes,
@@ -105,7 +110,7 @@ def main() -> None:
     together = 10 if accelerator_count() else 1
     step = whole_step(detector, hparams, together=together)
     steps = {f"whole step, {boxes} boxes": (partial(step, batch), together) for boxes, batch in batches.items()}
-    if on_tensorflow:
+    if on_tensorflow and not arguments.no_toy:
         steps["network, toy loss"] = toy_step(detector, batches[arguments.boxes[0]]), 1
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(arguments.steps + 1):
@@ -120,8 +125,8 @@ def main() -> None:
               f"{max(values):.3f}")
     memory = {"": peak_host_memory(), ", of the device": peak_device_memory()}
     print("peak memory         ", ", ".join(f"{value / 2**20:.0f} MiB{place}" for place, value in memory.items() if value))
-    print(f"{device_name()}, {backend_name()}, {arguments.precision}, batch {arguments.batch_size} at {arguments.size} px, "
-          + ", ".join(f"{name} {version}" for name, version in versions().items()))
+    print(f"{arguments.model}, {device_name()}, {backend_name()}, {arguments.precision}, batch {arguments.batch_size} at "
+          f"{arguments.size} px, " + ", ".join(f"{name} {version}" for name, version in versions().items()))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,11 @@ def convert_pascal() -> None:
     _run("dataset.create_pascal_tfrecord")
 
 
+def convert_open_images() -> None:
+    """Run dataset/create_open_images_tfrecord.py."""
+    _run("dataset.create_open_images_tfrecord")
+
+
 def _run(program: str) -> None:
     """Execute a module as `python -m` does. Unlike `runpy`, leaves the name of the command for messages, and the module in
     place, so that processes which it starts find it."""

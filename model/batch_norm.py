@@ -1,5 +1,7 @@
 """Batch normalisation whose moments are float32 under any policy, by the fused kernel where the backend has one."""
 
+from collections.abc import Callable
+
 import keras
 from keras import ops
 
@@ -12,12 +14,18 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     Keras's own layer is not fused on the TensorFlow backend (a third of the training speed on a CPU) and rounds the batch
     moments to 16 bits under a 16-bit policy. The running variance is that of the batch, not the unbiased one.
+
+    mean_over_ranks: of a float32 vector, differentiable; where there is one, the batch is that of all those ranks together,
+    each with as many values (see `join_statistics`).
     """
+
+    mean_over_ranks: Callable[[Tensor], Tensor] | None = None
 
     def call(self, inputs, training=None, mask=None):
         """[B, H, W, C] -> [B, H, W, C]; with training=True uses the batch's moments and moves the running ones."""
         learns = bool(training) and self.trainable
-        normalise = _fused if keras.backend.backend() == "tensorflow" else _by_moments
+        alone = not learns or self.mean_over_ranks is None
+        normalise = _fused if alone and keras.backend.backend() == "tensorflow" else _by_moments
         outputs, mean, variance = normalise(self, inputs, learns)
         if learns:
             self.moving_mean.assign(self.moving_mean * self.momentum + mean * (1.0 - self.momentum))
@@ -46,8 +54,24 @@ def _by_moments(layer, inputs, learns):
     values = ops.cast(inputs, "float32")
     if learns:
         mean, variance = ops.moments(values, axes=(0, 1, 2))
+        if layer.mean_over_ranks is not None:
+            mean, variance = _joined(mean, variance, layer.mean_over_ranks)
     scale, shift = _affine(layer, mean, variance)
     return ops.cast(values * scale + shift, inputs.dtype), mean, variance
+
+
+def _joined(mean: Tensor, variance: Tensor, mean_over_ranks: Callable) -> tuple[Tensor, Tensor]:
+    """Mean and variance of all ranks together from those of each, in one message."""
+    both = mean_over_ranks(ops.concatenate([mean, variance + ops.square(mean)]))
+    mean, squares = ops.split(both, 2)
+    return mean, ops.maximum(squares - ops.square(mean), 0.0)
+
+
+def join_statistics(network: keras.Model, mean_over_ranks: Callable[[Tensor], Tensor]) -> None:
+    """In training, let every layer of the network normalise by the statistics of several ranks (Peng et al. 2018, MegDet)."""
+    for layer in network.layers:
+        if isinstance(layer, BatchNormalization):
+            layer.mean_over_ranks = mean_over_ranks
 
 
 def scale_and_shift(layer: BatchNormalization) -> tuple[Tensor, Tensor]:

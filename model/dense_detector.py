@@ -1,5 +1,6 @@
 """One-stage detectors: a network with outputs at every anchor, its losses and its reading."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,12 +11,19 @@ from keras import ops
 from model import tensorflow_cpu
 from model.detector import named_variables
 from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
-from model.folding import folded
+from model.folding import folded, has_frozen_norms
 from object_detection.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
 from object_detection.assignment import MatchRule, assign_anchors
 from object_detection.box_geometry import IOU_KINDS, generalised_iou
 from object_detection.errors import InputError
-from object_detection.losses import focal_loss_of_classes, huber_loss, l1_loss, smooth_l1_loss, softmax_cross_entropy
+from object_detection.losses import (
+    focal_loss_of_classes,
+    hardest,
+    huber_loss,
+    l1_loss,
+    smooth_l1_loss,
+    softmax_cross_entropy,
+)
 from object_detection.structures import Detections, Objects, Targets, Tensor
 from object_detection.suppression import SuppressionConfig, detections_from_outputs
 
@@ -24,6 +32,7 @@ BOX_LOSSES: dict[str, Callable] = {  # of errors and LossConfig.delta, each entr
     "smooth l1": lambda errors, delta: smooth_l1_loss(errors, beta=delta),
     "l1": lambda errors, delta: l1_loss(errors),
 }
+DECAYS = ("kernels", "all")
 NORMALISERS = ("positives of the batch", "positives of each image")
 
 
@@ -38,6 +47,9 @@ class LossConfig:
     normaliser: "positives of the batch" divides the sum over a batch by its positives + 1, boxes by four times that;
     "positives of each image" divides each image's sums by its own positives (at least 1) and takes the mean over images, as
     torchvision's detectors do.
+    decays: which weights weight_decay is for: "kernels" of convolutions, or "all", those of batch norm and biases too.
+    hard_negative_ratio: of the anchors without an object only those count whose loss of classes is largest, so many for each
+    positive anchor of their image (SSD, Liu et al. 2016, section 2.2: 3); None: all of them.
     """
 
     alpha: float = 0.25
@@ -50,7 +62,9 @@ class LossConfig:
     iou_loss_type: str | None = None
     iou_loss_weight: float = 1.0
     normaliser: str = "positives of the batch"
+    hard_negative_ratio: float | None = None
     weight_decay: float = 4e-5
+    decays: str = "kernels"
 
     def __post_init__(self):
         if self.iou_loss_type is not None and self.iou_loss_type not in IOU_KINDS:
@@ -59,6 +73,10 @@ class LossConfig:
             raise InputError(f"box_loss {self.box_loss!r}; wanted one of {', '.join(map(repr, BOX_LOSSES))}")
         if self.normaliser not in NORMALISERS:
             raise InputError(f"normaliser {self.normaliser!r}; wanted one of {', '.join(map(repr, NORMALISERS))}")
+        if self.decays not in DECAYS:
+            raise InputError(f"decays {self.decays!r}; wanted one of {', '.join(map(repr, DECAYS))}")
+        if self.hard_negative_ratio is not None and not 0 < self.hard_negative_ratio < math.inf:
+            raise InputError(f"hard_negative_ratio is {self.hard_negative_ratio}; wanted a number above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,17 +115,20 @@ class DenseDetector:
         if network.output_shape[1][1] != len(self.anchors):
             raise ValueError(f"the network has outputs for {network.output_shape[1][1]} anchors, the grid has "
                              f"{len(self.anchors)}")
-        self._inference = folded(network)
+        self._inference, self._training = folded(network), folded(network, training=True)
         self._loss_sums, self._normalise = self._sums_of_losses, self.normalise
         if tensorflow_cpu.applies():
             self._loss_sums = tensorflow_cpu.in_one_pass(self._sums_of_losses)
             self._normalise = tensorflow_cpu.in_one_pass(self.normalise)
-        self._decayed = [variable for name, variable in named_variables(network).items() if name.endswith("kernel")]
+        self._decayed = [variable for name, variable in named_variables(network).items()
+                         if config.losses.decays == "all" or name.endswith("kernel")]
 
     def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
         """Class logits [B, A, K] and box deltas [B, A, 4], float32 whatever the precision."""
         if training:
-            class_logits, box_deltas = self.network(self.normalise(images, sizes), training=True)
+            normalised = self.normalise(images, sizes)
+            class_logits, box_deltas = (self._training(normalised) if has_frozen_norms(self.network)
+                                        else self.network(normalised, training=True))
         else:
             normalise = self.normalise if None in images.shape else self._normalise  # XLA wants to know B
             class_logits, box_deltas = self._inference(normalise(images, sizes))
@@ -151,26 +172,36 @@ class DenseDetector:
         return self._loss_sums(*outputs, targets)
 
     def regularisation(self) -> dict[str, Tensor]:
-        """weight_decay times half the squared norm of all trainable kernels; none of batch norm, bias, fusion."""
-        squares = [ops.sum(ops.square(ops.cast(kernel, "float32"))) for kernel in self._decayed if kernel.trainable]
+        """weight_decay times half the squared norm of all trainable kernels, or weights; see `LossConfig.decays`."""
+        squares = [ops.sum(ops.square(ops.cast(weight, "float32"))) for weight in self._decayed if weight.trainable]
         return {"reg_l2_loss": 0.5 * self.config.losses.weight_decay * sum(squares, ops.convert_to_tensor(0.0))}
 
     def detections(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections:
-        """In pixels of the network input, not clipped."""
+        """In pixels of the network input; within the image where `SuppressionConfig.clip` says so."""
         return detections_from_outputs(*outputs, ops.convert_to_tensor(self.anchors), config=self.config.suppression,
-                                       level_sizes=self.level_sizes)
+                                       level_sizes=self.level_sizes, clip_to=sizes)
 
     def _sums_of_losses(self, class_logits: Tensor, box_deltas: Tensor, targets: Targets) -> dict[str, Tensor]:
         losses, positive = self.config.losses, ops.cast(targets.positive, "float32")
-        counted = ops.cast(ops.logical_not(targets.ignored), "float32")
+        of_classes = self._class_losses(class_logits, targets)
         errors = BOX_LOSSES[losses.box_loss](box_deltas - targets.box_deltas, losses.delta)
         sums = {
-            "cls_loss": losses.class_loss_weight * self._sum(self._class_losses(class_logits, targets) * counted, positive),
+            "cls_loss": losses.class_loss_weight * self._sum(of_classes * self._counted(of_classes, targets), positive),
             "box_loss": losses.box_loss_weight * self._sum(errors * positive[..., None], positive),
         }
         if losses.iou_loss_type:
             sums["box_iou_loss"] = losses.iou_loss_weight * self._sum(self._iou_losses(box_deltas, targets), positive)
         return sums
+
+    def _counted(self, of_classes: Tensor, targets: Targets) -> Tensor:
+        """How often the loss of classes of each anchor counts, [B, A] float32."""
+        counted, ratio = ops.cast(ops.logical_not(targets.ignored), "float32"), self.config.losses.hard_negative_ratio
+        if ratio is None:
+            return counted
+        positive = ops.cast(targets.positive, "float32")
+        # Positives stand last, with nothing, as in SSD's reference: where there are fewer others, they count twice.
+        ranked = ops.stop_gradient(of_classes) * counted * (1.0 - positive)
+        return counted * (positive + hardest(ranked, ops.floor(ratio * ops.sum(positive, axis=1))))
 
     def _sum(self, losses: Tensor, positive: Tensor) -> Tensor:
         """Over all entries [B, A] or [B, A, 4]; of each image divided by its positives, where these are its normaliser."""

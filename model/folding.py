@@ -1,4 +1,4 @@
-"""Batch statistics folded into the convolutions before them: inference without a pass over memory for each."""
+"""Batch statistics folded into the convolutions before them: no pass over memory for each, where they do not change."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,22 +14,32 @@ from object_detection.structures import Tensor
 _CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D, keras.layers.SeparableConv2D, DepthwiseConv2D)
 
 
-def folded(network: keras.Model) -> Callable[[Tensor], Any]:
-    """A function that returns what `network(inputs, training=False)` returns, but for rounding.
+def folded(network: keras.Model, *, training: bool = False) -> Callable[[Tensor], Any]:
+    """A function that returns what `network(inputs, training=training)` returns, but for rounding.
 
     With the weights that the network has at each call: kernels are scaled then, which costs one pass over the weights where
-    the layers cost one over activations each. Under a 16-bit policy nothing is folded: the scales are float32 there, and
-    the accelerators such a policy is for have their compilers for this.
+    the layers cost one over activations each. In training that is done where batch norm is frozen. Under a 16-bit policy
+    nothing is folded: the scales are float32 there, and the accelerators such a policy is for have their compilers for this.
     """
-    before_norms = _convolutions_before_norms(network)
+    def run(inputs: Tensor) -> Any:
+        before_norms = _convolutions_before_norms(network, training=training)  # layers may have been frozen since
 
-    def operation(layer):
-        if isinstance(layer, BatchNormalization):
-            return partial(_normalised, layer)
-        return partial(_Convolution, layer) if id(layer) in before_norms else layer
+        def operation(layer):
+            if isinstance(layer, BatchNormalization):
+                return partial(_normalised, layer, training=training)
+            if id(layer) in before_norms:
+                return partial(_Convolution, layer)
+            return partial(layer, training=True) if training and layer._call_has_training_arg else layer
 
-    # Keras has no public way through a graph with other operations in the place of its layers.
-    return lambda inputs: network._run_through_graph(inputs, operation_fn=operation)
+        # Keras has no public way through a graph with other operations in the place of its layers.
+        return network._run_through_graph(inputs, operation_fn=operation)
+
+    return run
+
+
+def has_frozen_norms(network: keras.Model) -> bool:
+    """Whether training has something to fold."""
+    return any(isinstance(layer, BatchNormalization) and not layer.trainable for layer in network.layers)
 
 
 class _Convolution:
@@ -50,21 +60,22 @@ class _Convolution:
             scale = ops.reshape(scale, layer.kernel.shape[2:])  # of [k, k, C, m], m outputs of a channel side by side
             outputs = ops.depthwise_conv(self.inputs, layer.kernel * scale, **options)
         else:
-            outputs = ops.conv(self.inputs, layer.kernel * scale, **options)
+            outputs = layer.convolution_op(self.inputs, layer.kernel * scale)
         return ops.add(outputs, ops.reshape(shift, (1, 1, 1, -1)))  # in this form a bias to TensorFlow, which fuses it
 
 
-def _normalised(layer: BatchNormalization, inputs: Tensor | _Convolution, **_mask) -> Tensor:
-    return inputs.scaled(*scale_and_shift(layer)) if isinstance(inputs, _Convolution) else layer(inputs)
+def _normalised(layer: BatchNormalization, inputs: Tensor | _Convolution, *, training: bool, **_mask) -> Tensor:
+    return (inputs.scaled(*scale_and_shift(layer)) if isinstance(inputs, _Convolution)
+            else layer(inputs, training=training))
 
 
-def _convolutions_before_norms(network: keras.Model) -> set[int]:
-    """Ids of the layers whose outputs, wherever they are used, go to batch norms alone."""
+def _convolutions_before_norms(network: keras.Model, *, training: bool) -> set[int]:
+    """Ids of the layers whose outputs, wherever they are used, go to batch norms alone; in training to frozen ones."""
     producers = {id(tensor): node.operation for node in _nodes(network) for tensor in node.outputs}
     elsewhere = {id(tensor) for tensor in network.outputs}
     used_by_norms = set()
     for node in _nodes(network):
-        is_norm = isinstance(node.operation, BatchNormalization)
+        is_norm = isinstance(node.operation, BatchNormalization) and not (training and node.operation.trainable)
         (used_by_norms if is_norm else elsewhere).update(map(id, node.input_tensors))
     others = {id(producers[tensor]) for tensor in elsewhere if tensor in producers}
     return {id(producers[tensor]) for tensor in used_by_norms

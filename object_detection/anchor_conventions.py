@@ -5,16 +5,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from object_detection.anchor_grid import AnchorLevel
+from object_detection.anchor_grid import AnchorLevel, feature_sizes
+from object_detection.errors import InputError
 
 HEIGHT_TO_WIDTH = (0.5, 1.0, 2.0)
-RETINANET_SIZES = tuple(tuple(int(2**level * 4 * 2 ** (octave / 3)) for octave in range(3)) for level in range(3, 8))
 PROPOSAL_SIZES = tuple((2**level * 8,) for level in range(2, 7))  # of Mask R-CNN's P2 .. P6
-SSD300_COUNTS = (38, 19, 10, 5, 3, 1)
-SSD300_STRIDES = (8, 16, 32, 64, 100, 300)  # pixels
-SSD300_SIZES = (21, 45, 99, 153, 207, 261, 315)  # pixels; that of each map, and of a map after the last
+SSD300_STRIDES = (8, 16, 32, 64)  # pixels; of the maps after these, the image's side by their number of cells
+SSD300_SIZES = (21, 45, 99, 153, 207, 261, 315)  # pixels of 300; that of each map, and of a map after the last
 SSD300_RATIOS = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
-_SSD300_SIDE = 300.0
+SSD300_BOXES_A_CELL = tuple(2 + 2 * len(ratios) for ratios in SSD300_RATIOS)  # of each map
+_SSD300_SIDE = 300
+_SSD300_SMALLEST = 257  # pixels a side, of which the last map has one cell
+
+
+def retinanet_sizes(anchor_scale: float = 4.0) -> tuple[tuple[int, ...], ...]:
+    """Sides in pixels of the squares of P3 to P7: of each three, by thirds of an octave from `anchor_scale` cells on."""
+    return tuple(tuple(int(2**level * anchor_scale * 2 ** (octave / 3)) for octave in range(3)) for level in range(3, 8))
+
+
+RETINANET_SIZES = retinanet_sizes()
 
 
 def rounded_levels(
@@ -40,21 +49,39 @@ def rounded_levels(
     return levels
 
 
-def ssd300_levels() -> list[AnchorLevel]:
-    """The 8,732 default boxes of SSD300 (Liu et al. 2016, with MLPerf's sizes) in pixels of 300 x 300.
+def ssd300_counts(image_size: tuple[int, int]) -> list[tuple[int, int]]:
+    """Rows and columns of each of SSD300's maps: halved up to stride 64, then two less for each of two maps more.
+
+    38, 19, 10, 5, 3, 1 at 300 pixels. Raises InputError for an image of which the last has none.
+    """
+    counts = feature_sizes(image_size, 6)[3:]
+    for _ in range(2):
+        counts.append((counts[-1][0] - 2, counts[-1][1] - 2))
+    if min(counts[-1]) < 1:
+        raise InputError(f"image_size is {image_size[0]} x {image_size[1]}; wanted at least {_SSD300_SMALLEST} pixels a side, "
+                         "as SSD300's last map has no cell otherwise")
+    return counts
+
+
+def ssd300_levels(image_size: tuple[int, int] = (_SSD300_SIDE, _SSD300_SIDE)) -> list[AnchorLevel]:
+    """The 8,732 default boxes of SSD300 (Liu et al. 2016, with MLPerf's sizes) in pixels; of another image size as many as its
+    maps have, which are larger and smaller with the image.
 
     Shapes of a map: a square of its size, one of the geometric mean of its and the next map's, then for each ratio the wide
     and the tall one. Order as in MLPerf's reference: map, shape, row, column. As there centres and sides end at the image's
-    300 pixels, corners do not.
+    pixels, corners do not. Raises InputError as `ssd300_counts`.
     """
-    levels = []
-    for number, (count, stride, ratios) in enumerate(zip(SSD300_COUNTS, SSD300_STRIDES, SSD300_RATIOS, strict=True)):
+    levels, scales = [], [side / _SSD300_SIDE for side in image_size]
+    for number, (counts, ratios) in enumerate(zip(ssd300_counts(image_size), SSD300_RATIOS, strict=True)):
         size, larger = SSD300_SIZES[number], math.sqrt(SSD300_SIZES[number] * SSD300_SIZES[number + 1])
         shapes = [(size, size), (larger, larger)]
         for ratio in map(math.sqrt, ratios):
             shapes += [(size / ratio, size * ratio), (size * ratio, size / ratio)]
+        strides = (SSD300_STRIDES[number],) * 2 if number < len(SSD300_STRIDES) else tuple(
+            side / count for side, count in zip(image_size, counts, strict=True))
         levels.append(AnchorLevel(
-            counts=(count, count), strides=(stride, stride), offset=(stride / 2, stride / 2), shape_major=True,
-            shapes=tuple((min(height, _SSD300_SIDE), min(width, _SSD300_SIDE)) for height, width in shapes),
-            centre_limit=(_SSD300_SIDE, _SSD300_SIDE)))
+            counts=counts, strides=strides, offset=(strides[0] / 2, strides[1] / 2), shape_major=True,
+            shapes=tuple(tuple(min(side * scale, limit) for side, scale, limit in zip(shape, scales, image_size, strict=True))
+                         for shape in shapes),
+            centre_limit=image_size))
     return levels

@@ -41,7 +41,7 @@ def detections_on_host(
         if scores[-1] > _ALIKE * scores[0] and count < config.candidates:
             continue  # whatever overlaps a selected box would soon score less than those left out
         boxes = _decoded(outputs.box_deltas[numbers], anchors[numbers], config.box_coder)
-        if clip_to is not None:
+        if config.clip:
             boxes = np.clip(boxes, 0, np.float32([*clip_to, *clip_to]))
         chosen, chosen_scores = _suppress(boxes, scores, classes, config)
         enough = len(chosen) == config.max_detections and chosen_scores[-1] >= scores[-1]

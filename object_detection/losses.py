@@ -100,6 +100,23 @@ def softmax_cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
     return of_logits(logits)
 
 
+def hardest(losses: Tensor, counts: Tensor) -> Tensor:
+    """1 at the highest `counts` [B] of each row of losses [B, A], of equal ones the first, else 0: float32.
+
+    All of a row where it has fewer. To find the least of them takes a sort; which they are, no order of all.
+    """
+    length = losses.shape[1]
+    counts = ops.cast(ops.clip(counts, 0, length), "int32")[:, None]
+    ascending = ops.sort(losses, axis=1)
+    place = ops.clip(length - counts, 0, length - 1)
+    least = ops.sum(ops.where(ops.arange(length, dtype="int32") == place, ascending, 0.0), axis=1, keepdims=True)
+    above, equal = losses > least, losses == least
+    room = counts - ops.sum(ops.cast(above, "int32"), axis=1, keepdims=True)
+    first = ops.cumsum(ops.cast(equal, "int32"), axis=1) <= room
+    found = ops.logical_and(counts > 0, ops.logical_or(above, ops.logical_and(equal, first)))
+    return ops.cast(found, "float32")
+
+
 def l1_loss(errors: Tensor) -> Tensor:
     """|e| of each entry, float32; the slope at 0 is 0."""
     return ops.abs(ops.cast(errors, "float32"))

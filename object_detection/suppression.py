@@ -31,7 +31,8 @@ class SuppressionConfig:
     candidates: how many of all anchor x class scores enter; of these at most candidates_per_level of one level, as in
     torchvision's detectors, or candidates_per_class of one class, as in SSD. scores: what makes scores of an anchor's logits,
     each by its own sigmoid or all by one softmax, whose first or last is the background's and no score; classes are counted
-    without it. box_coder: what box deltas mean.
+    without it. box_coder: what box deltas mean. clip: whether boxes are cut to the image before they are compared, as in
+    torchvision's detectors; others are cut where they are read.
     """
 
     method: str = "gaussian"
@@ -46,6 +47,7 @@ class SuppressionConfig:
     candidates_per_class: int | None = None
     scores: str = "sigmoid"
     box_coder: BoxCoder = PLAIN_BOX_CODER
+    clip: bool = False
 
     def __post_init__(self):
         if self.method not in METHODS:
@@ -67,13 +69,12 @@ def detections_from_outputs(
 ) -> Detections:
     """Candidates, decoding and suppression. [B, A, K], [B, A, 4], [A, 4] -> Detections with D = max_detections.
 
-    level_sizes: see `top_candidates`. clip_to: [B, 2] height and width that boxes are cut to before they are compared, as
-    torchvision does; None: they are not cut.
+    level_sizes: see `top_candidates`. clip_to: [B, 2] height and width of the images, wanted where config.clip says so.
     """
     scores, classes, anchor_numbers = top_candidates(class_logits, config=config, level_sizes=level_sizes)
     deltas = _entries(box_deltas, anchor_numbers)
     boxes = config.box_coder.decode(deltas, ops.take(anchors, anchor_numbers, axis=0))
-    if clip_to is not None:
+    if config.clip:
         boxes = clip_boxes(boxes, clip_to)
     return suppress(boxes, scores, classes, config=config)
 

@@ -167,6 +167,9 @@ def kill_all(process: subprocess.Popen) -> None:
     process.wait()
 
 
+CLOCKS = ("seconds", "best_seconds")  # how long it took, of a training's progress
+
+
 def differences(found: Path, wanted: Path) -> list[str]:
     """Of every number that two trainings leave: weights, momentum, averages, the best, progress, measures, the export."""
     def of(folder: Path) -> set[str]:
@@ -180,12 +183,17 @@ def differences(found: Path, wanted: Path) -> list[str]:
         arrays = [key for key in one.keys() | other.keys() if _bytes(one, key) != _bytes(other, key)]
         if arrays:
             different.append(f"{name}: {len(arrays)} of {len(other)} arrays, such as {sorted(arrays)[0]}")
-        descriptions = [read_description(str(folder / name)) for folder in (found, wanted)]
-        if [item and (item.weights, item.run) for item in descriptions[:1]] != [
-                item and (item.weights, item.run) for item in descriptions[1:]]:
+        ours, theirs = (_said(folder / name) for folder in (found, wanted))
+        if ours != theirs:
             different.append(f"{name}.json")
     measures = {file.name for folder in (found, wanted) for file in folder.glob("metrics-*.json")}
     return different + [name for name in sorted(measures) if _text(found / name) != _text(wanted / name)]
+
+
+def _said(prefix: Path) -> tuple | None:
+    """What is said of a bundle's weights and of the training, but for the clock."""
+    description = read_description(str(prefix))
+    return description and (description.weights, {key: value for key, value in description.run.items() if key not in CLOCKS})
 
 
 def _bytes(arrays: dict, key: str) -> bytes | None:

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from model import batch_norm
-from model.batch_norm import BatchNormalization
+from model.batch_norm import BatchNormalization, join_statistics
 
 INPUTS = np.random.default_rng(0).normal(size=(3, 5, 4, 6)).astype(np.float32) * 3 + 7
 
@@ -106,3 +106,51 @@ def test_a_compiled_function_moves_the_statistics():
     tf.function(lambda inputs: layers[1](inputs, training=True), jit_compile=True)(tf.constant(INPUTS))
     for one, other in zip(*(layer.get_weights() for layer in layers), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
+# --- several ranks
+
+
+def statistics_of(values):
+    """What a rank sends: mean and mean square of each channel."""
+    return tf.concat([tf.reduce_mean(values, axis=(0, 1, 2)), tf.reduce_mean(values**2, axis=(0, 1, 2))], axis=0)
+
+
+def test_joined_ranks_are_one_with_all_their_images():
+    """Outputs, running statistics and slopes, those by way of the other rank's outputs too."""
+    halves = [tf.constant(INPUTS[..., :3]), tf.constant(2 * INPUTS[..., 3:] - 3)]
+    alone = layer_of(3)
+    with tf.GradientTape() as tape:
+        tape.watch(halves)
+        outputs = alone(tf.concat(halves, axis=0), training=True)
+        loss = tf.reduce_sum(outputs * tf.sin(outputs))
+    wanted = [outputs, *alone.get_weights(), *tape.gradient(loss, [*halves, alone.gamma.value])]
+    ranks = [layer_of(3), layer_of(3)]
+    with tf.GradientTape() as tape:
+        tape.watch(halves)
+        for rank, other in zip(ranks, halves[::-1], strict=True):
+            rank.mean_over_ranks = lambda own, other=other: (own + statistics_of(other)) / 2
+        outputs = tf.concat([rank(half, training=True) for rank, half in zip(ranks, halves, strict=True)], axis=0)
+        loss = tf.reduce_sum(outputs * tf.sin(outputs))
+    of_halves, *of_gammas = tape.gradient(loss, [halves, *(rank.gamma.value for rank in ranks)])
+    found = [outputs, *ranks[0].get_weights(), *of_halves, sum(of_gammas)]
+    for one, other in zip(wanted, found, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-3)
+    for one, other in zip(ranks[0].get_weights(), ranks[1].get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_only_training_asks_the_others():
+    def fail(_):
+        raise AssertionError
+
+    images = keras.Input((4, 4, 3))
+    norm, wanted = layer_of(3), layer_of(3)(INPUTS[..., :3], training=False)
+    network = keras.Model(images, norm(images))
+    join_statistics(network, fail)
+    np.testing.assert_array_equal(norm(INPUTS[..., :3], training=False), wanted)
+    norm.trainable = False
+    np.testing.assert_array_equal(norm(INPUTS[..., :3], training=True), wanted)
+    norm.trainable = True
+    with pytest.raises(AssertionError):
+        norm(INPUTS[..., :3], training=True)

@@ -12,6 +12,7 @@ from miniature import miniature_detector
 from other_family import OtherFamily
 
 from dataset.class_names import ClassNames
+from dataset.input.resize import Letterbox
 from efficientdet.benchmark import measurements as module
 from efficientdet.benchmark.latency import Latency, Run, figures, latency_of, timed_runs
 from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
@@ -94,7 +95,7 @@ def test_images_are_drawn_anew():
 
 def test_a_photograph_is_boxed_and_repeated():
     photograph = np.full((32, 16, 3), 200, np.uint8)
-    images, sizes, scales = Images(photograph, size=(64, 64), batch_size=2).batch()
+    images, sizes, scales = Images(photograph, size=(64, 64), batch_size=2, resize=Letterbox((64, 64))).batch()
     np.testing.assert_array_equal(sizes, [[64, 32]] * 2)
     np.testing.assert_array_equal(scales, [[0.5, 0.5]] * 2)
     assert (images[:, :, :32] == 200).all()
@@ -128,7 +129,7 @@ def test_random_weights_give_suppression_work():
     detector = miniature_detector()
     programs = detector_programs(detector, use_xla=False)
     images = Images(None, size=(64, 64), batch_size=1)
-    run = measure_detector(programs, images, preprocessing=lambda photographs: preprocess(photographs, (64, 64)))
+    run = measure_detector(programs, images, preprocessing=lambda photographs: preprocess(photographs, Letterbox((64, 64))))
     assert list(run.seconds) == ["preprocessing", "network", "post_processing", "end_to_end"]
     assert all(seconds > 0 for seconds in run.seconds.values())
     assert run.detections == 20  # all slots

@@ -54,6 +54,10 @@ def test_what_is_evaluated(mode, benchmark, evaluates):
     ({"log_steps": 0}, "--log_steps=0"),
     ({"stop_epoch": -3}, "--stop_epoch=-3: wanted at least 0"),
     ({"target_ap": 2.0}, "--target_ap=2.0: wanted at least 0 and at most 1"),
+    ({"eval_epochs": (40, 0)}, "--eval_epochs=40,0: 0: wanted at least 1"),
+    ({"eval_epochs": (40,), "eval_period": 1}, "--eval_epochs names the epochs; --eval_period"),
+    ({"eval_epochs": (40,), "eval_from": 1}, "--eval_epochs names the epochs; --eval_period"),
+    ({"mlperf_division": "shut"}, "--mlperf_division=shut: wanted one of open, closed"),
     ({"seed": 2**32}, "--seed=4294967296: wanted at least 0 and at most 2147483647"),
     ({"hparams": {"learning_rate": 0.0}}, "hparam learning_rate is 0.0; wanted a number above 0"),
     ({"hparams": {"lr_warmup_epoch": float("nan")}}, "hparam lr_warmup_epoch is nan; wanted at least 0"),
@@ -66,6 +70,12 @@ def test_what_is_evaluated(mode, benchmark, evaluates):
 def test_refusals(changes, message):
     with pytest.raises(InputError, match=message):
         config(**changes)
+
+
+def test_evaluations_after_listed_epochs():
+    listed = config(eval_epochs=(40, 50, 55), checkpoint_period=10)
+    assert [epoch for epoch in range(1, 80) if listed.evaluates_after(epoch)] == [40, 50, 55]
+    assert not config(eval_epochs=(40,), val_records=()).evaluates_after(40)
 
 
 def test_no_evaluation_without_validation_records():

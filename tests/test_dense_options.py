@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
+import tensorflow as tf
 from oracles import to_numpy
 
 from efficientdet.export.onnx_file import onnx_model
@@ -13,11 +14,12 @@ from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.predict import build_predict, copied, host_reader
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.detector import losses
+from object_detection.anchor_conventions import ssd300_levels
 from object_detection.anchor_grid import AnchorLevel
 from object_detection.assignment import MatchRule
 from object_detection.box_coding import BoxCoder
 from object_detection.errors import InputError
-from object_detection.structures import Objects
+from object_detection.structures import Objects, Targets
 from object_detection.suppression import SuppressionConfig
 
 LEVELS = (  # 4 and 6 anchors a cell
@@ -27,6 +29,7 @@ LEVELS = (  # 4 and 6 anchors a cell
 SIZES = (168, 36)
 CODER = BoxCoder(weights=(10.0, 8.0, 5.0, 4.0), log_size_limit=2.0)
 PLAIN = BoxCoder()
+YX = [1, 0, 3, 2]  # from x, y, w, h or dx, dy, dw, dh, and back
 
 
 def network(logits):
@@ -107,9 +110,13 @@ def wanted_losses(outputs, objects, config):
     for image, (matched, between) in enumerate(matches_of(objects, rule)):
         logits, deltas = (values[image] for values in outputs)
         of_image = dict.fromkeys(("cls_loss", "box_loss", "box_iou_loss"), 0.0)
+        of_others = []  # losses of anchors without an object
         for anchor, number in enumerate(matched):
             kind = objects.classes[image, number] if number >= 0 else -1
-            of_image["cls_loss"] += 0 if between[anchor] else class_loss(logits[anchor], kind, config.suppression.scores)
+            if not between[anchor]:
+                loss = class_loss(logits[anchor], kind, config.suppression.scores)
+                of_image["cls_loss"] += loss if number >= 0 else 0
+                of_others += [loss] if number < 0 else []
             if number >= 0:
                 box, place = objects.boxes[image, number], anchor_boxes()[anchor]
                 offsets = np.array(oracles.encode(box, place)) * coder.weights
@@ -117,6 +124,8 @@ def wanted_losses(outputs, objects, config):
                 found = oracles.decode(np.minimum(deltas[anchor] / coder.weights, [np.inf, np.inf, *[
                     math.inf if coder.log_size_limit is None else coder.log_size_limit] * 2]), place)
                 of_image["box_iou_loss"] += 1 - oracles.generalised_iou(found, box, "giou")
+        most = None if losses.hard_negative_ratio is None else int(losses.hard_negative_ratio * (matched >= 0).sum())
+        of_image["cls_loss"] += sum(sorted(of_others, reverse=True)[:most])
         sums.append(of_image)
         positives.append((matched >= 0).sum())
     weights = {"cls_loss": losses.class_loss_weight, "box_loss": losses.box_loss_weight,
@@ -139,6 +148,9 @@ OPTIONS = {
     "l1": {"losses": {"box_loss": "l1", "box_loss_weight": 3.0}},
     "smooth l1": {"losses": {"box_loss": "smooth l1", "class_loss_weight": 2.0}},
     "each image": {"losses": {"normaliser": "positives of each image"}},
+    "hard negatives": {"losses": {"hard_negative_ratio": 1.5}, "match": MatchRule(negative_iou=0.3)},
+    "SSD's": {"losses": {"hard_negative_ratio": 3.0, "normaliser": "positives of each image", "box_loss": "smooth l1"},
+              "scores": "softmax, background first", "match": MatchRule(strictly=True, claim="best, last")},
     "all": {"losses": {"normaliser": "positives of each image", "box_loss": "smooth l1"}, "box_coder": CODER,
             "scores": "softmax, background first", "match": MatchRule(positive_iou=0.5, negative_iou=0.4, claim="ties")},
 }
@@ -205,7 +217,7 @@ def test_outputs_are_read_as_configured_everywhere(name):
         np.testing.assert_allclose(found.boxes[image, :count], [box for box, _, _ in wanted], atol=1e-2)
         np.testing.assert_allclose(found.scores[image, :count], [score for _, _, score in wanted], rtol=1e-3)
     read, written = host_reader(detector), onnx_model(detector, for_onnxruntime=True).SerializeToString()
-    from_file = map(read, ExportedNetwork(written, runtime="onnxruntime")(images, sizes, copied))
+    from_file = ExportedNetwork(written, runtime="onnxruntime")(images, sizes, read)
     predicted = build_predict(detector, compiled=False)(images, sizes, np.ones((2, 2), np.float32))
     for image, by_runtime in enumerate(from_file):
         np.testing.assert_array_equal(by_runtime.classes, found.classes[image])
@@ -225,7 +237,53 @@ def test_mean_and_deviation_are_those_given():
     np.testing.assert_allclose(written[0], to_numpy(detector.outputs(images, sizes))[0][0], rtol=1e-3, atol=1e-4)
 
 
+def test_the_published_loss_of_ssd(golden_folder):
+    """And its slope, which is 0 at anchors that do not count; one of the images has no positive anchor."""
+    golden = np.load(golden_folder / "families" / "ssd_loss.npz")
+    defaults, objects = (corners(boxes) for boxes in (
+        np.load(golden_folder / "families" / "ssd_default_boxes.npz")["xywh"], golden["gloc"].transpose(0, 2, 1)))
+    detector = ssd_detector(classes=golden["plabel"].shape[1])
+    coder, positive = detector.config.suppression.box_coder, golden["glabel"] > 0
+    targets = Targets(np.maximum(golden["glabel"] - 1, 0), np.where(positive[..., None], coder.encode(objects, defaults), 0),
+                      positive, np.zeros_like(positive))
+    outputs = golden["plabel"].transpose(0, 2, 1), golden["ploc"].transpose(0, 2, 1)[..., YX]
+
+    def loss_of(outputs, images):
+        of_images = Targets(*(values[images] for values in targets))
+        return sum(losses(detector, outputs, of_images, detector.counts(of_images)).values())
+
+    for image, wanted in enumerate(golden["loss_per_image"]):
+        found = loss_of([values[image : image + 1] for values in outputs], slice(image, image + 1))
+        assert float(found) == pytest.approx(float(wanted), rel=1e-5)
+    assert float(loss_of(outputs, slice(None))) == pytest.approx(float(golden["loss"]), rel=1e-5)
+    logits, deltas = (tf.constant(values[:1]) for values in outputs)
+    with tf.GradientTape() as tape:
+        tape.watch((logits, deltas))
+        loss = loss_of((logits, deltas), slice(1))
+    of_logits, of_deltas = tape.gradient(loss, (logits, deltas))
+    np.testing.assert_allclose(of_deltas[0].numpy()[:, YX].T, golden["grad_ploc_image0"], atol=1e-6)
+    np.testing.assert_array_equal(of_logits[0].numpy().any(axis=-1), golden["chosen_image0"])
+
+
+def ssd_detector(*, classes):
+    """Its losses alone, of outputs that are its inputs."""
+    anchors = 8732
+    inputs = keras.Input((anchors, classes)), keras.Input((anchors, 4))
+    return DenseDetector(keras.Model(inputs, list(inputs)), DenseDetectorConfig(
+        image_size=(300, 300), anchors=ssd300_levels(), losses=LossConfig(
+            normaliser="positives of each image", hard_negative_ratio=3.0, box_loss="smooth l1", delta=1.0,
+            box_loss_weight=1.0),
+        suppression=SuppressionConfig(scores="softmax, background first", box_coder=BoxCoder(weights=(10.0, 10.0, 5.0, 5.0)))))
+
+
+def corners(xywh):
+    """Centre and size x, y, w, h to float32 yxyx."""
+    centres, half = xywh[..., 1::-1], xywh[..., :1:-1] / 2
+    return np.concatenate([centres - half, centres + half], axis=-1)
+
+
 @pytest.mark.parametrize(("options", "message"), [
+    ({"hard_negative_ratio": 0.0}, "hard_negative_ratio is 0.0; wanted a number above 0"),
     ({"box_loss": "l2"}, "box_loss 'l2'; wanted one of 'huber', 'smooth l1', 'l1'"),
     ({"normaliser": "images"}, "normaliser 'images'; wanted one of 'positives of the batch'")])
 def test_unknown_losses_are_refused(options, message):

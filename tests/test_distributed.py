@@ -116,6 +116,53 @@ def test_two_ranks_equal_one_with_twice_the_batch(drawn, tmp_path):
 
 
 @needs_horovod
+def test_ranks_with_joined_statistics_equal_one_with_twice_the_batch(drawn, tmp_path):
+    """Batch norm and its running statistics included."""
+    steps = {"num_examples_per_epoch": 80, "stop_epoch": 1, "calibration_images": 0,
+             "hparams": {"moving_average_decay": 0.9, "num_epochs": 2}}
+    succeeded(run_ranks(1, drawn, tmp_path / "one", batch_size=8, **steps)[0])
+    succeeded(run_ranks(2, drawn, tmp_path / "two", batch_size=4, bn_group=2, **steps)[0])
+    one, two = (read_arrays(str(tmp_path / name / "ckpt-final")) for name in ("one", "two"))
+    names = [name for name in one if not name.startswith(("run/", "global_step"))]
+    assert any(map(is_batch_statistic, names))
+    difference = max(np.abs(one[name] - two[name]).max() for name in names)
+    print(f"two ranks with joined statistics against one after 10 steps: largest difference {difference:.1e}")
+    assert difference < 1e-4  # 4e-3 where each looks at its own images
+
+
+@needs_horovod
+def test_groups_of_ranks(tmp_path):
+    """Of four processes, the neighbours' means and their slopes."""
+    (tmp_path / "groups.py").write_text("""
+import tensorflow as tf
+from efficientdet.machine.distributed import join_world
+world = join_world(group_size=2)
+own = tf.constant([float(world.rank), 1.0])
+@tf.function(autograph=False)
+def both(own):
+    with tf.GradientTape() as tape:
+        tape.watch(own)
+        mean = world.mean_of_group(own)
+        loss = (1.0 + world.rank) * mean[0]
+    return mean, tape.gradient(loss, own)
+mean, slope = both(own)
+assert mean.numpy().tolist() == [[0.5, 1.0], [0.5, 1.0], [2.5, 1.0], [2.5, 1.0]][world.rank], mean
+assert slope.numpy().tolist() == [[1.5, 0.0], [1.5, 0.0], [3.5, 0.0], [3.5, 0.0]][world.rank], slope
+world.meet()  # Horovod ends for all where one process ends
+""")
+    subprocess.run([*LAUNCHER, "-np", "4", sys.executable, str(tmp_path / "groups.py")], check=True, env=environment(),
+                   timeout=240)
+
+
+@pytest.mark.parametrize(("variables", "message"), [
+    ({}, "--bn_group=4: wanted 1 or what divides the number of processes, 1"),
+    ({"SLURM_STEP_NUM_TASKS": "6"}, "--bn_group=4: wanted 1 or what divides the number of processes, 6")])
+def test_groups_that_do_not_divide_the_ranks_are_refused(variables, message):
+    with pytest.raises(InputError, match=message):
+        join_world(variables, group_size=4)
+
+
+@needs_horovod
 def test_ranks_end_bit_identical_evaluate_together_and_go_on_alone(drawn, tmp_path):
     settings = {"training_mode": "traineval", "val_records": list(drawn.records("val")), "batch_size": 2}
     done, _ = run_ranks(2, drawn, tmp_path / "two", stop_epoch=2, **settings)

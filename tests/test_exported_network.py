@@ -9,6 +9,7 @@ from miniature import miniature_detector
 from onnx import TensorProto
 from PIL import Image
 
+from dataset.input.resize import Letterbox
 from efficientdet.export.onnx_file import onnx_model
 from efficientdet.export.quantisation import quantised
 from efficientdet.families.efficientdet.build import build_detector
@@ -22,7 +23,7 @@ from object_detection.suppression import SuppressionConfig, detections_from_outp
 RUNTIMES = ("onnxruntime", "openvino")
 
 
-def copied(outputs):
+def copied(outputs, size):
     return by_anchor(tuple(map(np.copy, outputs)))
 
 
@@ -73,7 +74,7 @@ def test_folding_under_keras_changes_nothing_but_rounding(small_d0):
     found = small_d0.outputs(*map(keras.ops.convert_to_tensor, (images, sizes)))
     for values, wanted in zip(found, layer_by_layer(small_d0, images, sizes), strict=True):
         assert wanted.std() > 0.01
-        np.testing.assert_allclose(values, wanted, atol=1e-5 * np.abs(wanted).max())
+        np.testing.assert_allclose(values, wanted, atol=2e-5 * np.abs(wanted).max())  # 1.1e-5 on a CPU of another kind
 
 
 @pytest.mark.parametrize("for_onnxruntime", [False, True])
@@ -118,7 +119,7 @@ def test_detections_in_original_pixels_are_the_same():
     logits, deltas = (np.asarray(output) for output in detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes))))
 
     def network(images, sizes, read):
-        return list(map(read, map(NetworkOutputs, logits, deltas, logits.max(axis=-1))))
+        return list(map(read, map(NetworkOutputs, logits, deltas, logits.max(axis=-1)), sizes))
 
     found = predict_on_host(detector, network)(images, sizes, scales)
     assert np.asarray(wanted.valid).any(axis=1).all()
@@ -155,7 +156,7 @@ def test_convolutions_in_8_bits_are_near_those_in_32(small_d0, tmp_path):
     for number in range(3):
         Image.fromarray(random.integers(0, 256, (height, width, 3), np.uint8)).save(tmp_path / f"{number}.png")
     model = onnx_model(small_d0)
-    in_8_bits = quantised(model, sorted(map(str, tmp_path.iterdir())), image_size=(height, width))
+    in_8_bits = quantised(model, sorted(map(str, tmp_path.iterdir())), resize=Letterbox((height, width)))
     kernels = [values for values in in_8_bits.graph.initializer if len(values.dims) == 4 and values.dims[0] > 1]
     assert {TensorProto.INT8} == {values.data_type for values in kernels}
     images, sizes = inputs(small_d0)
@@ -179,7 +180,7 @@ def test_an_error_in_reading_is_the_callers(small_d0):
     images, sizes = inputs(small_d0)
     network = exported_network(small_d0, runtime="onnxruntime")
     with pytest.raises(ZeroDivisionError):
-        network(images, sizes, lambda outputs: 1 / 0)
+        network(images, sizes, lambda outputs, size: 1 / 0)
     assert len(network(images, sizes, copied)) == 2
 
 

@@ -10,17 +10,18 @@ import yaml
 from dataset.class_names import ClassNames
 from efficientdet.configuration.hyperparameters import height_and_width, with_overrides
 from efficientdet.configuration.limits import stated_classes
+from efficientdet.configuration.nms_configs import NmsConfigs
 from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.families.efficientdet.build import network_config, suppression_config
+from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.hyperparameters import (
     ACTIVATIONS,
     EfficientDetHyperparameters,
-    NmsConfigs,
     normalised_aspect_ratios,
 )
 from efficientdet.families.efficientdet.presets import BACKBONES, PRESETS
 from efficientdet.families.efficientdet.reference_keys import GONE
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.families.suppression import suppression_config
 from model import bifpn
 from object_detection import box_geometry, suppression
 from object_detection.errors import InputError
@@ -154,8 +155,9 @@ def test_the_references_whole_default_configuration_is_taken(tmp_path, reference
     found = with_overrides(base, parse_overrides(str(path)))
     assert normalised_aspect_ratios(found.aspect_ratios) == pytest.approx(
         np.array(given["aspect_ratios"]) if reference == "nvidia" else np.array(base.aspect_ratios))
-    assert suppression_config(found) == suppression_config(base)
-    told = {"num_classes", "aspect_ratios", "learning_rate", "act_type", "backbone_name", "nms_configs"}
+    assert suppression_config(found.nms_configs) == suppression_config(base.nms_configs)
+    # lr_warmup_init: NVIDIA's train.py says another one than its configuration, and that is what stands here
+    told = {"num_classes", "aspect_ratios", "learning_rate", "lr_warmup_init", "act_type", "backbone_name", "nms_configs"}
     ours, theirs = found.to_dict(), base.to_dict()
     assert {key: ours[key] for key in ours if key not in told} == {key: theirs[key] for key in ours if key not in told}
     assert network_config(found, num_classes=3).bifpn == network_config(base, num_classes=3).bifpn

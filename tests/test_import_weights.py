@@ -237,6 +237,37 @@ def test_a_file_that_is_no_checkpoint_is_named(tmp_path):
         read_source(str(tmp_path / "broken"))
 
 
+@pytest.mark.parametrize("file", ["torch_zip.pth", "torch_pickles.pth", "torch_tar.pth", "torch.safetensors"])
+def test_files_of_torch_are_sources(file):
+    source = read_source(str(TESTDATA / file))
+    assert (source.prefix, source.description, source.class_names) == (str(TESTDATA / file), None, None)
+    assert source.arrays["conv1.weight"].shape == (4, 3, 3, 2)
+    assert source.conventions(FAMILY) == {}
+
+
+def test_a_file_of_torch_with_nothing_of_this_network_is_told_in_one_line(network):
+    source = read_source(str(TESTDATA / "torch_training.pth"))
+    message = (r"torch_training.pth: has the arrays conv.weight, conv.bias, .*, none of which is a weight of this network of "
+               r"the family efficientdet; it wants .*")
+    for load in (partial(load_weights, class_names=THREE), partial(load_what_fits, class_names=THREE), load_backbone):
+        with pytest.raises(InputError, match=message) as caught:
+            load(network, source)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_file_of_torch_is_told_by_its_content(tmp_path):
+    named_otherwise = tmp_path / "weights.bin"
+    named_otherwise.write_bytes((TESTDATA / "torch_pickles.pth").read_bytes())
+    assert "conv1.weight" in read_source(str(named_otherwise)).arrays
+    for name, content in (("empty.pth", b""), ("a.pt", b"hello"), ("b.safetensors", b"hello, world")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=f"{name}: (begins with|is cut short|has a header)"):
+            read_source(str(tmp_path / name))
+    (tmp_path / "other.bin").write_bytes(b"hello")
+    with pytest.raises(InputError, match=r"other.bin: there is no checkpoint of that name"):
+        read_source(str(tmp_path / "other.bin"))
+
+
 # The published networks
 
 

@@ -46,7 +46,7 @@ def test_the_lines_of_a_run(tmp_path, capsys):
         "avg_fps_training": {"unit": "images/s"}, "avg_fps_training_per_GPU": {"unit": "images/s"},
         "avg_latency_training": {"unit": "s"}, "latency_training_p50": {"unit": "s"}, "latency_training_p95": {"unit": "s"},
         "input_wait": {"unit": "%"}, "training_loss": {"unit": None}, "e2e_training_time": {"unit": "s"},
-        "validation_accuracy_mAP": {"unit": "%"}}
+        "validation_accuracy_mAP": {"unit": "%"}, "target_mAP": {"unit": "%"}, "time_to_target": {"unit": "min"}}
     assert all(line["type"] == "METADATA" for line in metadata)
     log, interval = lines[len(TRAINING_UNITS):]
     assert (log["type"], log["step"], log["data"]) == ("LOG", [3, 7], {"loss": 1.5})
@@ -125,16 +125,19 @@ def test_finish_and_validation(tmp_path, capsys):
         for step in range(20):
             journal.interval(Interval(step, step + 1, 16, 2.0 if step >= 2 else 50.0))
         journal.validation(10, step=20, average_precision=0.51236)
-        averages = journal.finish(training_loss=0.7, seconds=140.0, devices=4, input_wait=0.25)
+        averages = journal.finish(training_loss=0.7, seconds=140.0, devices=4, input_wait=0.25,
+                                  goal={"target_mAP": 34.0, "time_to_target": 2.25})
     wanted = {"avg_fps_training": 8.0, "avg_fps_training_per_GPU": 2.0, "avg_latency_training": 2.0,
               "latency_training_p50": 2.0, "latency_training_p95": 2.0, "input_wait": 25.0,
-              "training_loss": 0.7, "e2e_training_time": 140.0}
+              "training_loss": 0.7, "e2e_training_time": 140.0, "target_mAP": 34.0, "time_to_target": 2.25}
     assert averages == wanted
     validation, curve, last = parsed(tmp_path / "time_log.txt")[-3:]
     assert (curve["step"], curve["data"]) == (20, {"validation/AP": 0.51236})
     assert (validation["step"], validation["data"]) == ([], {"epoch": 10, "validation_accuracy_mAP": 51.24})
     assert (last["step"], last["data"]) == ([], wanted)
-    assert "epoch 10 validation_accuracy_mAP 51.24 %\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "epoch 10 validation_accuracy_mAP 51.24 %\n" in printed
+    assert "target_mAP 34 % time_to_target 2.25 min\n" in printed
     assert curves(tmp_path)["validation/AP"] == [(20, pytest.approx(0.51236))]
 
 

@@ -12,7 +12,10 @@ import yaml
 
 K8S = Path(__file__).parents[1] / "scripts" / "k8s"
 sys.path.insert(0, str(K8S))  # scripts are no package
-from render import BATCH_SIZES, render  # noqa: E402
+from recipes import recipe_of  # noqa: E402
+from render import render  # noqa: E402
+
+BATCH_SIZES = recipe_of("efficientdet-d0").batch_sizes
 
 
 def strict(schema):

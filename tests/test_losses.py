@@ -6,10 +6,11 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from object_detection.box_coding import BoxCoder, encode_boxes
+from object_detection.box_coding import encode_boxes
 from object_detection.losses import (
     focal_loss,
     focal_loss_of_classes,
+    hardest,
     huber_loss,
     l1_loss,
     smooth_l1_loss,
@@ -229,23 +230,16 @@ def test_the_published_losses_of_proposals(golden_folder):
     assert np.float64(losses)[labels >= 0].mean() == pytest.approx(float(golden["all_objectness_loss"]), rel=1e-5)
 
 
-def test_the_published_loss_of_ssd(golden_folder):
-    """The box loss alone needs offsets; what is left is the class loss of positives and of the hardest three times as many."""
-    golden = np.load(golden_folder / "families" / "ssd_loss.npz")
-    logits, classes = golden["plabel"].transpose(0, 2, 1), golden["glabel"]
-    coder = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0))
-    defaults, wanted = (_corners(boxes) for boxes in (
-        np.load(golden_folder / "families" / "ssd_default_boxes.npz")["xywh"], golden["gloc"].transpose(0, 2, 1)))
-    errors = golden["ploc"].transpose(0, 2, 1)[..., YX] - coder.encode(wanted, defaults)
-    boxes, entropy = np.float64(smooth_l1_loss(errors, beta=1.0)).sum(axis=-1), np.float64(
-        softmax_cross_entropy(tf.constant(logits), tf.constant(classes)))
-    for image, positive in enumerate(classes > 0):
-        hardest = np.argsort(-np.where(positive, 0, entropy[image]), kind="stable")[: 3 * positive.sum()]
-        total = boxes[image][positive].sum() + entropy[image][positive].sum() + entropy[image][hardest].sum()
-        assert total / max(positive.sum(), 1) == pytest.approx(float(golden["loss_per_image"][image]), rel=1e-5)
+# --- hard negatives
 
 
-def _corners(xywh):
-    """Centre and size x, y, w, h to float32 yxyx."""
-    centres, half = xywh[..., 1::-1], xywh[..., :1:-1] / 2
-    return np.concatenate([centres - half, centres + half], axis=-1)
+def test_the_hardest_are_the_highest_and_of_equal_ones_the_first():
+    random = np.random.default_rng(5)
+    losses = random.integers(0, 12, (40, 50)).astype(np.float32)  # many are equal
+    losses[3] = 0.0
+    counts = np.float32([0, 1, 50, 7, 60, *random.integers(0, 51, 35)])
+    found = to_numpy(hardest(losses, counts))
+    for row, count in enumerate(counts.astype(int)):
+        wanted = sorted(range(50), key=lambda place: (-losses[row, place], place))[:count]
+        assert np.flatnonzero(found[row]).tolist() == sorted(wanted)
+    assert set(np.unique(found)) == {0, 1}

@@ -11,9 +11,7 @@ import tensorflow as tf
 
 from dataset.class_names import ClassNames
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.families.efficientdet.build import build_detector
-from efficientdet.families.efficientdet.presets import NUMBERS_PER_PIXEL
-from efficientdet.families.registry import hyperparameters_of
+from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.machine import device, memory
 from efficientdet.machine.distributed import World
 from efficientdet.machine.memory import is_out_of_memory, telling_out_of_memory, with_batch_sizes
@@ -48,12 +46,15 @@ def batch_sizes(runtime=FLOAT32, world=None, **changes):
     return found.batch_size, found.eval_batch_size
 
 
-def test_numbers_per_pixel_are_those_of_the_network():
+@pytest.mark.parametrize(("model", "classes", "side"), [
+    ("efficientdet-d0", 90, 128), ("retinanet-resnet18", 264, 128), ("ssd300-resnet34", 80, 300)])
+def test_numbers_per_pixel_are_those_of_the_network(model, classes, side):
+    hparams = hyperparameters_of(model, {"image_size": side})
     with keras.StatelessScope(initialize_variables=False):
-        network = build_detector(hyperparameters_of("efficientdet-d0", {"image_size": 128}), num_classes=90).network
+        network = build_detector(hparams, num_classes=classes).network
     outputs = chain.from_iterable(node.outputs for node in chain.from_iterable(network._nodes_by_depth.values()))
-    counted = sum(math.prod(output.shape[1:]) for output in outputs) / 128**2
-    assert NUMBERS_PER_PIXEL["efficientdet-d0"] == pytest.approx(counted, rel=0.02)
+    counted = sum(math.prod(output.shape[1:]) for output in outputs) / side**2
+    assert family_of(model).numbers_per_pixel(hparams) == pytest.approx(counted, rel=0.02)
 
 
 def test_default_batches_by_hand(machine):

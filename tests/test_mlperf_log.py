@@ -2,8 +2,12 @@ import json
 from pathlib import Path
 
 import pytest
+from mlperf_checker import verdict
 
-from efficientdet.observing.mlperf_log import MlperfLog, NoMlperfLog
+from efficientdet.families.registry import hyperparameters_of
+from efficientdet.families.retinanet import mlperf as retinanet
+from efficientdet.families.ssd import mlperf as ssd
+from efficientdet.observing.mlperf_log import MlperfLog, NoMlperfLog, Submission, check_submission
 from object_detection.errors import InputError
 
 HYPERPARAMETERS = {"seed": 1, "global_batch_size": 64, "gradient_accumulation_steps": 1, "train_samples": 100,
@@ -13,15 +17,20 @@ HYPERPARAMETERS = {"seed": 1, "global_batch_size": 64, "gradient_accumulation_st
 
 
 def a_training(log):
-    log.starts(platform="1 x cpu", benchmark="efficientdet")
-    log.hyperparameters(HYPERPARAMETERS)
+    write_training(log, Submission(platform="1 x cpu", benchmark="efficientdet"), HYPERPARAMETERS, accuracies=(0.1, 0.2))
+
+
+def write_training(log, submission, values, *, tensors=(), accuracies):
+    log.starts(submission)
+    log.hyperparameters(values)
+    log.weights_initialized(tensors)
     log.run_starts()
-    for epoch in (1, 2):
+    for epoch, accuracy in enumerate(accuracies, start=1):
         log.epoch_starts(epoch)
         log.epoch_stops(epoch)
         log.throughput(25.5, epoch=epoch)
         log.evaluation_starts(epoch)
-        log.evaluation_stops(epoch, accuracy=0.1 * epoch)
+        log.evaluation_stops(epoch, accuracy=accuracy)
     log.run_stops(success=True)
 
 
@@ -94,10 +103,100 @@ def test_the_checker_sees_an_epoch_outside_the_run(lines):
 def test_the_name_of_the_benchmark_is_the_callers(tmp_path):
     pytest.importorskip("mlperf_logging")
     log = MlperfLog(str(tmp_path / "log"))
-    log.starts(platform="1 x cpu", benchmark="retinanet")
+    log.starts(Submission(platform="1 x cpu", benchmark="retinanet", organization="we", division="closed", status="onprem",
+                          cache_cleared=True))
     log.run_stops(success=True)
     events = [json.loads(line.split(":::MLLOG ")[1]) for line in (tmp_path / "log").read_text().splitlines()]
-    assert [event["value"] for event in events if event["key"] == "submission_benchmark"] == ["retinanet"]
+    found = {event["key"].removeprefix("submission_"): event["value"] for event in events}
+    wanted = {"benchmark": "retinanet", "platform": "1 x cpu", "org": "we", "division": "closed", "status": "onprem",
+              "cache_clear": True}
+    assert {key: found[key] for key in wanted} == wanted
+
+
+# What the program logs of a RetinaNet and of an SSD300, with the recipes' numbers.
+RETINANET = {**HYPERPARAMETERS, "global_batch_size": 256, "train_samples": 1_170_301, "eval_samples": 24_781,
+             "opt_name": "adam", "opt_base_learning_rate": 1e-4, "opt_weight_decay": 0.0,
+             "opt_learning_rate_warmup_factor": 1e-3}
+SSD = {**HYPERPARAMETERS, "global_batch_size": 512, "train_samples": 117_266, "eval_samples": 5_000,
+       "opt_base_learning_rate": 0.0475, "opt_weight_decay": 1.6e-4, "opt_learning_rate_warmup_factor": 0.0,
+       **ssd.values(hyperparameters_of("ssd300-resnet34", {"first_lr_drop_epoch": 44, "second_lr_drop_epoch": 55}),
+                    batch_norm_images=128)}
+
+
+def names_of_retinanet(golden_folder):
+    """Ours, of torch's."""
+    shapes = json.loads((golden_folder / "families" / "names" / "mlcommons_retinanet_resnext50_32x4d_fpn.json").read_text())
+    norms = {name.removesuffix(".running_var") for name in shapes if name.endswith(".running_var")}
+    for name in shapes:
+        layer, role = name.rsplit(".", 1)
+        roles = {"weight": "gamma", "bias": "beta"} if layer in norms else {"weight": "kernel"}
+        yield "/".join([*layer.split("."), roles.get(role, role)])
+
+
+@pytest.mark.parametrize(("ruleset", "division"), [("2.1.0", "closed"), ("2.1.0", "open"), ("5.1.0", "closed")])
+def test_a_retinanet_passes_the_rules(tmp_path, golden_folder, ruleset, division):
+    pytest.importorskip("mlperf_logging")
+    tensors = retinanet.tensors(names_of_retinanet(golden_folder))
+    assert len(tensors) == len(set(tensors)) == 89
+    submission = Submission(platform="8 x A100", benchmark=retinanet.benchmark(ruleset), division=division)
+    write_training(MlperfLog(str(tmp_path / "log")), submission, RETINANET, tensors=tensors, accuracies=(0.2, 0.345))
+    assert verdict(tmp_path / "log", ruleset) == 0
+
+
+@pytest.mark.parametrize("division", ["closed", "open"])
+def test_an_ssd_passes_the_rules(tmp_path, division):
+    pytest.importorskip("mlperf_logging")
+    submission = Submission(platform="4 x V100", benchmark=ssd.benchmark(None), division=division)
+    write_training(MlperfLog(str(tmp_path / "log")), submission, SSD, accuracies=(0.188, 0.2329))
+    assert verdict(tmp_path / "log", "0.7.0") == 0
+
+
+def passes(path, ruleset):
+    compliance = pytest.importorskip("mlperf_logging.compliance_checker.mlp_compliance")
+    checker = compliance.make_checker("training", ruleset, quiet=True, werror=True)
+    return compliance.main(str(path), f"training_{ruleset}/common.yaml", checker)[0]
+
+
+@pytest.mark.parametrize("lost", ["model_bn_span", "max_samples", "opt_learning_rate_decay_boundary_epochs",
+                                  "opt_learning_rate_warmup_steps", "opt_base_learning_rate"])
+def test_the_rules_miss_what_an_ssd_does_not_log(tmp_path, lost):
+    pytest.importorskip("mlperf_logging")
+    values = {key: value for key, value in SSD.items() if key != lost}
+    submission = Submission(platform="x", benchmark=ssd.benchmark(None), division="closed")
+    write_training(MlperfLog(str(tmp_path / "log")), submission, values, accuracies=(0.2329,))
+    assert not passes(tmp_path / "log", "0.7.0")
+
+
+def test_the_rules_want_every_tensor_and_the_target(tmp_path, golden_folder):
+    pytest.importorskip("mlperf_logging")
+    submission = Submission(platform="x", benchmark=retinanet.benchmark(None), division="closed")
+    tensors = retinanet.tensors(names_of_retinanet(golden_folder))
+    for number, (named, accuracy) in enumerate([(tensors[1:], 0.345), (tensors, 0.339)]):
+        path = tmp_path / f"log{number}"
+        write_training(MlperfLog(str(path)), submission, RETINANET, tensors=named, accuracies=(accuracy,))
+        assert not passes(path, "2.1.0")
+
+
+def test_the_benchmark_of_a_ruleset():
+    assert [retinanet.benchmark(rules) for rules in (None, "2.0.0", "4.1.0", "5.0.0", "10.0.0")] == [
+        "ssd", "ssd", "ssd", "retinanet", "retinanet"]
+    assert [ssd.benchmark(rules) for rules in (None, "0.7.0", "1.1.0")] == ["ssd", "ssd", "ssd"]
+    with pytest.raises(InputError, match=r"--mlperf_ruleset=1\.1\.0: knows no RetinaNet"):
+        retinanet.benchmark("1.1.0")
+    with pytest.raises(InputError, match=r"--mlperf_ruleset=2\.0\.0: knows no SSD300"):
+        ssd.benchmark("2.0.0")
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ({"division": "shut"}, "--mlperf_division=shut: wanted one of open, closed"),
+    ({"status": "done"}, "--mlperf_status=done: wanted one of research"),
+    ({"ruleset": "2.1"}, "--mlperf_ruleset=2.1: wanted a version such as 2.1.0"),
+    ({"organization": " "}, "--mlperf_organization is empty"), ({"platform": ""}, "--mlperf_platform is empty")])
+def test_a_head_that_no_rules_take(values, message):
+    sound = {"division": "open", "status": "research", "ruleset": None, "organization": "we", "platform": None}
+    check_submission(**sound)
+    with pytest.raises(InputError, match=message):
+        check_submission(**{**sound, **values})
 
 
 def test_a_path_that_cannot_be_written(tmp_path):

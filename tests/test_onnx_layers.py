@@ -163,7 +163,7 @@ def test_a_network_with_outputs_and_layers_of_its_own(runtime):
     assert [output.name for output in model.graph.output] == ["boxes", "maps", "best", "best.1"]
     wanted = [np.asarray(value) for value in keras.tree.flatten(detector.outputs(images, sizes))]
     exported = ExportedNetwork(model.SerializeToString(), runtime=runtime)
-    found = exported(images, sizes, lambda outputs: tuple(map(np.copy, outputs)))
+    found = exported(images, sizes, lambda outputs, size: tuple(map(np.copy, outputs)))
     for one, other in zip(map(np.stack, zip(*found, strict=True)), wanted, strict=True):
         assert one.shape == other.shape
         assert other.std() > 0.01
@@ -182,7 +182,8 @@ def test_the_normalisation_is_the_detectors_own(masks_padding):
     image, size = np.random.default_rng(3).integers(0, 256, (1, 16, 24, 3), np.uint8), np.int32([[11, 20]])
     image[:, 11:] = image[:, :, 20:] = 0
     detector.network = keras.Model(detector.network.input, {"pixels": layers.Identity(name="pixels")(detector.network.input)})
-    [[found]] = ExportedNetwork(onnx_model(detector).SerializeToString(), runtime="onnxruntime")(image, size, tuple)
+    [[found]] = ExportedNetwork(onnx_model(detector).SerializeToString(), runtime="onnxruntime")(
+        image, size, lambda outputs, size: tuple(outputs))
     np.testing.assert_allclose(found, detector.normalise(image, size)[0], rtol=1e-5, atol=1e-6)
 
 

@@ -76,7 +76,8 @@ def check(found, logits, deltas, anchors, config, *, clip_to=None):
 @pytest.mark.parametrize("reader", READERS)
 def test_boxes_are_cut_before_they_are_compared(reader):
     logits, deltas, anchors = drawn_outputs(classes=1)
-    sizes, config = np.int32([[40, 60], [70, 20]]), SuppressionConfig(max_detections=25, method="hard", score_threshold=0.02)
+    sizes = np.int32([[40, 60], [70, 20]])
+    config = SuppressionConfig(max_detections=25, method="hard", score_threshold=0.02, clip=True)
     check(reader(logits, deltas, anchors, config, clip_to=sizes), logits, deltas, anchors, config, clip_to=sizes)
     shifted = np.float32([[0, -30, 10, 10], [0, -30, 10, 10], [0, 0, 10, 11]])  # IoU 1/4 with the last as they are, 10/11 cut
     found = reader(np.float32([[[3], [-9], [2]]]), np.zeros((1, 3, 4), np.float32), shifted, config,
@@ -117,7 +118,8 @@ def test_of_equal_scores_the_lower_level_and_anchor_come_first(reader):
 def test_retinanets_published_detections(golden_folder, reader):
     golden = np.load(golden_folder / "families" / "retinanet_postprocess.npz")
     grid = grid_of_levels(rounded_levels((256, 320), feature_sizes((256, 320), 7)[3:], sizes=RETINANET_SIZES))
-    found = reader(golden["cls_logits"], golden["bbox_regression"][..., YX], grid.boxes, SuppressionConfig(**TORCHVISION),
+    config = SuppressionConfig(**TORCHVISION, clip=True)
+    found = reader(golden["cls_logits"], golden["bbox_regression"][..., YX], grid.boxes, config,
                    level_sizes=grid.level_sizes, clip_to=np.tile(golden["image_size"], (3, 1)))
     for image in range(3):
         count = len(golden[f"boxes{image}"])

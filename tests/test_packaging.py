@@ -18,12 +18,15 @@ import pytest
 from efficientdet import commands
 
 ROOT = Path(__file__).resolve().parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = SETTINGS["project"]
 PACKAGES = ("dataset", "efficientdet", "model", "object_detection")
 PROGRAMS = ("train.py", "eval.py", "infer.py", "inspector.py", "dataset/create_coco_tfrecord.py",
-            "dataset/create_pascal_tfrecord.py", "dataset.synthetic")  # the last as `python -m` takes it
+            "dataset/create_pascal_tfrecord.py", "dataset/create_open_images_tfrecord.py", "dataset/download_open_images.py",
+            "dataset.synthetic")  # the last as `python -m` takes it
 PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "docs").glob("*.md")])
-OTHERS_FLAGS = {"auto-orient", "gloo", "logdir", "np", "outdir", "requeue"}  # in the pages, of programs that are not ours
+# In the pages, of programs that are not ours
+OTHERS_FLAGS = {"auto-orient", "gloo", "gres", "logdir", "np", "outdir", "requeue", "ruleset"}
 
 
 def text(page):
@@ -209,6 +212,15 @@ def test_every_folder_with_code_is_a_package():
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
+def test_package_data_names_every_file_that_is_no_python():
+    """Else the wheel would lack it: the classes of MLPerf, which a program reads."""
+    named = SETTINGS["tool"]["setuptools"]["package-data"]
+    found = {name: {str(file.relative_to(ROOT / name)) for file in (ROOT / name).rglob("*") if file.is_file()
+                    and file.suffix not in (".py", ".pyc") and file.name not in named["*"]} for name in PACKAGES}
+    assert {name: files for name, files in found.items() if files} == {
+        name: {*files} for name, files in named.items() if name != "*"}
+
+
 # Commands
 
 def test_commands_run_the_programs():
@@ -227,7 +239,8 @@ def run_command(function, *words, folder, path=""):
 
 @pytest.mark.parametrize(("function", "words"), [
     ("train", "--training_file_pattern"), ("evaluate", "--val_file_pattern"), ("infer", "--image_path"),
-    ("inspect", "--bm_runs"), ("convert_coco", "--object_annotations_file"), ("convert_pascal", "--annotations_dir")])
+    ("inspect", "--bm_runs"), ("convert_coco", "--object_annotations_file"), ("convert_pascal", "--annotations_dir"),
+    ("convert_open_images", "--class_descriptions_file")])
 def test_a_command_is_its_program(tmp_path, function, words):
     done = run_command(function, "--help", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

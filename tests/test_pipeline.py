@@ -9,9 +9,11 @@ from PIL import Image
 
 from dataset.class_names import ClassNames
 from dataset.input.augmentation import ResizeAndFlip, ScaleJitterCrop
+from dataset.input.colours import ColourJitter
 from dataset.input.input_config import InputConfig
+from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.pipeline import evaluation_dataset, training_dataset
-from dataset.input.resize import FitWithin, Letterbox
+from dataset.input.resize import FitWithin, Letterbox, Stretch
 from dataset.records.record_index import index_records
 from dataset.records.schema import Record, RecordObject, encode_record
 from object_detection.errors import InputError
@@ -179,6 +181,31 @@ def test_crowds_are_marked(tmp_path):
     assert objects.crowd[0].tolist() == [False, True, False, False, False, False]
     assert objects.valid[0].tolist() == [True, True, False, False, False, False]
     assert objects.classes[0, :2].tolist() == [1, 2]
+
+
+def test_crowds_may_be_learnt(tmp_path):
+    """As RetinaNet's and SSD's references do it; an evaluation still knows them."""
+    crowds = written(tmp_path, [record(0, [box(1, 1, 8, 8), box(2, 2, 20, 20, 9, crowd=True)])])
+    still = config(jitter_min=1.0, jitter_max=1.0, batch_size=1, learn_crowds=True)
+    assert not batches(training_dataset(crowds, still), 1)[0].objects.crowd.any()
+    [(seen, _)] = batches(evaluation_dataset(crowds, still), 1)
+    assert seen.objects.crowd[0].tolist() == [False, True, False, False, False, False]
+
+
+@pytest.mark.parametrize("learn_crowds", [False, True])
+def test_crops_of_ssd_look_at_what_is_learnt(tmp_path, learn_crowds):
+    """Every crop shows an object to learn; colours change with the position, and the same again from any start."""
+    crowds = written(tmp_path, [record(0, [box(1, 1, 8, 8), box(20, 14, 9, 9, 9, crowd=True)], height=24, width=30)])
+    ssd = replace(config(), resize=Stretch((32, 32), antialias=True), augmentation=OverlapCrop(
+        (32, 32), colours=ColourJitter()), learn_crowds=learn_crowds)
+    first, second = batches(training_dataset(crowds, ssd), 2)
+    learnt = first.objects.valid & ~first.objects.crowd
+    assert learnt.any(axis=1).all()
+    later = batches(training_dataset(crowds, ssd, first_position=4), 1)[0]
+    for name in ("images", "positions", "sizes", "scales"):
+        np.testing.assert_array_equal(getattr(later, name), getattr(second, name))
+    plain = replace(ssd, augmentation=OverlapCrop((32, 32)))
+    assert (batches(training_dataset(crowds, plain), 1)[0].images != first.images).any(axis=(1, 2, 3)).all()
 
 
 def test_slots_shrink_to_the_batch(tmp_path):

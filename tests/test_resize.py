@@ -91,6 +91,14 @@ def test_antialiasing_averages_what_a_pixel_covers():
     assert np.abs(plain - by_pillow).max() > 1
 
 
+def test_the_published_input_of_ssd(golden_folder):
+    golden = np.load(golden_folder / "families" / "ssd_transform.npz")
+    for number in range(2):
+        stretched, extent, _ = Stretch((300, 300), antialias=True)(tf.constant(golden[f"image{number}"]))
+        assert np.abs(stretched.numpy().astype(int) - golden[f"resized{number}"]).max() <= 1
+        assert extent.numpy().tolist() == [300, 300]
+
+
 def test_without_half_pixel_centres_the_first_pixel_stays():
     image = np.repeat(np.uint8([[0, 100], [0, 100]])[..., None], 3, axis=-1)
     resized = Letterbox((4, 4), half_pixel_centres=False)(tf.constant(image))[0]

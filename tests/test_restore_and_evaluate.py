@@ -10,6 +10,7 @@ from PIL import Image
 
 from dataset.class_names import COCO_2017, ClassNames
 from dataset.input.pipeline import InputConfig, evaluation_dataset
+from dataset.input.resize import Letterbox
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
@@ -281,7 +282,8 @@ def test_drawn_are_scores_from_the_threshold_on(checkpoint, drawn, tmp_path):
 def exported(drawn, tmp_path_factory):
     detector = miniature_detector(len(drawn.class_names))
     folder = str(tmp_path_factory.mktemp("saved"))
-    export_saved_model(detector, folder, description=describe(drawn.class_names, weights="raw"))
+    export_saved_model(detector, folder, description=describe(drawn.class_names, weights="raw"),
+                       resize=Letterbox((64, 64)))
     return detector, folder
 
 

@@ -25,7 +25,7 @@ def stack():
 before = stack()
 network = exported_network(miniature_detector(), runtime="openvino")
 for count in (1, 2):
-    network(np.zeros((count, 64, 64, 3), np.uint8), np.int32([[64, 64]] * count), lambda outputs: outputs)
+    network(np.zeros((count, 64, 64, 3), np.uint8), np.int32([[64, 64]] * count), lambda outputs, size: outputs)
     assert stack() == before
 del network
 gc.collect()

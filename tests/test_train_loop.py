@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from dataclasses import replace
@@ -403,10 +404,32 @@ def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
     assert any((array != arrays[name]).any() for name, array in
                read_arrays(str(tmp_path / "ema_weights" / "emackpt-3")).items())
     assert next(found, None) is None
-    found = iter([0.1, 0.2])
-    train(config(drawn, tmp_path / "target", target_ap=0.15))
-    assert "AP 0.2000 reaches --target_ap=0.15 after epoch 1" in capsys.readouterr().out
-    assert read_description(str(tmp_path / "target" / "emackpt-best")).weights == "raw"
+    found = iter([0.1, 0.12, 0.1, 0.2])
+    target = tmp_path / "target"
+    train(config(drawn, target, {"num_epochs": 1}, target_ap=0.15))
+    assert "target AP 0.15 not reached<" in (target / "report.html").read_text()
+    first = read_description(str(target / "ckpt-final")).run["seconds"]
+    train(config(drawn, target, target_ap=0.15))  # goes on, and so does its clock
+    assert re.search(r"AP 0\.2000 reaches --target_ap=0\.15 after epoch 2, time to target \d+\.\d\d minutes\n",
+                     capsys.readouterr().out)
+    best = read_description(str(target / "emackpt-best"))
+    assert best.weights == "raw"
+    assert 0 < first < best.run["best_seconds"] < read_description(str(target / "ckpt-final")).run["seconds"]
+    log = log_of(target)
+    before, summary = [line["data"] for line in log if "e2e_training_time" in line.get("data", {})]
+    assert "time_to_target" not in before
+    assert summary["target_mAP"] == before["target_mAP"] == 15.0
+    assert summary["time_to_target"] == pytest.approx(best.run["best_seconds"] / 60)
+    units = {line["metric"]: line["metadata"]["unit"] for line in log if line["type"] == "METADATA"}
+    assert (units["time_to_target"], units["target_mAP"]) == ("min", "%")
+    said = re.search(r"target AP 0\.15 reached, time to target (\S+) minutes", (target / "report.html").read_text())
+    assert said[1] == f"{summary['time_to_target']:.2f}"
+
+
+def progress_of(checkpoint):
+    """All but times."""
+    run = read_description(str(checkpoint)).run
+    return {key: value for key, value in run.items() if not key.endswith("seconds")}
 
 
 def exactly_the_same(folder, wanted):
@@ -415,7 +438,7 @@ def exactly_the_same(folder, wanted):
         found, expected = (read_arrays(str(place / name)) for place in (folder, wanted))
         assert found.keys() == expected.keys()
         assert [key for key in found if found[key].tobytes() != expected[key].tobytes()] == [], name
-        assert read_description(str(folder / name)).run == read_description(str(wanted / name)).run, name
+        assert progress_of(folder / name) == progress_of(wanted / name), name
     for name in ("metrics-1.json", "metrics-2.json", "metrics-3.json", "metrics-final.json"):
         assert (folder / name).read_text() == (wanted / name).read_text()
 
@@ -549,7 +572,7 @@ def test_losses_of_validation_do_not_depend_on_the_batch(drawn, tmp_path):
         inputs = InputConfig.letterboxed(image_size=(64, 64), batch_size=size, category_ids=drawn.class_names.category_ids)
         with Journal(None) as journal, StopWish(World(), saved_step=int, unsaved_steps=int) as stop_wish:
             found.append(validation.Validation(settings, state, journal, inputs=inputs, predict=None, description=None,
-                                               stop_wish=stop_wish).mean_losses())
+                                               stop_wish=stop_wish, seconds=float).mean_losses())
     [(batch, valid)] = evaluation_dataset(index_records(settings.val_records), replace(inputs, batch_size=6))
     assert valid.numpy().all()
     wanted = losses_of_batch(state.detector, batch, training=False)

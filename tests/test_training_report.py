@@ -33,7 +33,7 @@ class Balanced(HTMLParser):
 
 def summary(**changes):
     return RunSummary(**{
-        "title": "efficientdet-d0 on <my> cells", "facts": {"records": 205, "classes": "a < b"},
+        "title": "efficientdet-d0 on <my> cells", "goal": "target AP < 0.6", "facts": {"records": 205, "classes": "a < b"},
         "curves": {"train/loss": [(0, 3.0), (10, 1.0)], "validation/AP": [(10, 0.4)]},
         "numbers": {"AP": 0.5569, "AP50": 0.8941}, "per_class": {"<RBC>": 0.55, "WBC": 0.0},
         "seconds": {"input": 1.0, "compute": 9.0}, "pictures": [("image 7", np.zeros((8, 8, 3), np.uint8))], **changes})
@@ -43,7 +43,7 @@ def test_everything_is_on_the_page_and_escaped(tmp_path):
     text = write_report(tmp_path, summary()).read_text()
     words = " ".join(Balanced(text).text)
     for wanted in ("efficientdet-d0 on <my> cells", "<RBC>", "0.5569", "AP 0.557", "Most of it, 90%, on compute.", "image 7",
-                   "a < b", "205"):
+                   "a < b", "205", "target AP < 0.6"):
         assert wanted in words
     assert "<my>" not in text
     assert "http" not in text.replace("http-equiv", "")

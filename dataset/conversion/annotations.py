@@ -1,7 +1,8 @@
 """What the annotation readers hand over, and how objects are fitted to the image that was really found."""
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
@@ -12,7 +13,7 @@ from object_detection.errors import InputError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatedObject:
-    """One object as its file describes it: nothing is clipped yet."""
+    """One object as its file describes it: nothing is clipped yet. The box is in pixels, or `in_shares` of its image."""
 
     annotation_id: int | None
     category_id: int
@@ -25,13 +26,17 @@ class AnnotatedObject:
 
 @dataclass(kw_only=True, slots=True)
 class AnnotatedImage:
-    """One image as its file describes it; `size` is (height, width) or None where the file does not say."""
+    """One image as its file describes it; `size` is (height, width) or None where the file does not say.
+
+    `in_shares`: its boxes are in shares of width and height, and become pixels when the file has told its size.
+    """
 
     image_id: int
     file_name: str
     size: tuple[int, int] | None
     objects: list[AnnotatedObject] = field(default_factory=list)
     captions: list[str] = field(default_factory=list)
+    in_shares: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,14 +52,14 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotatedDataSet:
-    """Images in the order of their file, with their objects.
+    """Images in the order of their file, with their objects; a list, or a sequence that has them on the disk.
 
     `fingerprint` changes whenever anything that was read changes. `skipped` and `noted` are what the reader itself left
     out (boxes of unknown images) or found odd.
     """
 
     source: str
-    images: list[AnnotatedImage]
+    images: Sequence[AnnotatedImage]
     class_names: ClassNames | None
     fingerprint: str
     listed_boxes: int
@@ -75,6 +80,13 @@ def checked_file_name(name: Any, *, where: str) -> str:
         if depth < 0 or part == "/":
             raise InputError(f"{where} has file name {shown(name)}, which leaves the image folder")
     return name
+
+
+def in_pixels(annotation: AnnotatedObject, size: tuple[int, int]) -> AnnotatedObject:
+    """An object whose box was in shares of an image of (height, width) pixels."""
+    height, width = size
+    x, y, box_width, box_height = annotation.box_xywh
+    return replace(annotation, box_xywh=(x * width, y * height, box_width * width, box_height * height))
 
 
 def fitted_object(annotation: AnnotatedObject, size: tuple[int, int]) -> tuple[AnnotatedObject | None, str | None]:

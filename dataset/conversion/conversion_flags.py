@@ -1,8 +1,10 @@
 """The flags that all converters share, and what they do with them."""
 
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 
 from absl import flags
@@ -53,17 +55,24 @@ def convert_and_report(data: AnnotatedDataSet, config: ConversionConfig) -> None
     if flags.FLAGS.num_threads is None:
         config = replace(config, processes=max(1, min(config.processes, len(data.images) // IMAGES_WORTH_A_PROCESS)))
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would take the memory of every GPU to decode on the CPU
-    try:
+    with ending_when_interrupted():
         report = convert(data, config)
-    except KeyboardInterrupt as error:
-        print(f"interrupted; {CONTINUE}", file=sys.stderr)
-        sys.exit(exit_code(error.number if isinstance(error, Interrupted) else signal.SIGINT))
     for line in summary_lines(report, data.class_names):
         print(line)
     written = [f"{config.num_shards} shard{'s' * (config.num_shards > 1)} {config.output_prefix}-*.tfrecord"]
     written += [str(path) for path in map(config.beside, (".report.json", ".classes.json", ".instances.json"))
                 if path.exists()]
     print(f"wrote    {', '.join(written)}")
+
+
+@contextlib.contextmanager
+def ending_when_interrupted() -> Iterator[None]:
+    """A block that Ctrl-C and SIGTERM end with one line and the shell's own exit codes for them, after it has tidied up."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        print(f"interrupted; {CONTINUE}", file=sys.stderr)
+        sys.exit(exit_code(error.number if isinstance(error, Interrupted) else signal.SIGINT))
 
 
 def default_num_shards(output_prefix: str, *, images: int) -> int:

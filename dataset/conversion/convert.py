@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from dataset.conversion.annotations import AnnotatedImage, AnnotatedObject, Finding, fitted_object
+from dataset.conversion.annotations import AnnotatedImage, AnnotatedObject, Finding, fitted_object, in_pixels
 from dataset.conversion.check import CheckedImage, SizeDisagreement, UnusableImage, check_image
 from dataset.conversion.report import Report
 from dataset.conversion.segmentation import UnusableSegmentation, mask_png
@@ -73,7 +73,7 @@ def _fitted_objects(
     size = (checked.height, checked.width)
     kept, masks = [], []
     for annotation in image.objects:
-        fitted, reason = fitted_object(annotation, size)
+        fitted, reason = fitted_object(in_pixels(annotation, size) if image.in_shares else annotation, size)
         mask = None
         if with_masks and fitted is not None:
             try:

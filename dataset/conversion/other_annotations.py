@@ -7,11 +7,13 @@ from pathlib import Path
 from dataset.files.file_kinds import FileKind, annotations_in, kind_of_file
 from object_detection.errors import InputError
 
-_WANTED = {FileKind.COCO: "a COCO json (instances_*.json)", FileKind.VOC: "a folder of Pascal VOC XML files"}
+_WANTED = {FileKind.COCO: "a COCO json (instances_*.json)", FileKind.VOC: "a folder of Pascal VOC XML files",
+           FileKind.OPEN_IMAGES: "a csv of Open Images boxes (oidv6-train-annotations-bbox.csv)"}
 _EXPORT = "export the data set as COCO json from the tool that it was labelled with, and give that"
 _WHAT_TO_DO = {
     FileKind.COCO: "use dataset/create_coco_tfrecord.py --object_annotations_file={path}",
     FileKind.VOC: "use dataset/create_pascal_tfrecord.py --annotations_dir={folder}",
+    FileKind.OPEN_IMAGES: "use dataset/create_open_images_tfrecord.py --object_annotations_file={path}",
     FileKind.YOLO_DATA: _EXPORT,
     FileKind.YOLO_LABELS: _EXPORT,
     FileKind.CVAT: "export the task from CVAT as 'COCO 1.0', and give its instances_default.json",
@@ -39,8 +41,10 @@ def recognised(*paths: str, wanted: FileKind) -> Iterator[None]:
 
 def _recognised_file(path: str, wanted: FileKind) -> str | None:
     kind = kind_of_file(path)
-    if kind is None or kind in _TOLD_BY_THE_READER or (kind is wanted and kind is FileKind.COCO):
+    if kind is None or kind in _TOLD_BY_THE_READER or (kind is wanted and kind is not FileKind.VOC):
         return None
+    if (kind, wanted) == (FileKind.CSV, FileKind.OPEN_IMAGES):
+        return None  # it knows which column is missing
     return _message(Path(path), kind, wanted=wanted)
 
 
@@ -49,7 +53,7 @@ def _recognised_folder(folder: str, wanted: FileKind) -> str | None:
     for path, kind in annotations_in(folder):
         found.setdefault(kind, path)
     if wanted in found:
-        if wanted is FileKind.COCO:
+        if wanted is not FileKind.VOC:
             return f"{folder}: is a folder, wanted a file of it: --object_annotations_file={found[wanted]}"
         return None
     return next((_message(path, kind, wanted=wanted) for kind, path in found.items()), None)

@@ -1,6 +1,7 @@
 """What a process is told to make one shard, and how that is brought whole to its name. Free of TensorFlow."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from object_detection.atomic_files import flush_to_disk
 class ShardTask:
     """What a process needs to make one shard: the images with their objects, where to read and where to write."""
 
-    images: list[AnnotatedImage]
+    images: Sequence[AnnotatedImage]
     source: str
     image_folder: str
     category_names: dict[int, str]

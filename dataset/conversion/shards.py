@@ -10,12 +10,15 @@ For shard i of n of the prefix DIR/train:
 This module does not import TensorFlow, which takes seconds: the processes do.
 """
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Finding
 from dataset.conversion.conversion_config import ConversionConfig
@@ -62,23 +65,21 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[
     return report
 
 
-def _file_stats(images: list[AnnotatedImage], folder: str) -> list[tuple[int, int] | None]:
-    """(bytes, time of the last change) of every image, None where there is no such file."""
-    stats = []
-    for image in images:
-        try:
+def _file_stats(images: Sequence[AnnotatedImage], folder: str) -> np.ndarray:
+    """[N, 2] int64, bytes and time of the last change of every image, -1 where there is no such file."""
+    stats = np.full((len(images), 2), -1, np.int64)  # and no list: there may be millions
+    for number, image in enumerate(images):
+        with contextlib.suppress(OSError):
             found = os.stat(os.path.join(folder, image.file_name))
-            stats.append((found.st_size, found.st_mtime_ns))
-        except OSError:
-            stats.append(None)
+            stats[number] = found.st_size, found.st_mtime_ns
     return stats
 
 
 def _check_what_is_known(
-    data: AnnotatedDataSet, stats: list[tuple[int, int] | None], config: ConversionConfig
+    data: AnnotatedDataSet, stats: np.ndarray, config: ConversionConfig
 ) -> None:
     """Refuse at once what could only be refused after hours of converting the rest."""
-    absent = [image for image, found in zip(data.images, stats, strict=True) if found is None]
+    absent = [data.images[number] for number in np.flatnonzero(stats[:, 0] < 0).tolist()]
     if len(absent) == len(data.images):
         raise InputError(f"{config.image_folder}: none of the {len(absent)} images of {data.source} is in this folder, "
                          f"such as {absent[0].file_name}")
@@ -103,7 +104,7 @@ def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str,
 
 
 def _shard_tasks(
-    data: AnnotatedDataSet, stats: list[tuple[int, int] | None], config: ConversionConfig
+    data: AnnotatedDataSet, stats: np.ndarray, config: ConversionConfig
 ) -> list[ShardTask]:
     """What makes each shard, also those that are finished; image i goes to shard i mod num_shards."""
     names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True)) if data.class_names else {}
@@ -111,7 +112,7 @@ def _shard_tasks(
     tasks = []
     for index in range(config.num_shards):
         images = data.images[index :: config.num_shards]
-        made_from = json.dumps([settings, [image.file_name for image in images], stats[index :: config.num_shards]])
+        made_from = json.dumps([settings, [image.file_name for image in images], stats[index :: config.num_shards].tolist()])
         path = config.shard_path(index)
         tasks.append(ShardTask(
             images=images, source=data.source, image_folder=config.image_folder, category_names=names,

@@ -32,6 +32,7 @@ class FileKind(Enum):
     YOLO_DATA = "a YOLO data.yaml"
     YOLO_LABELS = "a file of YOLO labels"
     YAML = "yaml"
+    OPEN_IMAGES = "a csv of Open Images boxes"
     CSV = "a csv table"
     IMAGE = "an image"
     ZIP = "a zip archive"
@@ -125,6 +126,8 @@ def _kind_of_lines(lines: list[str]) -> FileKind | None:
         return FileKind.YOLO_DATA
     if lines and all(map(_is_yolo_label, lines)):
         return FileKind.YOLO_LABELS
+    if lines and {"ImageID", "LabelName", "XMin", "YMin"} <= {*lines[0].split(",")}:
+        return FileKind.OPEN_IMAGES
     for separator in ",;\t":
         if len(lines) > 1 and len({line.count(separator) for line in lines}) == 1 and lines[0].count(separator) > 2:
             return FileKind.CSV

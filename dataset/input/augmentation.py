@@ -1,6 +1,6 @@
 """Augmentations: what training makes of an image and its objects before it sees them, drawn from a seed.
 
-Each draws a `Crop`, a function of the seed and of the image's size alone, and applies it to pixels and boxes. All
+Each draws a `Crop`, a function of the seed, of the image's size and of its boxes alone, and applies it to pixels and boxes. All
 place the image at the top left of the network input and leave zeros elsewhere; the device zeroes the padding again after
 normalisation.
 """
@@ -23,8 +23,9 @@ class Augmentation(Protocol):
     def size(self) -> tuple[int, int]:
         """H, W of the network input."""
 
-    def draw(self, source_size: Tensor, seed: Tensor) -> Crop:
-        """What to do with an image of [2] int32 height and width: the same for the same `seed`, [2] integers."""
+    def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
+        """What to do with an image of [2] int32 height and width: the same for the same `seed`, [2] integers. `boxes` [N, 4]
+        float32 yxyx, fractions of the image, are the objects that are to be learnt."""
 
     def boxes(self, boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
         """Boxes in input pixels, and which are left; see `crop_boxes`."""
@@ -32,17 +33,24 @@ class Augmentation(Protocol):
     def image(self, encoded: Tensor, crop: Crop, *, window: Window = decode_window) -> Tensor:
         """The encoded image as network input, [H, W, 3] uint8; `window` decodes what the crop needs of it."""
 
+    def recoloured(self, image: Tensor, seed: Tensor) -> Tensor:
+        """What `image` made, [H, W, 3] uint8, with other colours; `seed` is that of `draw`."""
 
-class _Cropping:
+
+class Cropping:
     """What the augmentations have in common."""
 
     def boxes(self, boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
         """Boxes in input pixels, and which are left; see `crop_boxes`."""
         return crop_boxes(boxes, crop, source_size=source_size)
 
+    def recoloured(self, image: Tensor, seed: Tensor) -> Tensor:
+        """With the colours that it has."""
+        return image
+
 
 @dataclass(frozen=True)
-class ScaleJitterCrop(_Cropping):
+class ScaleJitterCrop(Cropping):
     """EfficientDet's: the image at a random scale, a random part of what is then larger than the input, perhaps mirrored."""
 
     size: tuple[int, int]  # H, W of the network input
@@ -53,9 +61,9 @@ class ScaleJitterCrop(_Cropping):
     def __post_init__(self):
         if not 0 < self.jitter_min <= self.jitter_max:
             raise InputError(f"scale jitter is {self.jitter_min} to {self.jitter_max}; wanted 0 < min <= max")
-        _check_probability(self.flip_probability)
+        check_probability(self.flip_probability)
 
-    def draw(self, source_size: Tensor, seed: Tensor) -> Crop:
+    def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
         """Draw flip, scale and place as the reference does.
 
         r ~ U(jitter); the image is scaled to fit int(r H), int(r W); of what is then larger than H, W a uniformly placed
@@ -81,21 +89,21 @@ class ScaleJitterCrop(_Cropping):
 
 
 @dataclass(frozen=True)
-class ResizeAndFlip(_Cropping):
+class ResizeAndFlip(Cropping):
     """What RetinaNet and Mask R-CNN train with: the image as evaluation sees it, perhaps mirrored left to right."""
 
     resize: ResizeRule
     flip_probability: float = 0.5
 
     def __post_init__(self):
-        _check_probability(self.flip_probability)
+        check_probability(self.flip_probability)
 
     @property
     def size(self) -> tuple[int, int]:
         """H, W of the network input."""
         return self.resize.size
 
-    def draw(self, source_size: Tensor, seed: Tensor) -> Crop:
+    def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
         """The whole image, mirrored or not."""
         flip = tf.random.stateless_uniform([], seed=seed) < self.flip_probability
         return self.resize.whole(source_size)._replace(flip=flip)
@@ -108,6 +116,7 @@ class ResizeAndFlip(_Cropping):
         return self.resize.resample(mirrored, crop.size)
 
 
-def _check_probability(flip_probability: float) -> None:
+def check_probability(flip_probability: float) -> None:
+    """Raises InputError for what is none."""
     if not 0 <= flip_probability <= 1:
         raise InputError(f"flip_probability is {flip_probability}; wanted 0 to 1")

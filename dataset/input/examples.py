@@ -20,11 +20,16 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
     def example(serialized: Tensor, position: Tensor, number: Tensor | None = None) -> Batch:
         record = parse_record(serialized, with_masks=config.mask_size > 0)
         source_size = image_size(record["encoded"])
-        crop = augmentation.draw(source_size, seed=tf.stack([tf.constant(config.seed, tf.int64), position]))
+        if config.learn_crowds:
+            record["crowd"] = tf.zeros_like(record["crowd"])
+        seed = tf.stack([tf.constant(config.seed, tf.int64), position])
+        crop = augmentation.draw(
+            source_size, seed=seed, boxes=tf.boolean_mask(record["boxes"], tf.logical_not(record["crowd"])))
         boxes, kept = augmentation.boxes(record["boxes"], crop, source_size=source_size)
+        image = augmentation.image(
+            record["encoded"], crop, window=decode_window if cache is None else partial(cache.window, number))
         return Batch(
-            images=augmentation.image(
-                record["encoded"], crop, window=decode_window if cache is None else partial(cache.window, number)),
+            images=augmentation.recoloured(image, seed),
             sizes=crop.size,
             objects=_objects(record, boxes, kept, crop, source_size=source_size, config=config),
             image_ids=record["image_id"],

@@ -95,7 +95,7 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     height, width = restored.detector.image_size
     noise = np.random.default_rng(0).integers(0, 256, (height * 3 // 4, width * 5 // 4, 3), np.uint8)
     image = read_image(input_image) if input_image else noise
-    export_saved_model(restored.detector, folder, description=restored.description)
+    export_saved_model(restored.detector, folder, description=restored.description, resize=restored.resize)
     print(f"wrote {folder}")
     detect, _ = detect_with_checkpoint(restored, batch_size=1, compiled=False)
     signature, _ = load_saved_model(folder)

@@ -8,7 +8,7 @@ import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from efficientdet.machine.runtime import start_runtime
 from model.dense_detector import DenseDetector
 from model.detector import Detector
 from object_detection.host_suppression import NetworkOutputs, count_candidates
+
+if TYPE_CHECKING:
+    from dataset.input.resize import ResizeRule
 
 WARM_UP_RUNS = 10
 _RANDOM_INPUT = "random pixels, drawn anew for each run"
@@ -78,13 +81,14 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
     restored, runtime = open_model(model)
     detector = restored.detector
     size = detector.image_size
-    images = _images(config, size)
+    images = _images(config, size, lambda: restored.resize)
     programs = detector_programs(detector, use_xla=runtime.use_xla, runtime=model.runtime,
-                                 int8_images=model.int8_images)
+                                 int8_images=model.int8_images,
+                                 resize=restored.resize if model.int8_images else None)
     preprocessing = None
     if importlib.util.find_spec("tensorflow"):
         def preprocessing(photographs):
-            return preprocess(photographs, size)
+            return preprocess(photographs, restored.resize)
     else:
         print("preprocessing is not timed: it needs TensorFlow, which is absent")
 
@@ -104,9 +108,11 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
     return lambda: measure_detector(programs, images, preprocessing=preprocessing), describe
 
 
-def _images(config: BenchmarkConfig, size: tuple[int, int]) -> Images:
-    photograph = read_image(config.input_image) if config.input_image else None
-    return Images(photograph, size=size, batch_size=config.batch_size)
+def _images(config: BenchmarkConfig, size: tuple[int, int], resize: Callable[[], "ResizeRule"]) -> Images:
+    """A rule is asked for where there is something to resize: it needs TensorFlow, which may be absent."""
+    if not config.input_image:
+        return Images(None, size=size, batch_size=config.batch_size)
+    return Images(read_image(config.input_image), size=size, batch_size=config.batch_size, resize=resize())
 
 
 def _suppression_work(detector: Detector, images: Images) -> dict[str, Any]:
@@ -123,12 +129,13 @@ def _suppression_work(detector: Detector, images: Images) -> dict[str, Any]:
 def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:
     """One run of a SavedModel on images of its network's size; and what it is."""
     from efficientdet.export.saved_model import load_saved_model
-    from efficientdet.families.registry import hyperparameters_of
+    from efficientdet.families.registry import family_of, hyperparameters_of
 
     start_runtime(precision=model.precision, amp=model.amp, use_xla=model.use_xla)
     signature, description = load_saved_model(config.saved_model_dir)
-    size = hyperparameters_of(description.model_name, description.hparams).input_size
-    images = _images(config, size)
+    hparams = hyperparameters_of(description.model_name, description.hparams)
+    rule = family_of(hparams.model_name).resize_rule(hparams)
+    images = _images(config, rule.size, lambda: rule)
 
     def detect(batch) -> dict[str, np.ndarray]:
         return {name: np.asarray(tensor) for name, tensor in signature(batch).items()}
@@ -143,7 +150,7 @@ def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[M
         "weights": config.saved_model_dir,
         "runtime": "SavedModel",
         "precision": "as exported",
-        "image_size": list(size),
+        "image_size": list(rule.size),
         "input": config.input_image or _RANDOM_INPUT,
     }
 

@@ -1,7 +1,7 @@
 """The stages of detection, each by itself and all together: what one run of a benchmark times."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from efficientdet.machine.device import compiled, to_device, wait
 from model.detector import Detector
 from object_detection.structures import Detections
 
+if TYPE_CHECKING:
+    from dataset.input.resize import ResizeRule
+
 PHOTOGRAPH = (480, 640)  # height, width of what preprocessing gets: COCO's usual size
 
 
@@ -31,10 +34,12 @@ class Programs(NamedTuple):
 
 
 def detector_programs(
-    detector: Detector, *, use_xla: bool, runtime: str = "keras", int8_images: Sequence[str] = ()
+    detector: Detector, *, use_xla: bool, runtime: str = "keras", int8_images: Sequence[str] = (),
+    resize: "ResizeRule | None" = None,
 ) -> Programs:
-    """Compiled on first use. Clipping and scaling of the boxes are in `predict` alone."""
-    network = network_read_on_host(detector, compiled=use_xla, runtime=runtime, int8_images=int8_images)
+    """Compiled on first use. Clipping and scaling of the boxes are in `predict` alone. int8_images and resize: see
+    `build_predict`."""
+    network = network_read_on_host(detector, compiled=use_xla, runtime=runtime, int8_images=int8_images, resize=resize)
     if network is not None:
         return _programs_on_host(detector, network)
     return Programs(
@@ -54,8 +59,10 @@ def _programs_on_host(detector: Detector, network: Network) -> Programs:
 class Images:
     """Images for each run: random pixels drawn anew, or one photograph again and again."""
 
-    def __init__(self, photograph: np.ndarray | None, *, size: tuple[int, int], batch_size: int):
-        self._photograph, self._size, self._batch_size = photograph, size, batch_size
+    def __init__(self, photograph: np.ndarray | None, *, size: tuple[int, int], batch_size: int,
+                 resize: "ResizeRule | None" = None):
+        """size: of the network's input; resize: how a photograph becomes one."""
+        self._photograph, self._size, self._batch_size, self._resize = photograph, size, batch_size, resize
         self._random = np.random.default_rng(0)
 
     def photographs(self) -> list[np.ndarray]:
@@ -67,7 +74,7 @@ class Images:
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] as `Predict` wants them."""
         if self._photograph is not None:
-            return preprocess(self.photographs(), self._size)
+            return preprocess(self.photographs(), self._resize)
         return (self._noise(self._size), np.full((self._batch_size, 2), self._size, np.int32),
                 np.ones((self._batch_size, 2), np.float32))
 
@@ -75,11 +82,9 @@ class Images:
         return self._random.integers(0, 256, (self._batch_size, *size, 3), np.uint8)
 
 
-def preprocess(photographs: Iterable[np.ndarray], size: tuple[int, int]) -> tuple[np.ndarray, ...]:
-    """Images [h, w, 3] uint8 letterboxed on the host, as infer.py does: a batch as `Images.batch` has it."""
-    from dataset.input.resize import Letterbox
-
-    boxed = [[np.asarray(part) for part in Letterbox(size)(image)] for image in photographs]
+def preprocess(photographs: Iterable[np.ndarray], resize: "ResizeRule") -> tuple[np.ndarray, ...]:
+    """Images [h, w, 3] uint8 resized on the host, as infer.py does: a batch as `Images.batch` has it."""
+    boxed = [[np.asarray(part) for part in resize(image)] for image in photographs]
     return tuple(np.stack(parts) for parts in zip(*boxed, strict=True))
 
 

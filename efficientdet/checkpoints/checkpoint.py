@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from efficientdet.checkpoints.array_files import is_array_file
 from efficientdet.checkpoints.bundle_files import (
     BUNDLE_SUFFIXES,
     INDEX_SUFFIX,
@@ -41,10 +42,13 @@ _ATTEMPTS = 5  # at reading what another process replaces meanwhile
 
 
 def checkpoint_prefix(path: str | Path) -> str:
-    """The bundle that a prefix, one of its files, or a folder stands for; of a folder it is the newest.
+    """The bundle that a prefix, one of its files, or a folder stands for; of a folder it is the newest. A file of arrays of
+    another program (`array_files`) stands for itself.
 
     Raises InputError, saying what is there, where there is none. Needs no TensorFlow.
     """
+    if is_array_file(path):
+        return str(path)
     path = Path(_BUNDLE_FILE.sub("", str(path)))
     if Path(f"{path}{INDEX_SUFFIX}").exists():
         return str(path)

@@ -1,6 +1,7 @@
 """A detector ready to be read from: the checkpoint decides what it is, --hparams has the last word."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description
@@ -11,6 +12,9 @@ from efficientdet.families.registry import build_detector, family_of, hyperparam
 from model.detector import Detector
 from object_detection.errors import InputError
 
+if TYPE_CHECKING:
+    from dataset.input.resize import ResizeRule
+
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
@@ -20,6 +24,11 @@ class Restored:
     hparams: Hyperparameters
     class_names: ClassNames
     description: Description
+
+    @property
+    def resize(self) -> "ResizeRule":
+        """How any image becomes the network's input."""
+        return family_of(self.hparams.model_name).resize_rule(self.hparams)
 
 
 def restore_detector(

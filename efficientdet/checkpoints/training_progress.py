@@ -15,6 +15,8 @@ class TrainingProgress:
     ranks: int = 1
     best_ap: float = -1.0
     best_epoch: int = 0
+    best_seconds: float = 0.0  # of training when it was found
+    seconds: float = 0.0  # of training, evaluations and start of steps included, stops between processes not
     evaluations_since_best: int = 0
     rate_factor: float = 1.0  # halved by each rollback
     rollbacks: int = 0

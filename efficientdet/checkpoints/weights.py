@@ -7,7 +7,9 @@ import keras
 import numpy as np
 
 from dataset.class_names import COCO_2017, ClassNames
+from efficientdet.checkpoints.array_files import is_array_file, read_array_file
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_whole
+from efficientdet.checkpoints.downloads import local_path
 from efficientdet.families.family import Family
 from model.detector import named_variables
 from model.weight_arrays import check_against
@@ -35,8 +37,13 @@ class Source:
 
 
 def read_source(path: str) -> Source:
-    """Read a checkpoint; a prefix, one of its files, or a folder."""
-    prefix = checkpoint_prefix(path)
+    """Read a checkpoint: a prefix, one of its files, a folder, a file of torch or safetensors, or a name of published ones.
+
+    Raises InputError where there is none, it is damaged, or cannot be downloaded.
+    """
+    prefix = checkpoint_prefix(local_path(path))
+    if is_array_file(prefix):
+        return Source(prefix, read_array_file(prefix), None)
     return Source(prefix, *read_whole(prefix))
 
 
@@ -49,7 +56,7 @@ def load_weights(
     checkpoint holds both.
     """
     variables = named_variables(network)
-    arrays = family.named_arrays(source.arrays, variables, averaged=averaged)
+    arrays = _named_arrays(source, variables, family=family, averaged=averaged)
     rows = _class_rows(source, arrays, class_names, family=family, shapes=_shapes(variables))
     if rows is None:
         raise InputError(f"{source.prefix}: its classes are not those asked for ({_class_difference(source, class_names)})")
@@ -62,7 +69,7 @@ def load_what_fits(network: keras.Model, source: Source, *, family: Family, clas
     Raises InputError where anything else is missing, unexpected or of another shape.
     """
     variables = named_variables(network)
-    arrays = family.named_arrays(source.arrays, variables, averaged=True)
+    arrays = _named_arrays(source, variables, family=family)
     if _class_rows(source, arrays, class_names, family=family, shapes=_shapes(variables)) is not None:
         load_weights(network, source, family=family, class_names=class_names)
         return [f"all {len(variables)} weights from {source.prefix}"]
@@ -84,9 +91,20 @@ def load_backbone(network: keras.Model, source: Source, *, family: Family) -> li
     if not variables:
         raise InputError(f"{source.prefix}: the network has no weights of a backbone, so nothing can be loaded; its first are "
                          f"{_some(tuple(every))}")
-    arrays = family.named_arrays(source.arrays, variables, averaged=True)
+    arrays = _named_arrays(source, variables, family=family)
     _assign(variables, {name: array for name, array in arrays.items() if name in variables}, source=source)
     return [f"{len(variables)} backbone weights from {source.prefix}"]
+
+
+def _named_arrays(
+    source: Source, variables: dict[str, keras.Variable], *, family: Family, averaged: bool = True
+) -> dict[str, np.ndarray]:
+    """The checkpoint's arrays under our names. Raises InputError where another program's file has nothing of this network."""
+    arrays = family.named_arrays(source.arrays, variables, averaged=averaged)
+    if is_array_file(source.prefix) and not any(name in variables for name in arrays):
+        raise InputError(f"{source.prefix}: has the arrays {_some(tuple(source.arrays))}, none of which is a weight of this "
+                         f"network of the family {family.name}; it wants {_some(tuple(variables))}")
+    return arrays
 
 
 def _assign(variables: dict[str, keras.Variable], arrays: dict[str, np.ndarray], *, source: Source) -> None:
@@ -107,7 +125,7 @@ def _class_rows(source: Source, arrays, class_names: ClassNames, *, family: Fami
     if count in (None, len(class_names)):
         return list(range(len(class_names)))  # not named: taken for the same ones, or `check_against` will say what is wrong
     if count in family.coco_class_rows and class_names == COCO_2017:
-        return [category_id - 1 for category_id in class_names.category_ids]
+        return [family.coco_class_rows[count] + category_id - 1 for category_id in class_names.category_ids]
     return None
 
 

@@ -1,6 +1,7 @@
 """Which numbers each flag of the entry points takes: one table, read by the parser and by the configurations."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from object_detection.errors import InputError
@@ -35,6 +36,7 @@ RANGES = {
     "batch_size": _COUNT,
     "benchmark_steps": _COUNT,
     "bm_runs": _COUNT,
+    "bn_group": _COUNT,
     "calibration_images": _COUNT_OR_NONE,
     "checkpoint_period": _COUNT,
     "checkpoint_steps": _COUNT_OR_NONE,
@@ -70,3 +72,20 @@ def check_numbers(settings: object) -> None:
     for name, value in vars(settings).items():
         if wanted := refusal(name, value):
             raise InputError(f"--{name}={value}: {wanted}")
+
+
+def check_eval_epochs(epochs: Sequence[int], *, period: int | None, start: int) -> None:
+    """Raises InputError for --eval_epochs that is no list of epochs, or that says otherwise than --eval_period, --eval_from."""
+    for epoch in epochs:
+        if wanted := _COUNT.refusal(epoch):
+            raise InputError(f"--eval_epochs={','.join(map(str, epochs))}: {epoch}: {wanted}")
+    if epochs and (period is not None or start):
+        raise InputError("--eval_epochs names the epochs; --eval_period and --eval_from do not go with it")
+
+
+def whole_numbers(texts: Sequence[str], flag: str) -> tuple[int, ...]:
+    """What a flag such as 40,50,55 lists. Raises InputError for anything else."""
+    try:
+        return tuple(map(int, texts))
+    except ValueError as error:
+        raise InputError(f"--{flag}={','.join(texts)}: wanted whole numbers such as 40,50,55") from error

@@ -33,6 +33,7 @@ class InputHyperparameters:
     image_size: int | str | tuple[int, int] = 512  # one side, 'WIDTHxHEIGHT', or (height, width)
     max_instances_per_image: int = 100
     mask_size: int = 0  # side in pixels of the mask that each object brings; 0: none
+    learn_crowds: bool = False  # in training a crowd's box is an object as any other
     input_rand_hflip: bool = True
     jitter_min: float = 0.1
     jitter_max: float = 2.0
@@ -61,15 +62,19 @@ class ScheduleHyperparameters:
 
     RATE_PER_64: ClassVar[float] = 0.08  # the family's published rate for 64 images a step
 
-    learning_rate: float | None = None  # None: RATE_PER_64 for every 64 images of a step
+    learning_rate: float | None = None  # None: `published_rate`
     lr_decay_method: str = "cosine"
-    lr_warmup_init: float = 0.008
+    lr_warmup_init: float = 0.0001
     lr_warmup_epoch: float = 1.0
     first_lr_drop_epoch: float = 200.0  # of stepwise, as the next two
     second_lr_drop_epoch: float = 250.0
     lr_drop_factor: float = 0.1
     flat_share: float = 0.75  # of the epochs, before the cosine of flat_cosine
     num_epochs: int = 300
+
+    def published_rate(self, images: int) -> float:
+        """The highest learning rate of the published recipe where a step has so many images."""
+        return self.RATE_PER_64 / 64 * images
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,11 @@ import re
 from dataclasses import dataclass
 
 from dataset.class_names import ClassNames
-from efficientdet.configuration.flag_values import check_numbers
+from efficientdet.configuration.flag_values import check_eval_epochs, check_numbers
 from efficientdet.configuration.hyperparameters import Hyperparameters
 from efficientdet.configuration.limits import stated_classes
 from efficientdet.observing.loggers import check_logger_names
+from efficientdet.observing.mlperf_log import check_submission
 from object_detection.errors import InputError
 
 TRAINING_MODES = ("train", "train300", "traineval")
@@ -33,6 +34,7 @@ class TrainingConfig:
     stop_epoch: int = 0  # 0: num_epochs
     eval_from: int = 0
     eval_period: int | None = None  # None: checkpoint_period
+    eval_epochs: tuple[int, ...] = ()  # these alone, instead of the two before; (): by those
     target_ap: float = 0.0  # 0: none
     patience: int = 0  # 0: endless
     eval_samples: int = 0  # 0: all
@@ -42,9 +44,16 @@ class TrainingConfig:
     on_nan: str = "stop"
     lr_per_64: float | None = None
     accumulate_steps: int = 1
+    bn_group: int = 1  # neighbouring ranks whose batch statistics are one
     deterministic: bool = False
     loggers: tuple[str, ...] = ("tensorboard",)
     mlperf_log: str | None = None
+    mlperf_ruleset: str | None = None  # None: those that the family was first known under
+    mlperf_division: str = "open"
+    mlperf_status: str = "research"
+    mlperf_organization: str = "unknown"
+    mlperf_platform: str | None = None  # None: so many devices of such a kind
+    mlperf_cache_cleared: bool = False
     verify_records: str = "auto"
     max_bad_fraction: float = 0.01
     pretrained_ckpt: str | None = None
@@ -73,6 +82,9 @@ class TrainingConfig:
             raise InputError(f"--training_mode={self.training_mode}: wanted one of {', '.join(TRAINING_MODES)}")
         check_numbers(self)
         check_logger_names(self.loggers)
+        check_eval_epochs(self.eval_epochs, period=self.eval_period, start=self.eval_from)
+        check_submission(division=self.mlperf_division, status=self.mlperf_status, ruleset=self.mlperf_ruleset,
+                         organization=self.mlperf_organization, platform=self.mlperf_platform)
         if self.on_nan not in ON_NAN:
             raise InputError(f"--on_nan={self.on_nan}: wanted one of {', '.join(ON_NAN)}")
         if self.lr_per_64 is not None and self.hparams.learning_rate is not None:
@@ -96,7 +108,8 @@ class TrainingConfig:
         """Whether an evaluation in training comes after this epoch; the one at the end is another."""
         period = self.eval_period or self.checkpoint_period
         wanted = self.training_mode == "traineval" or self.target_ap or self.patience
-        return bool(self.evaluates and wanted and epoch % period == 0 and epoch >= self.eval_from)
+        due = epoch in self.eval_epochs if self.eval_epochs else epoch % period == 0 and epoch >= self.eval_from
+        return bool(self.evaluates and wanted and due)
 
     @property
     def last_epoch(self) -> int:

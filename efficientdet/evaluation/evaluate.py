@@ -60,7 +60,8 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None
     inputs = input_config(restored.hparams, class_names=restored.class_names, batch_size=config.batch_size,
                           num_threads=config.num_threads)
-    predict = build_predict(restored.detector, compiled=runtime.use_xla, runtime=config.runtime, int8_images=config.int8_images)
+    predict = build_predict(restored.detector, compiled=runtime.use_xla, runtime=config.runtime,
+                            int8_images=config.int8_images, resize=restored.resize)
     rows = detect_all(predict, index, inputs, class_names=restored.class_names, samples=config.samples, world=world)
     if not world.is_first:
         return None

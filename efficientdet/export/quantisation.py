@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 
 from dataset.files.image_files import read_image
-from dataset.input.resize import Letterbox
+from dataset.input.resize import ResizeRule
 
 _MOST_IMAGES = 100  # ranges of activations change little after some dozens
 
 
-def quantised(model: onnx.ModelProto, images: Sequence[str], *, image_size: tuple[int, int]) -> onnx.ModelProto:
+def quantised(model: onnx.ModelProto, images: Sequence[str], *, resize: ResizeRule) -> onnx.ModelProto:
     """A file of `onnx_model` with uint8 inputs and int8 kernels of its convolutions, as nodes that runtimes fuse.
 
     An input's range is what it takes over (up to a hundred of) the image files; a kernel has a scale for each output channel.
@@ -27,17 +27,17 @@ def quantised(model: onnx.ModelProto, images: Sequence[str], *, image_size: tupl
         before, after = Path(folder, "float.onnx"), Path(folder, "int8.onnx")
         onnx.save(model, str(before))
         quantize_static(
-            before, after, _reader(_inputs(images, image_size)), quant_format=QuantFormat.QDQ, op_types_to_quantize=["Conv"],
+            before, after, _reader(_inputs(images, resize)), quant_format=QuantFormat.QDQ, op_types_to_quantize=["Conv"],
             per_channel=True, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
             extra_options={"OpTypesToExcludeOutputQuantization": ["Conv"]})  # what follows is fused as float32
         return onnx.load(str(after))
 
 
-def _inputs(paths: Sequence[str], image_size: tuple[int, int]) -> Iterator[Mapping[str, np.ndarray]]:
+def _inputs(paths: Sequence[str], resize: ResizeRule) -> Iterator[Mapping[str, np.ndarray]]:
     """The file's inputs for up to a hundred of the images, evenly spread, each as a batch of one."""
     step = -(-len(paths) // _MOST_IMAGES)
     for path in paths[::step]:
-        image, size, _ = (np.asarray(part)[None] for part in Letterbox(image_size)(read_image(path)))
+        image, size, _ = (np.asarray(part)[None] for part in resize(read_image(path)))
         yield {"images": image, "sizes": size}
 
 

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from dataset.class_names import ClassNames
-from dataset.input.resize import Letterbox
+from dataset.input.resize import ResizeRule
 from efficientdet.checkpoints.checkpoint import Description
 from model.detector import Detector, detections_in_original
 from object_detection.errors import InputError
@@ -16,13 +16,13 @@ DESCRIPTION_FILE = "description.json"
 SIGNATURE = "serving_default"
 
 
-def export_saved_model(detector: Detector, folder: str, *, description: Description) -> None:
+def export_saved_model(detector: Detector, folder: str, *, description: Description, resize: ResizeRule) -> None:
     """Write a SavedModel: `images` uint8 [B, h, w, 3] of any size in; out a dictionary of
 
     `boxes` [B, D, 4] float32 yxyx in pixels of those images, `scores` [B, D] float32, `classes` [B, D] int64 (the data
     set's category ids) and `count` [B] int32, how many of the D are detections; of a detector that has them `masks`
-    [B, D, S, S] float32, the probability that a cell of the box shows the object. Class names and configuration lie in
-    description.json beside it.
+    [B, D, S, S] float32, the probability that a cell of the box shows the object. `resize` is part of it. Class names and
+    configuration lie in description.json beside it.
     """
     class_names = ClassNames.from_categories(description.categories)
     module = tf.Module()
@@ -32,7 +32,7 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")])
     def detect(images):
         boxed, sizes, scales = tf.map_fn(
-            Letterbox(size), images,
+            resize, images,
             fn_output_signature=(tf.TensorSpec([*size, 3], tf.uint8), tf.TensorSpec([2], tf.int32),
                                  tf.TensorSpec([2], tf.float32)))
         found = detections_in_original(detector, boxed, sizes, scales)

@@ -29,7 +29,8 @@ class Family:
     # Hyperparameters that weights mean something only with, and which no shape of a weight tells.
     conventions: ClassVar[tuple[str, ...]] = ()
     backbone_conventions: ClassVar[tuple[str, ...]] = ()  # those of them that the backbone alone asks for
-    coco_class_rows: ClassVar[tuple[int, ...]] = ()  # class rows of COCO checkpoints whose row is category id - 1
+    # Of checkpoints with so many classes that do not name them: the row of COCO's category id 1, the next ids following.
+    coco_class_rows: ClassVar[Mapping[int, int]] = {}
 
     def build(self, hparams: Hyperparameters, *, num_classes: int, precision: str = "float32",
               backbone_weights: str | None = None) -> "Detector":
@@ -53,12 +54,29 @@ class Family:
         """How many numbers the network's layers put out for each pixel of its input: what memory is reckoned from."""
         return 600.0  # EfficientDet-D0's and ResNet-50's, about
 
+    def mlperf_benchmark(self, ruleset: str | None) -> str:
+        """The id under which a version of MLPerf's rules, such as "2.1.0", knows this family; None: those that it was first
+        known under. Raises InputError for rules that do not know it. By default the family's name: MLPerf has no such task."""
+        return self.name
+
+    def mlperf_values(self, hparams: Hyperparameters, *, batch_norm_images: int) -> dict[str, Any]:
+        """What its rules want logged beside what every training logs; a batch norm takes its statistics over so many images."""
+        return {}
+
+    def mlperf_tensors(self, names: Iterable[str]) -> list[str]:
+        """What its rules call those of our weights whose initialization is logged, a line each."""
+        return []
+
     def stored_conventions(self, hparams: Mapping[str, Any]) -> dict[str, Any]:
         """The hyperparameters beside a checkpoint of ours, with what older ones leave out."""
         return dict(hparams)
 
-    def imported_conventions(self, names: Iterable[str]) -> dict[str, Any]:
-        """Hyperparameters of a checkpoint of another program, known from the names of its arrays."""
+    def imagenet_backbone(self, hparams: Hyperparameters) -> str | None:
+        """The published file that --backbone_init=imagenet stands for; None where `build` knows by itself."""
+        return None
+
+    def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
+        """Hyperparameters of a checkpoint of another program, known from its arrays."""
         return {}
 
     def named_arrays(self, arrays: Arrays, names: Iterable[str], *, averaged: bool) -> dict[str, np.ndarray]:

@@ -14,4 +14,4 @@ def input_config(hparams: Hyperparameters, *, class_names: ClassNames, batch_siz
     return InputConfig(
         resize=family.resize_rule(hparams), augmentation=family.augmentation(hparams), batch_size=batch_size,
         category_ids=class_names.category_ids, max_instances_per_image=hparams.max_instances_per_image,
-        mask_size=hparams.mask_size, **settings)
+        mask_size=hparams.mask_size, learn_crowds=hparams.learn_crowds, **settings)

@@ -6,8 +6,10 @@ from pathlib import Path
 from dataset.class_names import ClassNames, class_names_of_records, read_class_names
 from dataset.records.record_files import expand_glob
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix
+from efficientdet.checkpoints.downloads import local_path
+from efficientdet.checkpoints.published_files import PUBLISHED
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
-from object_detection.errors import InputError
+from object_detection.errors import InputError, nearest_name
 
 
 def required(value: str | None, flag: str) -> str:
@@ -30,11 +32,16 @@ def existing_file(path: str | None, flag: str) -> str | None:
 
 
 def existing_checkpoint(path: str | None, flag: str) -> str | None:
-    """The prefix of the checkpoint that a path stands for, if one was given; raises InputError where there is none."""
+    """The prefix of the checkpoint that a path stands for, if one was given; raises InputError where there is none.
+
+    What is no path but the name of published weights is downloaded, unless it was before.
+    """
     try:
-        return checkpoint_prefix(path) if path else None
+        return checkpoint_prefix(local_path(path)) if path else None
     except InputError as error:
-        raise InputError(f"--{flag}={error}") from error
+        nearest = nearest_name(path, PUBLISHED)
+        hint = f"; the nearest name of published weights is {nearest}" if nearest and nearest != path else ""
+        raise InputError(f"--{flag}={error}{hint}") from error
 
 
 def existing_backbone(path: str | None) -> str | None:

@@ -19,7 +19,6 @@ from dataset.files.image_files import (
 )
 from dataset.progress import Progress
 from efficientdet.checkpoints.restore import Restored, restore_detector
-from efficientdet.families.registry import family_of
 from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
 from efficientdet.inference.predict import build_predict
 from efficientdet.machine.runtime import start_runtime
@@ -141,8 +140,8 @@ def detect_with_checkpoint(
     restored: Restored, *, batch_size: int, compiled: bool, runtime: str = "keras", int8_images: tuple[str, ...] = ()
 ) -> tuple[Detect, ClassNames]:
     """Detection by a restored detector in up to `batch_size` images at a time, resized by its rule, and its classes."""
-    predict = build_predict(restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images)
-    resize = family_of(restored.hparams.model_name).resize_rule(restored.hparams)
+    resize = restored.resize
+    predict = build_predict(restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images, resize=resize)
     category_ids = np.asarray(restored.class_names.category_ids, np.int64)
 
     def detect(images):
@@ -162,7 +161,7 @@ def _from_saved_model(config: AnnotationConfig, restored: Restored | None) -> tu
     if restored is not None:
         from efficientdet.export.saved_model import export_saved_model
 
-        export_saved_model(restored.detector, config.saved_model_dir, description=restored.description)
+        export_saved_model(restored.detector, config.saved_model_dir, description=restored.description, resize=restored.resize)
         print(f"wrote {config.saved_model_dir}")
     detect, names = saved_model_detector(config.saved_model_dir)
     return (lambda images: [rows for image in images for rows in detect([image])]), names  # as their sizes may differ

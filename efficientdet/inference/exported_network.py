@@ -34,15 +34,16 @@ class ExportedNetwork:
         self._whole: Run | None = None
         self._streams: queue.SimpleQueue[Run] | None = None
 
-    def __call__(self, images: np.ndarray, sizes: np.ndarray, read: Callable[[Outputs], Result]) -> list[Result]:
-        """What `read` makes of the outputs of each image; images [B, H, W, 3] uint8, sizes [B, 2] int32.
+    def __call__(self, images: np.ndarray, sizes: np.ndarray, read: Callable[[Outputs, np.ndarray], Result]
+                 ) -> list[Result]:
+        """What `read` makes of the outputs of each image and its size; images [B, H, W, 3] uint8, sizes [B, 2] int32.
 
         It is called in a thread, and must copy what it wants to keep: the outputs are overwritten by those of another image.
         """
         if len(images) == 1 or self._cores == 1:
             if self._whole is None:
                 [self._whole] = self._open(self._model, 1, self._cores)
-            return [read(self._whole(images[i : i + 1], sizes[i : i + 1])) for i in range(len(images))]
+            return [read(self._whole(images[i : i + 1], sizes[i : i + 1]), sizes[i]) for i in range(len(images))]
         count = min(self._cores, _MOST_STREAMS)
         if self._streams is None:
             self._streams = queue.SimpleQueue()
@@ -52,7 +53,7 @@ class ExportedNetwork:
         def detect(i: int) -> Result:
             stream = self._streams.get()
             try:
-                return read(stream(images[i : i + 1], sizes[i : i + 1]))
+                return read(stream(images[i : i + 1], sizes[i : i + 1]), sizes[i])
             finally:
                 self._streams.put(stream)
 

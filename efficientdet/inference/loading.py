@@ -37,6 +37,7 @@ def load_detector(
     Raises InputError, one line, where there is no such checkpoint or the settings do not go with it.
     """
     from efficientdet.checkpoints.checkpoint import checkpoint_prefix
+    from efficientdet.checkpoints.downloads import local_path
     from efficientdet.export.saved_model_files import is_saved_model
 
     path = os.fspath(path)
@@ -47,7 +48,7 @@ def load_detector(
         raise InputError(f"{path}: is a SavedModel, which runs as it is: runtime, model_name, class_names, hparams and "
                          "precision are for checkpoints")
     _check_runtime(runtime, int8_images=int8_images)
-    prefix = None if exported else checkpoint_prefix(path)
+    prefix = None if exported else checkpoint_prefix(local_path(path))
     # Only now what takes seconds, TensorFlow with its start-up notices kept off the console.
     from efficientdet.machine.runtime_environment import prepare_environment
 

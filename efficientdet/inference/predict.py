@@ -1,7 +1,7 @@
 """Detection: uint8 images in, boxes in original pixels out; one compiled program on an accelerator."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -15,27 +15,33 @@ from model.detector import Detector, detections_in_original
 from object_detection.host_suppression import NetworkOutputs, detections_on_host, stacked
 from object_detection.structures import Detections, Tensor
 
+if TYPE_CHECKING:
+    from dataset.input.resize import ResizeRule
+
 Predict = Callable[[Tensor, Tensor, Tensor], Detections]
-# Of images [B, H, W, 3] uint8 and sizes [B, 2] int32 what a function makes of the outputs of each image.
-Network = Callable[[np.ndarray, np.ndarray, Callable[[Outputs], Any]], list]
+Reader = Callable[[Outputs, np.ndarray], Any]  # of the outputs of one image and its size [2]
+# Of images [B, H, W, 3] uint8 and sizes [B, 2] int32 what a reader makes of each image.
+Network = Callable[[np.ndarray, np.ndarray, Reader], list]
 
 
 def build_predict(
-    detector: Detector, *, compiled: bool, runtime: str = "keras", int8_images: Sequence[str] = ()
+    detector: Detector, *, compiled: bool, runtime: str = "keras", int8_images: Sequence[str] = (),
+    resize: "ResizeRule | None" = None,
 ) -> Predict:
     """A function of images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] (see `Batch`).
 
     -> Detections in pixels of the original images, clipped to them. With the weights that the network has at each call;
-    another `runtime` than Keras keeps those that it has now, in 8 bits where there are `int8_images`.
+    another `runtime` than Keras keeps those that it has now, in 8 bits where there are `int8_images`, which `resize` makes
+    inputs of.
     """
-    network = network_read_on_host(detector, compiled=compiled, runtime=runtime, int8_images=int8_images)
+    network = network_read_on_host(detector, compiled=compiled, runtime=runtime, int8_images=int8_images, resize=resize)
     if network is not None:
         return predict_on_host(detector, network)
     return device.compiled(lambda images, sizes, scales: detections_in_original(detector, images, sizes, scales),
                            detector.network, use_xla=compiled)
 
 
-def host_reader(detector: Detector) -> Callable[[Outputs], Detections] | None:
+def host_reader(detector: Detector) -> Reader | None:
     """What reads the outputs of one image in NumPy, of a file or of `_network_of_backend`; Detections without B.
 
     None for a detector that only a backend can read.
@@ -43,9 +49,9 @@ def host_reader(detector: Detector) -> Callable[[Outputs], Detections] | None:
     if not isinstance(detector, DenseDetector):
         return None
 
-    def read(outputs: Outputs) -> Detections:
+    def read(outputs: Outputs, size: np.ndarray) -> Detections:
         return detections_on_host(by_anchor(outputs), detector.anchors, config=detector.config.suppression,
-                                  level_sizes=detector.level_sizes)
+                                  level_sizes=detector.level_sizes, clip_to=size)
 
     return read
 
@@ -57,7 +63,8 @@ def by_anchor(outputs: Outputs) -> NetworkOutputs:
 
 
 def network_read_on_host(
-    detector: Detector, *, compiled: bool, runtime: str = "keras", int8_images: Sequence[str] = ()
+    detector: Detector, *, compiled: bool, runtime: str = "keras", int8_images: Sequence[str] = (),
+    resize: "ResizeRule | None" = None,
 ) -> Network | None:
     """The detector's network where it runs by itself and NumPy reads its outputs; None where one compiled program does it all.
 
@@ -65,12 +72,14 @@ def network_read_on_host(
     accelerator does.
     """
     if runtime != "keras":
-        return exported_network(detector, runtime=runtime, int8_images=int8_images)
+        return exported_network(detector, runtime=runtime, int8_images=int8_images, resize=resize)
     in_one_program = compiled or accelerator_count() or host_reader(detector) is None
     return None if in_one_program else _network_of_backend(detector)
 
 
-def exported_network(detector: Detector, *, runtime: str, int8_images: Sequence[str] = ()) -> ExportedNetwork:
+def exported_network(
+    detector: Detector, *, runtime: str, int8_images: Sequence[str] = (), resize: "ResizeRule | None" = None
+) -> ExportedNetwork:
     """The detector's network as it is now, in another runtime; with files to take ranges from, in 8 bits."""
     from efficientdet.export.onnx_file import onnx_model
 
@@ -78,7 +87,7 @@ def exported_network(detector: Detector, *, runtime: str, int8_images: Sequence[
     if int8_images:
         from efficientdet.export.quantisation import quantised
 
-        model = quantised(model, int8_images, image_size=detector.image_size)
+        model = quantised(model, int8_images, resize=resize)
     return ExportedNetwork(model.SerializeToString(), runtime=runtime)
 
 
@@ -88,7 +97,11 @@ def _network_of_backend(detector: DenseDetector) -> Network:
         return NetworkOutputs(class_logits, box_deltas, ops.max(class_logits, axis=-1))
 
     run = device.compiled(outputs, detector.network, use_xla=False)
-    return lambda images, sizes, read: [read(image) for image in zip(*map(np.asarray, run(images, sizes)), strict=True)]
+
+    def detect(images, sizes, read):
+        return [read(*image) for image in zip(zip(*map(np.asarray, run(images, sizes)), strict=True), sizes, strict=True)]
+
+    return detect
 
 
 def predict_on_host(detector: Detector, network: Network) -> Predict:
@@ -117,7 +130,7 @@ def detect_in_outputs(detector: Detector) -> Callable[[Sequence[Outputs], np.nda
     """The outputs of B images and their sizes [B, 2] -> Detections of arrays, in pixels of the network input."""
     read = host_reader(detector)
     if read is not None:
-        return lambda images, sizes: stacked(list(map(read, images)))
+        return lambda images, sizes: stacked([read(*image) for image in zip(images, sizes, strict=True)])
     nothing = np.zeros((1, *detector.image_size, 3), np.uint8), np.int32([detector.image_size])
     structure = detector.outputs(*map(ops.convert_to_tensor, nothing))  # a nest in the order of the network's outputs
 
@@ -130,6 +143,6 @@ def detect_in_outputs(detector: Detector) -> Callable[[Sequence[Outputs], np.nda
     return detect
 
 
-def copied(outputs: Outputs) -> Outputs:
+def copied(outputs: Outputs, size: np.ndarray) -> Outputs:
     """Outputs of one image that those of the next do not overwrite."""
     return tuple(map(np.copy, outputs))

@@ -9,6 +9,7 @@ import faulthandler
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +22,16 @@ _BATCH_STATISTICS = ("moving_mean", "moving_variance")
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One process alone; what it shares with nobody comes back as it is. `rank` counts through all machines."""
+    """One process alone; what it shares with nobody comes back as it is. `rank` counts through all machines.
+
+    group_size: so many neighbouring ranks are a group, which may look at a batch together; see `mean_of_group`.
+    """
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
+    group_size: int = 1
 
     @property
     def is_first(self) -> bool:
@@ -37,6 +42,11 @@ class World:
         """Each float32 tensor summed over ranks, in one message; `half`: sent as float16. May stand in a graph."""
         del half
         return list(tensors)
+
+    def mean_of_group(self, tensor):
+        """The mean of a float32 tensor over the ranks of this one's group. Stands in a graph and has a gradient: that of what
+        all the ranks make of it together."""
+        return tensor
 
     def broadcast(self, variables: Sequence) -> None:
         """Give the Keras variables of every rank the values that they have on the first."""
@@ -58,8 +68,11 @@ class World:
         return contextlib.nullcontext()
 
 
+@dataclass(frozen=True, kw_only=True)
 class _HorovodWorld(World):
     """A process among several that Horovod connects."""
+
+    group: Any = None  # Horovod's process set, where it is not all of them
 
     def sum(self, tensors: Sequence, *, half: bool = False) -> list:
         import horovod.tensorflow as hvd
@@ -67,6 +80,14 @@ class _HorovodWorld(World):
 
         sent = [tf.cast(tensor, tf.float16) for tensor in tensors] if half else list(tensors)
         return [tf.cast(total, tf.float32) for total in hvd.grouped_allreduce(sent, op=hvd.Sum)]
+
+    def mean_of_group(self, tensor):
+        import horovod.tensorflow as hvd
+
+        if self.group_size == 1:
+            return tensor
+        members = {} if self.group is None else {"process_set": self.group}
+        return hvd.allreduce(tensor, op=hvd.Sum, **members) / self.group_size
 
     def broadcast(self, variables: Sequence) -> None:
         import horovod.tensorflow as hvd
@@ -93,13 +114,15 @@ class _HorovodWorld(World):
             faulthandler.cancel_dump_traceback_later()
 
 
-def join_world(environment: Mapping[str, str] | None = None) -> World:
+def join_world(environment: Mapping[str, str] | None = None, *, group_size: int = 1) -> World:
     """Meet the other processes of this job, if it was started in several.
 
     Called before any tensor exists: a process takes the GPU of its local rank. Raises InputError where the launcher
-    started several and they cannot meet.
+    started several and they cannot meet, or they do not make groups of `group_size`.
     """
     launcher, wanted = launched_by(os.environ if environment is None else environment)
+    if wanted % group_size:
+        raise InputError(f"--bn_group={group_size}: wanted 1 or what divides the number of processes, {wanted}")
     if wanted == 1:
         return World()
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
@@ -110,12 +133,15 @@ def join_world(environment: Mapping[str, str] | None = None) -> World:
     except ImportError as error:
         raise InputError(f"{launcher} started {wanted} processes, but Horovod cannot be imported ({error}): run "
                          "bash scripts/install_horovod.sh") from error
-    hvd.init()
+    groups = [hvd.ProcessSet(range(first, first + group_size))
+              for first in range(0, wanted if 1 < group_size < wanted else 0, group_size)]
+    hvd.init(process_sets=groups)
     if hvd.size() != wanted:
         raise InputError(f"{launcher} started {wanted} processes, but Horovod sees {hvd.size()}: it was built without "
                          "support for this launcher; use horovodrun, or build it where MPI is installed")
     _take_own_gpu(hvd.local_rank())
-    return _HorovodWorld(rank=hvd.rank(), size=hvd.size(), local_rank=hvd.local_rank(), local_size=hvd.local_size())
+    return _HorovodWorld(rank=hvd.rank(), size=hvd.size(), local_rank=hvd.local_rank(), local_size=hvd.local_size(),
+                         group_size=group_size, group=groups[hvd.rank() // group_size] if groups else None)
 
 
 def launched_by(environment: Mapping[str, str]) -> tuple[str, int]:

@@ -29,6 +29,8 @@ TRAINING_UNITS = {
     "training_loss": None,
     "e2e_training_time": "s",
     "validation_accuracy_mAP": "%",
+    "target_mAP": "%",
+    "time_to_target": "min",
 }
 SPEED = "examples/sec"
 _INTERVAL_STEP = "PARAMETER"  # the reference's step name for its lines of speed
@@ -143,12 +145,14 @@ class Journal:
         self.log((), {"epoch": epoch, "validation_accuracy_mAP": round(100 * average_precision, 2)})
         self.curves(step, {"validation/AP": average_precision})
 
-    def finish(self, *, training_loss: float, seconds: float, devices: int, input_wait: float = 0.0) -> dict[str, float]:
+    def finish(self, *, training_loss: float, seconds: float, devices: int, input_wait: float = 0.0,
+               goal: Mapping[str, float] | None = None) -> dict[str, float]:
         """Log the averages of the run, `seconds` being all of it, and return them; speed only where it was measured.
 
-        `input_wait` is the share of the last steps' time, 0 .. 1.
+        `input_wait` is the share of the last steps' time, 0 .. 1; `goal` what was asked for (target_mAP) and how long it took
+        (time_to_target).
         """
-        averages = {"training_loss": training_loss, "e2e_training_time": seconds}
+        averages = {"training_loss": training_loss, "e2e_training_time": seconds, **(goal or {})}
         speed = average_speed(self._intervals)
         if speed:
             averages = {"avg_fps_training": speed.images_per_second,

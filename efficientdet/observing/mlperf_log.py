@@ -1,12 +1,48 @@
 """MLPerf's log of a training: `:::MLLOG` lines, by the mlperf-logging package (extra `mlperf`)."""
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from object_detection.errors import InputError
 
 _TRACKED_STATS = "tracked_stats"  # of MLPerf's logs, but not among the package's constants
+
+
+DIVISIONS = ("open", "closed")
+STATUSES = ("research", "onprem", "cloud", "preview")
+_RULESET = re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """Who measured what on what, as the head of the log has it."""
+
+    benchmark: str  # the id that results are compared under
+    platform: str  # the machine
+    organization: str = "unknown"
+    division: str = "open"
+    status: str = "research"
+    cache_cleared: bool = False  # whether somebody emptied the machine's caches before; the program cannot
+
+
+def check_submission(*, division: str, status: str, ruleset: str | None, organization: str, platform: str | None) -> None:
+    """Raises InputError for what MLPerf's rules have no word for."""
+    for flag, value, allowed in (("division", division, DIVISIONS), ("status", status, STATUSES)):
+        if value not in allowed:
+            raise InputError(f"--mlperf_{flag}={value}: wanted one of {', '.join(allowed)}")
+    if ruleset is not None and not _RULESET.fullmatch(ruleset):
+        raise InputError(f"--mlperf_ruleset={ruleset}: wanted a version such as 2.1.0")
+    for flag, value in (("organization", organization), ("platform", platform)):
+        if value is not None and not value.strip():
+            raise InputError(f"--mlperf_{flag} is empty; wanted a name")
+
+
+def version_of(ruleset: str) -> tuple[int, ...]:
+    """"2.1.0" -> (2, 1, 0), to compare."""
+    return tuple(map(int, ruleset.split(".")))
 
 
 class NoMlperfLog:
@@ -30,15 +66,19 @@ class MlperfLog:
         self._file = _open_to_append(path)
         self._log = MLLogger(logger=_file_logger(self._file))
 
-    def starts(self, *, platform: str, benchmark: str) -> None:
-        """The process begins; no record has been touched. `benchmark`: the name that results are compared under."""
+    def starts(self, submission: Submission) -> None:
+        """The process begins; no record has been touched."""
         keys = self._keys
-        for key, value in ((keys.SUBMISSION_BENCHMARK, benchmark), (keys.SUBMISSION_ORG, "unknown"),
-                           (keys.SUBMISSION_DIVISION, "open"), (keys.SUBMISSION_STATUS, "research"),
-                           (keys.SUBMISSION_PLATFORM, platform)):
+        for key, value in ((keys.SUBMISSION_BENCHMARK, submission.benchmark), (keys.SUBMISSION_ORG, submission.organization),
+                           (keys.SUBMISSION_DIVISION, submission.division), (keys.SUBMISSION_STATUS, submission.status),
+                           (keys.SUBMISSION_PLATFORM, submission.platform), (keys.CACHE_CLEAR, submission.cache_cleared)):
             self._log.event(key=key, value=value)
-        self._log.event(key=keys.CACHE_CLEAR, value=True)
         self._log.start(key=keys.INIT_START)
+
+    def weights_initialized(self, tensors: Iterable[str]) -> None:
+        """Log each tensor that a run starts from, by the names that the rules know it by."""
+        for tensor in tensors:
+            self._log.event(key=self._keys.WEIGHTS_INITIALIZATION, metadata={"tensor": tensor})
 
     def hyperparameters(self, values: Mapping[str, Any]) -> None:
         """Log what the run is made with, by MLPerf's names such as global_batch_size; samples are images."""

@@ -39,6 +39,7 @@ class RunSummary:
     """What a report shows; any part may be empty."""
 
     title: str
+    goal: str = ""  # what was asked for, and how long it took
     facts: Mapping[str, object] = field(default_factory=dict)
     curves: Mapping[str, Curve] = field(default_factory=dict)  # by TensorBoard tag
     numbers: Mapping[str, float] = field(default_factory=dict)  # the 12 COCO numbers
@@ -75,7 +76,8 @@ def page(summary: RunSummary) -> str:
 def _headline(summary: RunSummary) -> str:
     ap = summary.numbers.get("AP")
     best = f'<p class="big">AP {ap:.3f} &nbsp; AP50 {summary.numbers.get("AP50", math.nan):.3f}</p>' if ap is not None else ""
-    return f"<h1>{html.escape(summary.title)}</h1>{best}"
+    goal = f'<p class="lead">{html.escape(summary.goal)}</p>' if summary.goal else ""
+    return f"<h1>{html.escape(summary.title)}</h1>{best}{goal}"
 
 
 def _section(title: str, content: str) -> str:

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import keras
 
+from efficientdet.families.registry import family_of
 from efficientdet.observing.journal import read_curves
 from efficientdet.observing.report import FILE_NAME, RunSummary, write_report
 from efficientdet.training.run import Run
 from efficientdet.training.start import trainable_parameters
-from efficientdet.training.validation import Validation
+from efficientdet.training.validation import Validation, minutes_in_words
+from model.detector import named_variables
 
 
 def announce(run: Run) -> None:
@@ -21,8 +23,17 @@ def announce(run: Run) -> None:
         run.journal.say("no --val_file_pattern: trains without evaluating")
 
 
-def mlperf_hyperparameters(run: Run, *, validation_samples: int) -> dict:
-    """As MLPerf's log names them."""
+def announce_to_mlperf(run: Run, *, validation_samples: int) -> None:
+    """What the training is made with, and the weights that it starts from, to MLPerf's log."""
+    family = family_of(run.config.hparams.model_name)
+    run.mlperf.hyperparameters(
+        _mlperf_hyperparameters(run, validation_samples=validation_samples)
+        | family.mlperf_values(run.config.hparams, batch_norm_images=run.config.batch_size * run.config.bn_group))
+    run.mlperf.weights_initialized(family.mlperf_tensors(named_variables(run.state.detector.network)))
+
+
+def _mlperf_hyperparameters(run: Run, *, validation_samples: int) -> dict:
+    """As MLPerf's log names them; samples are images."""
     config, schedule = run.config, run.schedule
     return {"seed": config.seed, "global_batch_size": run.images_a_step,
             "gradient_accumulation_steps": config.accumulate_steps, "train_samples": len(run.index),
@@ -40,8 +51,24 @@ def write_run_report(run: Run, validation: Validation) -> None:
     config, measures = run.config, validation.measures
     write_report(config.model_dir, RunSummary(
         title=f"{config.hparams.name} on {Path(config.records[0]).name.split('-')[0]} records", facts=_facts(run),
+        goal=_goal_in_words(run, validation),
         curves=read_curves(Path(config.model_dir) / config.log_filename), numbers=measures.numbers if measures else {},
         per_class=measures.class_ap if measures else {}, seconds=run.stopwatch.totals(), pictures=validation.pictures))
+
+
+def goal_numbers(run: Run, validation: Validation) -> dict[str, float]:
+    """The AP that was asked for, in per cent as in the log, and the minutes to it; empty where none was."""
+    if not run.config.target_ap or not run.config.evaluates:
+        return {}
+    minutes = validation.time_to_target
+    return {"target_mAP": round(100 * run.config.target_ap, 2), **({} if minutes is None else {"time_to_target": minutes})}
+
+
+def _goal_in_words(run: Run, validation: Validation) -> str:
+    if not run.config.target_ap:
+        return ""
+    reached = "reached" + minutes_in_words(validation.time_to_target) if validation.target_reached else "not reached"
+    return f"target AP {run.config.target_ap:g} {reached}"
 
 
 def announce_report(run: Run) -> None:

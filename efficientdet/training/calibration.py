@@ -39,14 +39,15 @@ class Calibration:
         self._seeds = [variable for variable in detector.network.variables if variable.name == SEED_STATE]
 
         def statistics(images, sizes):
-            momenta = [layer.momentum for layer in layers]
+            before = [(layer.momentum, layer.mean_over_ranks) for layer in layers]
             try:
                 for layer in layers:
                     layer.momentum = 0.0  # while this is traced: the running statistics become those of the batch
+                    layer.mean_over_ranks = None  # the ranks look at the same images
                 detector.outputs(images, sizes, training=True)
             finally:
-                for layer, momentum in zip(layers, momenta, strict=True):
-                    layer.momentum = momentum
+                for layer, (momentum, mean_over_ranks) in zip(layers, before, strict=True):
+                    layer.momentum, layer.mean_over_ranks = momentum, mean_over_ranks
             return [(mean.value + 0.0, variance.value + 0.0) for mean, variance in self._variables]
 
         self._statistics = compiled(statistics, detector.network, use_xla=use_xla)

@@ -10,7 +10,7 @@ from efficientdet.checkpoints.description import read_description
 from efficientdet.checkpoints.weights import read_source
 from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.configuration.limits import stated_classes
-from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
 from efficientdet.families.registry import family_of
 from efficientdet.training.start import is_checkpoint
 from object_detection.errors import InputError
@@ -20,8 +20,10 @@ def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, l
     """The same with the conventions of the checkpoint that the training goes on from, else of the one that it starts from.
 
     A hyperparameter that was given keeps its value. The lines say what was taken over, what is kept although the weights
-    know it otherwise, and what hparam num_classes is taken for.
+    know it otherwise, and what hparam num_classes is taken for. --backbone_init=imagenet becomes the file that it stands for
+    in the family.
     """
+    config = _with_named_backbone(config)
     lines = [line for line in [stated_classes(config.hparams.num_classes, config.class_names)] if line]
     prefix, known = _conventions_of_start(config)
     given = {key: value for key, value in known.items() if key in config.hparams_given}
@@ -33,6 +35,11 @@ def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, l
     if kept := _differences(theirs, hparams, given):
         lines.append(f"warning: {prefix} was trained with {_shown(theirs, kept)}; --hparams says {_shown(hparams, kept)}")
     return dataclasses.replace(config, hparams=hparams), lines
+
+
+def _with_named_backbone(config: TrainingConfig) -> TrainingConfig:
+    file = family_of(config.hparams.model_name).imagenet_backbone(config.hparams)
+    return dataclasses.replace(config, backbone_init=file) if config.backbone_init == PRETRAINED_BACKBONE and file else config
 
 
 def _conventions_of_start(config: TrainingConfig) -> tuple[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from efficientdet.machine.distributed import World, join_world
 from efficientdet.machine.memory import is_out_of_memory, out_of_memory, with_batch_sizes
 from efficientdet.machine.runtime import Runtime, skip_graph_rewriting, start_runtime
 from efficientdet.observing.journal import Journal
-from efficientdet.training.announcement import announce, announce_report, mlperf_hyperparameters, write_run_report
+from efficientdet.training.announcement import announce, announce_report, announce_to_mlperf, goal_numbers, write_run_report
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.calibration import IMAGES, SMALL_BATCH, Calibration, calibration_batch
 from efficientdet.training.conventions import with_conventions_of_start
@@ -29,7 +29,7 @@ from efficientdet.training.guards import NotFinite, StepGuard
 from efficientdet.training.interruption import Interrupted, StopWish, farewell
 from efficientdet.training.run import Run
 from efficientdet.training.saving import Saver
-from efficientdet.training.start import initial_state, resume
+from efficientdet.training.start import initial_state, resume, warn_of_frozen_random_weights
 from efficientdet.training.validation import Validation
 from object_detection.errors import InputError
 
@@ -42,7 +42,7 @@ def train(config: TrainingConfig) -> dict[str, float]:
 
     Raises `Interrupted`, with everything saved, after SIGTERM and Ctrl-C.
     """
-    world = join_world()
+    world = join_world(group_size=config.bn_group)
     runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, seed=config.seed,
                             deterministic=config.deterministic)
     config, batch_sizes_said = with_batch_sizes(config, runtime, world)
@@ -100,7 +100,7 @@ class Training:
                     run.journal.say(f"asked to stop: {farewell(self._saver.step)}")
                 raise
         run.journal.finish(training_loss=last_loss, seconds=time.monotonic() - started, devices=run.world.size,
-                           input_wait=run.stopwatch.recent_share("input"))
+                           input_wait=run.stopwatch.recent_share("input"), goal=goal_numbers(run, self._validation))
         return numbers
 
     def _start(self) -> None:
@@ -109,6 +109,7 @@ class Training:
         run.state = initial_state(self._config, precision=run.runtime.precision, world=run.world, say=run.journal.say)
         run.state.align()
         resume(run.state, self._config, store=run.store, images_a_step=run.images_a_step, say=run.journal.say)
+        warn_of_frozen_random_weights(run.state, self._config, say=run.journal.say)
         run.first_step = run.state.step
         self._saver = Saver(run)
         announce(run)
@@ -121,12 +122,11 @@ class Training:
         self._validation = Validation(
             config, run.state, run.journal, inputs=run.input_config(config.eval_batch_size),
             predict=build_predict(run.state.detector, compiled=compiled), description=run.description,
-            stop_wish=self._stop_wish)
+            stop_wish=self._stop_wish, seconds=lambda: run.seconds)
         self._calibration = Calibration(run.state.detector, use_xla=compiled)
         self._epoch_of_steps = EpochOfSteps(run, step, saver=self._saver, stop_wish=self._stop_wish)
-        run.mlperf.hyperparameters(mlperf_hyperparameters(
-            run, validation_samples=self._validation.samples if config.evaluates else 0))
-        run.mlperf.run_starts()
+        announce_to_mlperf(run, validation_samples=self._validation.samples if config.evaluates else 0)
+        run.starts()
 
     def _epochs(self) -> float:
         """All steps that are left; returns the mean loss of the last epoch."""
@@ -157,15 +157,10 @@ class Training:
 
     def _goal_is_reached(self) -> bool:
         """Whether there is no point in going on; tells why."""
-        config, run = self._config, self._run
-        if config.evaluates and self._validation.target_reached:
-            run.journal.say(f"AP {run.state.progress.best_ap:.4f} reaches --target_ap={config.target_ap:g} after epoch "
-                            f"{run.epoch}")
-        elif config.evaluates and self._validation.out_of_patience:
-            run.journal.say(f"no better AP in {config.patience} evaluations: stops after epoch {run.epoch}")
-        else:
-            return False
-        return True
+        reason = self._validation.reason_to_stop(self._run.epoch) if self._config.evaluates else ""
+        if reason:
+            self._run.journal.say(reason)
+        return bool(reason)
 
     def _end_epoch(self, epoch: int) -> None:
         """Save before what takes long, and stop where any rank was asked to."""
@@ -209,7 +204,7 @@ class Training:
         run, config = self._run, self._config
         images, asked_for = config.calibration_images, config.calibration_images is not None
         if not asked_for:
-            images = min(IMAGES, len(run.index)) if config.batch_size < SMALL_BATCH else 0
+            images = min(IMAGES, len(run.index)) if config.batch_size * config.bn_group < SMALL_BATCH else 0
         batch_size = calibration_batch(config.hparams.input_size, images, training_batch=config.batch_size)
         worthwhile = images > 0 and (asked_for or batch_size >= 2 * config.batch_size)
         if not worthwhile or self._calibrated_step == run.state.step:
@@ -232,7 +227,8 @@ class Training:
                 from efficientdet.export.saved_model import export_saved_model
 
                 export_saved_model(state.detector, f"{self._config.model_dir}/emackpt-final",
-                                   description=state.description(run.description, weights="averaged"))
+                                   description=state.description(run.description, weights="averaged"),
+                                   resize=run.input_config(1).resize)
         self._stop_wish.heed()
         measures = None
         if self._config.evaluates:

@@ -12,6 +12,7 @@ from keras import ops
 
 from efficientdet.configuration.hyperparameters import OptimizerHyperparameters
 from efficientdet.training.packing import Packing
+from model import tensorflow_cpu
 from object_detection.structures import Tensor
 
 State = dict[str, Tensor]
@@ -99,18 +100,23 @@ class Adam(PackedOptimizer):
         super().__init__(**settings)
         self.beta_1, self.beta_2, self.epsilon, self.weight_decay = beta_1, beta_2, epsilon, weight_decay
         self.reads_weights = weight_decay > 0
+        self._moved = tensorflow_cpu.in_one_pass(self._moments_and_move) if tensorflow_cpu.applies() else self._moments_and_move
 
     def move(self, state, gradient, learning_rate, *, weights=None):
         """See `PackedOptimizer.move`."""
-        first = self.beta_1 * state["Adam"] + (1.0 - self.beta_1) * gradient
-        second = self.beta_2 * state["Adam_1"] + (1.0 - self.beta_2) * ops.square(gradient)
         step = ops.cast(state["iterations"] + 1, "float32")
+        first, second, move = self._moved(state["Adam"], state["Adam_1"], gradient, learning_rate, step, weights)
+        return move, {"Adam": first, "Adam_1": second}
+
+    def _moments_and_move(self, first, second, gradient, learning_rate, step, weights):
+        first = self.beta_1 * first + (1.0 - self.beta_1) * gradient
+        second = self.beta_2 * second + (1.0 - self.beta_2) * ops.square(gradient)
         unbiased = first / (1.0 - ops.power(self.beta_1, step))
         deviation = ops.sqrt(second / (1.0 - ops.power(self.beta_2, step)))
         move = -learning_rate * unbiased / (deviation + self.epsilon)
         if self.reads_weights:
             move = move - learning_rate * self.weight_decay * weights
-        return move, {"Adam": first, "Adam_1": second}
+        return first, second, move
 
 
 def build_optimizer(hparams: OptimizerHyperparameters, *, precision: str) -> PackedOptimizer:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -21,7 +22,7 @@ from efficientdet.machine.device import device_name, device_prefetch
 from efficientdet.machine.distributed import World
 from efficientdet.machine.runtime import Runtime, accelerator_count
 from efficientdet.observing.journal import Journal
-from efficientdet.observing.mlperf_log import MlperfLog, NoMlperfLog
+from efficientdet.observing.mlperf_log import MlperfLog, NoMlperfLog, Submission
 from efficientdet.observing.stopwatch import Stopwatch
 from efficientdet.training.schedule import Schedule
 from efficientdet.training.state import TrainingState
@@ -46,6 +47,7 @@ class Run:
     cache: DecodedCache | None
     state: TrainingState = field(init=False)
     first_step: int = field(init=False)  # that this process begins after
+    started: "tuple[float, float] | None" = None  # the clock when this process began to train, and the seconds before it
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     @classmethod
@@ -58,7 +60,7 @@ class Run:
         examples = config.num_examples_per_epoch or len(index)
         steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / images_a_step)
         mlperf = MlperfLog(config.mlperf_log) if config.mlperf_log and world.is_first else NoMlperfLog()
-        mlperf.starts(platform=f"{world.size} x {device_name()}", benchmark=family_of(config.hparams.model_name).name)
+        mlperf.starts(_submission(config, world))
         return cls(
             config=config, runtime=runtime, world=world, journal=journal, index=index, images_a_step=images_a_step,
             steps_per_epoch=steps_per_epoch, mlperf=mlperf, store=CheckpointStore(config.model_dir),
@@ -80,6 +82,18 @@ class Run:
         totals = self.stopwatch.totals()
         steps = self.state.step - self.first_step
         return steps * self.images_a_step / max(totals.get("input", 0.0) + totals.get("compute", 0.0), 1e-9)
+
+    def starts(self) -> None:
+        """The clock starts; it goes on where that of the process before stood at its last checkpoint."""
+        self.started = time.monotonic(), self.state.progress.seconds
+        self.mlperf.run_starts()
+
+    @property
+    def seconds(self) -> float:
+        """Of training so far, evaluations and compilation included; of processes that were killed up to what they saved."""
+        if self.started is None:
+            return self.state.progress.seconds
+        return self.started[1] + time.monotonic() - self.started[0]
 
     def input_config(self, batch_size: int) -> InputConfig:
         """How records become batches of this rank."""
@@ -104,9 +118,16 @@ class Run:
         return epoch % self.config.checkpoint_period == 0
 
 
+def _submission(config: TrainingConfig, world: World) -> Submission:
+    return Submission(
+        benchmark=family_of(config.hparams.model_name).mlperf_benchmark(config.mlperf_ruleset),
+        platform=config.mlperf_platform or f"{world.size} x {device_name()}", organization=config.mlperf_organization,
+        division=config.mlperf_division, status=config.mlperf_status, cache_cleared=config.mlperf_cache_cleared)
+
+
 def _peak_learning_rate(config: TrainingConfig, *, images_a_step: int, journal: Journal) -> float:
     """As asked for; without being asked the published rate for this many images a step."""
-    rule, rate = config.hparams.RATE_PER_64 / 64 * images_a_step, config.hparams.learning_rate
+    rule, rate = config.hparams.published_rate(images_a_step), config.hparams.learning_rate
     if config.lr_per_64 is not None:
         rate = config.lr_per_64 * images_a_step / 64
     if rate is not None and rate > 2 * rule:

@@ -68,6 +68,7 @@ class Saver:
     def _write(self, write: Callable[[dict, Description], object]) -> None:
         """The state, by the first rank; none goes on before it has."""
         run = self._run
+        run.state.progress.seconds = run.seconds
         with run.stopwatch.measuring("checkpoints"):
             arrays = run.state.arrays()
             if run.world.is_first:

@@ -12,6 +12,7 @@ from efficientdet.machine.distributed import World
 from efficientdet.training.optimizer import build_optimizer
 from efficientdet.training.state import TrainingState
 from efficientdet.training.weight_average import WeightAverage
+from model.batch_norm import join_statistics
 from model.detector import Detector, named_variables
 from object_detection.errors import InputError
 
@@ -30,6 +31,8 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, say: 
         _say_all(say, load_what_fits(detector.network, source, family=family, class_names=config.class_names))
     if expression := config.hparams.var_freeze_expr:
         _freeze(detector, expression, say=say)
+    if world.group_size > 1:
+        join_statistics(detector.network, world.mean_of_group)
     decay = config.hparams.moving_average_decay
     average = WeightAverage(list(named_variables(detector.network).values()), decay=decay) if decay else None
     optimizer = build_optimizer(config.hparams, precision=precision)
@@ -111,6 +114,17 @@ def _freeze(detector: Detector, expression: str, *, say: Say) -> None:
     if not left:
         raise InputError(f"hparam var_freeze_expr is {expression!r}: leaves nothing to train")
     say(f"var_freeze_expr freezes {len(frozen)} weights, {left} stay trainable")
+
+
+def warn_of_frozen_random_weights(state: TrainingState, config: TrainingConfig, *, say: Say) -> None:
+    """One line where weights that nobody has learnt will never be."""
+    if state.step or config.pretrained_ckpt or config.backbone_init:
+        return
+    frozen = [name for name, variable in named_variables(state.detector.network).items()
+              if name.endswith("kernel") and not variable.trainable]
+    if frozen:
+        say(f"warning: {len(frozen)} convolutions are frozen at random weights ({frozen[0]}, ..); wanted --backbone_init="
+            f"imagenet, --pretrained_ckpt, or --hparams that let all of them learn")
 
 
 def _some(steps: list[int]) -> str:

@@ -33,7 +33,7 @@ class TensorflowStep(TrainStep):
         else:
             targets, counts = self._program(self.targets_and_counts)(batch)
             counts, stop_wishes = self._sum_of_counts(counts, stop_wish)
-            gradients, terms = self._program(self._gradients)(batch, targets, counts, scale)
+            gradients, terms = self._forward_program(self._gradients)(batch, targets, counts, scale)
         if self.world.size > 1:
             # Scaled for float16, the gradient also fits its range on the way to the other ranks; losses stay float32.
             packing = self.optimizer.packing
@@ -48,6 +48,10 @@ class TensorflowStep(TrainStep):
             return function
         return tf.function(function, jit_compile=True, autograph=False)
 
+    def _forward_program(self, function: Callable) -> Callable:
+        """Not compiled where batch norm asks other ranks in the midst of it."""
+        return function if self.world.group_size > 1 else self._program(function)
+
     def _state(self) -> dict:
         return {name: variable.value for name, variable in self.optimizer.variables.items()}
 
@@ -59,7 +63,7 @@ class TensorflowStep(TrainStep):
         """Of the (scaled) loss, the terms, the counts of all ranks; targets come after the forward pass."""
         weights = [weight.value for weight in self.network.trainable_variables]
         with tf.GradientTape() as tape:
-            outputs = self._program(lambda images, sizes: self.detector.outputs(images, sizes, training=True))(
+            outputs = self._forward_program(lambda images, sizes: self.detector.outputs(images, sizes, training=True))(
                 batch.images, batch.sizes)
             constant = tf.nest.map_structure(tf.stop_gradient, outputs)
             targets, counts = self._program(self.targets_and_counts)(batch, constant)

@@ -1,6 +1,7 @@
 """Evaluations while a training runs: which weights are best so far, and whether going on is worth it."""
 
 from collections import Counter
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
@@ -34,10 +35,12 @@ class Validation:
     """Measures a training state on the validation records; every rank detects its share, the first one counts."""
 
     def __init__(self, config: TrainingConfig, state: TrainingState, journal: Journal, *, predict: Predict,
-                 inputs: InputConfig, description: Description, stop_wish: StopWish):
-        """`stop_wish` ends any of the methods between two batches."""
+                 inputs: InputConfig, description: Description, stop_wish: StopWish,
+                 seconds: Callable[[], float]):
+        """`stop_wish` ends any of the methods between two batches; `seconds` of training so far."""
         self._config, self._state, self._journal = config, state, journal
         self._predict, self._inputs, self._description, self._stop_wish = predict, inputs, description, stop_wish
+        self._seconds = seconds
         self.pictures: list[tuple[str, np.ndarray]] = []  # the last ones drawn, with captions
         self._measured: tuple[int, CocoMeasures, DetectionRows] | None = None  # of the averaged weights after a step
         self._reported_step = -1
@@ -53,9 +56,21 @@ class Validation:
         return 0 < self._config.target_ap <= self._state.progress.best_ap
 
     @property
-    def out_of_patience(self) -> bool:
-        """Whether --patience evaluations in a row brought nothing better."""
-        return 0 < self._config.patience <= self._state.progress.evaluations_since_best
+    def time_to_target(self) -> float | None:
+        """Minutes of training up to the end of the evaluation that reached --target_ap; None where none has, or where a
+        training that did not count them did."""
+        return self._state.progress.best_seconds / 60 or None if self.target_reached else None
+
+    def reason_to_stop(self, epoch: int) -> str:
+        """Why there is no point in going on after an epoch: --target_ap is reached, or --patience evaluations in a row brought
+        nothing better. Empty where going on is right."""
+        config, progress = self._config, self._state.progress
+        if self.target_reached:
+            return (f"AP {progress.best_ap:.4f} reaches --target_ap={config.target_ap:g} after epoch {epoch}"
+                    f"{minutes_in_words(self.time_to_target)}")
+        if 0 < config.patience <= progress.evaluations_since_best:
+            return f"no better AP in {config.patience} evaluations: stops after epoch {epoch}"
+        return ""
 
     def evaluate(self, epoch: int) -> float:
         """Measure averaged weights and raw ones, keep the better as emackpt-best if none was; returns the best AP.
@@ -72,6 +87,7 @@ class Validation:
         progress.evaluations_since_best += 1
         if found[weights] > progress.best_ap:
             progress.best_ap, progress.best_epoch, progress.evaluations_since_best = found[weights], epoch, 0
+            progress.best_seconds = self._seconds()
             self._keep_best(weights)
         self._report(epoch)  # last: where there are numbers, the best weights are not older
         if "raw" in found:
@@ -180,6 +196,11 @@ class Validation:
     @cached_property
     def _evaluator(self) -> CocoEvaluator:
         return read_evaluator(self._index, self._config.class_names, json_file=self._config.val_json_file)
+
+
+def minutes_in_words(minutes: float | None) -> str:
+    """The time to target as the end of a sentence; empty where it is not known."""
+    return "" if minutes is None else f", time to target {minutes:.2f} minutes"
 
 
 def _first_rows(batch: Batch, count: int) -> Batch:

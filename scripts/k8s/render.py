@@ -1,72 +1,119 @@
-"""An MPIJob for so many GPUs of so much memory, on stdout:
+"""A training for so many GPUs of so much memory as YAML for kubectl, on stdout:
 
     python scripts/k8s/render.py --gpus=8 --gpu_memory=40 --queue=NAME > job_8GPU40GB.yaml
+    python scripts/k8s/render.py --model=retinanet-resnext50 --kind=jobset --gpus=4 --gpu_memory=24 > job_4GPU24GB.yaml
+    python scripts/k8s/render.py --model=retinanet-resnext50 --kind=data > data_preparation.yaml
+
+Words behind -- are flags of train.py and win over the recipe's: ... -- --lr=6e-5 --seed=3
 """
 
 import argparse
 import re
 import sys
-from pathlib import Path
-from string import Template
 
-TEMPLATE = Path(__file__).with_name("mpijob.yaml")
-# Images of 512 x 512 that D0 trains on one GPU under mixed_float16, by its memory in GB. 32 GB: 64 and 80 GB: 200 are the
-# reference's; the others follow the line through these two, rounded down.
-BATCH_SIZES = {24: 40, 32: 64, 40: 80, 80: 200, 141: 200}
-RATE_PER_64 = 0.088  # of the reference's recipes up to a global batch of 1,600
-LARGEST_PUBLISHED_BATCH = 2048
+from jobs import Training, data_preparation, jobset, mpijob, trainjob
+from recipes import Recipe, advice, recipe_of, retinanet_rate
+from yaml_text import document
+
+KINDS = {"mpijob": mpijob, "jobset": jobset, "trainjob": trainjob}
+COMMENTS = {
+    "MPIJob": "One training as a Kubeflow MPIJob (mpi-operator, kubeflow.org/v2beta1), by scripts/k8s/render.py.",
+    "JobSet": "One training as a JobSet (jobset.x-k8s.io/v1alpha2), by scripts/k8s/render.py.",
+    "TrainingRuntime": "What the TrainJob below runs in (Kubeflow Trainer), by scripts/k8s/render.py.",
+    "TrainJob": "One training as a TrainJob (trainer.kubeflow.org/v1alpha1), by scripts/k8s/render.py.",
+    "Pod": "Downloads a data set into the volume, checks it and converts it, by scripts/k8s/render.py: kubectl apply -f ...",
+}
 MOST_LETTERS = 63  # of a label, hence of a host
-_SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # the operator makes a Service of the job's name
+# What the operators append to a job's name for pods and hosts, with the number of the last GPU.
+_ENDINGS = {"mpijob": "-worker-{}", "jobset": "-ranks-0-{}", "trainjob": "-node-0-{}"}
+_LAUNCHERS = {"mpijob": "-launcher", "jobset": "", "trainjob": "-launcher-0-0"}
+_SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # the operators make a Service of the job's name
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 
-def render(*, gpus: int, gpu_memory: int, queue: str | None = None, name: str | None = None, namespace: str = "default",
-           image: str = "effdet_tf2:latest", claim: str = "efficientdet", epochs: int = 300,
-           model: str = "efficientdet-d0") -> str:
-    """The job as YAML. Raises ValueError for what no cluster would take."""
+def render(*, gpus: int = 1, gpu_memory: int = 40, kind: str = "mpijob", queue: str | None = None, priority: str | None = None,
+           name: str | None = None, namespace: str = "default", image: str = "effdet_tf2:latest", claim: str = "efficientdet",
+           epochs: int | None = None, model: str = "efficientdet-d0", extra: tuple[str, ...] = ()) -> str:
+    """The documents as YAML. Raises ValueError for what no cluster would take."""
+    recipe = _recipe(model)
+    epochs = recipe.epochs if epochs is None else epochs
     for flag, number in (("gpus", gpus), ("epochs", epochs)):
         if number < 1:
             raise ValueError(f"--{flag}={number}: wanted at least 1")
-    if gpu_memory not in BATCH_SIZES:
-        raise ValueError(f"--gpu_memory={gpu_memory}: wanted one of {', '.join(map(str, BATCH_SIZES))}")
-    name = name if name is not None else f"{model}-{gpus}gpu{gpu_memory}gb"
-    if not _DNS_LABEL.fullmatch(model):
-        raise ValueError(f"--model={model}: wanted a name of train.py --model_name")
-    longest = MOST_LETTERS - max(len("-launcher"), len(f"-worker-{gpus - 1}"))  # what the operator appends for pods and hosts
-    if not _SERVICE_NAME.fullmatch(name) or len(name) > longest:
-        raise ValueError(f"--name={name}: wanted small letters, digits and hyphens, a letter first, at most {longest}")
-    for flag, value in (("namespace", namespace), ("claim", claim), ("queue", queue)):
+    if gpu_memory not in recipe.batch_sizes:
+        raise ValueError(f"--gpu_memory={gpu_memory}: wanted one of {', '.join(map(str, recipe.batch_sizes))}")
+    for flag, value in (("namespace", namespace), ("claim", claim), ("queue", queue), ("priority", priority)):
         if value is not None and (not _DNS_LABEL.fullmatch(value) or len(value) > MOST_LETTERS):
             raise ValueError(f"--{flag}={value}: wanted small letters, digits and hyphens, at most {MOST_LETTERS}")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", image):
+    if not _IMAGE.fullmatch(image):
         raise ValueError(f"--image={image}: is no name of an image")
-    large = gpus * BATCH_SIZES[gpu_memory] > 512  # the reference's recipes change their averages there
-    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        name=name, model=model, namespace=namespace, image=image, claim=claim, gpus=gpus, epochs=epochs,
-        labels=f'{{kueue.x-k8s.io/queue-name: "{queue}"}}' if queue is not None else "{}",
-        batch_size=_batch_size(gpus, gpu_memory), rate_per_64=RATE_PER_64, warmup_epochs=25 if large else 5,
-        average_decay=0.999 if large else 0.9999, momentum=0.93 if large else 0.9)
+    if kind == "data":
+        return _documents(data_preparation(model, image=image, claim=claim))
+    if kind not in KINDS:
+        raise ValueError(f"--kind={kind}: wanted one of {', '.join((*KINDS, 'data'))}")
+    training = Training(
+        name=_name(name if name is not None else f"{model}-{gpus}gpu{gpu_memory}gb", kind, gpus), namespace=namespace,
+        model=model, gpus=gpus, batch_size=recipe.batch_size(gpus, gpu_memory), epochs=epochs, image=image, claim=claim,
+        queue=queue, priority=priority, extra=extra)
+    return _documents(KINDS[kind](training))
 
 
-def _batch_size(gpus: int, gpu_memory: int) -> int:
-    """What fits, and no more than makes the largest global batch with a published recipe."""
-    return max(1, min(BATCH_SIZES[gpu_memory], LARGEST_PUBLISHED_BATCH // gpus))
+def warning(*, model: str, gpus: int, gpu_memory: int, extra: tuple[str, ...]) -> str:
+    """What is known of the pair of batch and rate that a job has; empty where nothing is."""
+    images = gpus * _recipe(model).batch_size(gpus, gpu_memory)
+    rates = [flag.partition("=")[2] for flag in extra if flag.startswith("--lr=")]
+    try:
+        return advice(model, images, float(rates[-1]) if rates else retinanet_rate(images))
+    except ValueError:
+        return ""  # train.py says what is wrong with such a rate
+
+
+def _recipe(model: str) -> Recipe:
+    recipe = recipe_of(model)
+    if recipe is None or not _DNS_LABEL.fullmatch(model):
+        raise ValueError(f"--model={model}: wanted a name of train.py --model_name")
+    return recipe
+
+
+def _name(name: str, kind: str, gpus: int) -> str:
+    longest = MOST_LETTERS - max(len(_LAUNCHERS[kind]), len(_ENDINGS[kind].format(gpus - 1)))
+    if not _SERVICE_NAME.fullmatch(name) or len(name) > longest:
+        raise ValueError(f"--name={name}: wanted small letters, digits and hyphens, a letter first, at most {longest}")
+    return name
+
+
+def _documents(objects: list[dict]) -> str:
+    return "---\n".join(document(item, comment=COMMENTS[item["kind"]]) for item in objects)
 
 
 def main() -> None:
     """Flags to YAML."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--gpus", type=int, required=True)
-    parser.add_argument("--gpu_memory", type=int, required=True, help=f"GB; one of {', '.join(map(str, BATCH_SIZES))}")
+    arguments = sys.argv[1:]
+    own, extra = arguments, ()
+    if "--" in arguments:
+        own, extra = arguments[:arguments.index("--")], tuple(arguments[arguments.index("--") + 1:])
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter)
+    is_data = "--kind=data" in own
+    parser.add_argument("--gpus", type=int, required=not is_data, default=1)
+    parser.add_argument("--gpu_memory", type=int, required=not is_data, default=40, help="GB")
+    parser.add_argument("--kind", default="mpijob", choices=[*KINDS, "data"], help="data: the pod that prepares them")
+    parser.add_argument("--model", default="efficientdet-d0", help="train.py's --model_name; EfficientDet's numbers are D0's")
     parser.add_argument("--queue", help="Kueue's local queue")
+    parser.add_argument("--priority", help="PriorityClass of the pods")
     parser.add_argument("--name")
     parser.add_argument("--namespace", default="default")
     parser.add_argument("--image", default="effdet_tf2:latest")
-    parser.add_argument("--claim", default="efficientdet", help="PersistentVolumeClaim with /coco, and room for /runs")
-    parser.add_argument("--epochs", type=int, default=300)
-    parser.add_argument("--model", default="efficientdet-d0", help="train.py's --model_name; batches and rates are D0's")
+    parser.add_argument("--claim", default="efficientdet", help="PersistentVolumeClaim with the data, and room for /runs")
+    parser.add_argument("--epochs", type=int, help="by default as published")
+    options = {**vars(parser.parse_args(own)), "extra": extra}
     try:
-        sys.stdout.write(render(**vars(parser.parse_args())))
+        if strange := [word for word in extra if not re.fullmatch(r"--[a-z_0-9]+(=.*)?", word)]:
+            raise ValueError(f"{strange[0]}: wanted a flag of train.py such as --seed=3 behind --")
+        text = render(**options)
+        if said := warning(**{key: options[key] for key in ("model", "gpus", "gpu_memory", "extra")}):
+            print(f"render.py: warning: {said}", file=sys.stderr)
+        sys.stdout.write(text)
     except ValueError as error:
         print(f"render.py: error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -3,24 +3,48 @@
 #
 #   checkpointdir=/results datadir=/data/coco sbatch scripts/D0/convergence-AMP-32xV100-32G.sub CONTAINER=apptainer
 #
-# CONTAINER=pyxis (default; the reference's), apptainer, singularity or none; IMAGE_TAG= names the image.
-# checkpointdir and datadir are mounted at /workspace/checkpoints and /workspace/coco as in the reference.
+# CONTAINER=pyxis (default; the reference's), apptainer, singularity or none; IMAGE_TAG= names the image: for apptainer and
+# singularity one of a Docker registry, or the path of a .sif file or a sandbox.
+# checkpointdir and datadir are mounted at /workspace/checkpoints and /workspace/coco as in the reference (RetinaNet:
+# /workspace/openimages). The step of a published system has its nodes, processes and cores (launch/systems.sh).
 
 source "${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/../..}/scripts/launch.sh"
 
+# _shape_of_system: the step's nodes, processes and cores where a file of numbers names them; a job of another shape is an error.
+_shape_of_system() {
+    [[ -n "${SYSTEM:-}" ]] || return 0
+    local found
+    step+=("--nodes=$NODES" "--ntasks=$NGPU" "--ntasks-per-node=$GPUS")
+    [[ -z "${CORES:-}" ]] || step+=("--cpus-per-task=$((CORES / GPUS > 0 ? CORES / GPUS : 1))")
+    [[ -z "${NETWORK:-}" ]] || step+=("--export=ALL,NCCL_SOCKET_IFNAME=$NETWORK,HOROVOD_GLOO_IFACE=$NETWORK")
+    ((NODES * GPUS == NGPU)) || fail "SYSTEM=$SYSTEM: $NODES nodes of $GPUS GPUs, but NGPU=$NGPU"
+    found="${SLURM_JOB_NUM_NODES:-$NODES}"
+    [[ "$found" == "$NODES" ]] || fail "SYSTEM=$SYSTEM has $NODES nodes and the job $found; wanted sbatch -N $NODES"
+    found="${SLURM_NTASKS:-$NGPU}"
+    [[ "$found" == "$NGPU" ]] || fail "SYSTEM=$SYSTEM has $NGPU processes and the job $found; wanted sbatch -n $NGPU"
+}
+
 # submit VERB: the recipe's command in one step of the job; a SIGTERM from Slurm reaches the ranks by srun itself.
 submit() {
-    : "${CONTAINER:=pyxis}" "${checkpointdir:=/checkpoints}" "${datadir:=/data/coco}" "${IMAGE_TAG:=effdet_tf2:latest}"
+    : "${CONTAINER:=pyxis}" "${checkpointdir:=/checkpoints}" "${datadir:=/data/$(data_name)}" "${IMAGE_TAG:=effdet_tf2:latest}"
     check_values
-    local mounts="$checkpointdir:/workspace/checkpoints,$datadir:/workspace/coco" step=(srun --mpi=pmix -l --kill-on-bad-exit=1)
-    : "${MODEL_DIR:=/workspace/checkpoints/${SLURM_JOB_NAME:-$(basename "$0" .sub)}}"
+    local mounts image="docker://$IMAGE_TAG"
+    mounts="$checkpointdir:/workspace/checkpoints,$datadir:/workspace/$(data_name)"
+    local step=(srun --mpi=pmix -l --kill-on-bad-exit=1)
+    _shape_of_system
+    : "${MODEL_DIR:=/workspace/checkpoints/${SYSTEM:-${SLURM_JOB_NAME:-$(basename "$0" .sub)}}}"
+    case "$IMAGE_TAG" in
+    /* | ./* | *.sif) image="$IMAGE_TAG" ;;
+    esac
     case "$CONTAINER" in
     pyxis) step+=("--container-image=$IMAGE_TAG" --no-container-entrypoint "--container-mounts=$mounts") ;;
-    apptainer | singularity) step+=("$CONTAINER" exec --nv --bind "$mounts" "docker://$IMAGE_TAG") ;;
+    apptainer | singularity) step+=("$CONTAINER" exec --nv --bind "$mounts" "$image") ;;
     none) DATA="${DATA:-$datadir}" ;;
     esac
     if [[ "$CONTAINER" != none ]]; then
-        PYTHON=/workspace/effdet-tf2/.venv/bin/python ROOT=/workspace/effdet-tf2
+        # shellcheck disable=SC2034 # the launcher uses it
+        PYTHON=/workspace/effdet-tf2/.venv/bin/python
+        ROOT=/workspace/effdet-tf2
     fi
     case "$checkpointdir$datadir" in
     *[,:]*) fail "checkpointdir=$checkpointdir, datadir=$datadir: a comma or colon cannot stand in a container's mounts" ;;

@@ -5,13 +5,13 @@ from efficientdet.families.efficientdet.hyperparameters import (
     EfficientDetHyperparameters,
     normalised_aspect_ratios,
 )
+from efficientdet.families.suppression import suppression_config
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig
 from object_detection.anchor_grid import AnchorConfig
-from object_detection.suppression import SuppressionConfig
 
 
 def build_detector(
@@ -56,20 +56,9 @@ def detector_config(hparams: EfficientDetHyperparameters) -> DenseDetectorConfig
             alpha=hparams.alpha, gamma=hparams.gamma, label_smoothing=hparams.label_smoothing, delta=hparams.delta,
             box_loss_weight=hparams.box_loss_weight, iou_loss_type=hparams.iou_loss_type,
             iou_loss_weight=hparams.iou_loss_weight, weight_decay=hparams.decays_in_loss),
-        suppression=suppression_config(hparams),
+        suppression=suppression_config(hparams.nms_configs),
         normalisations=hparams.normalisations,
     )
-
-
-def suppression_config(hparams: EfficientDetHyperparameters) -> SuppressionConfig:
-    """The reference's `nms_configs`, whose None means its own default, as does a threshold of 0 of soft suppression."""
-    nms = hparams.nms_configs
-    unset = nms.score_thresh is None or (nms.method == "gaussian" and nms.score_thresh == 0)
-    return SuppressionConfig(
-        method=nms.method, per_class=nms.per_class, candidates=nms.max_nms_inputs, max_detections=nms.max_output_size,
-        iou_threshold=0.5 if nms.iou_thresh is None else nms.iou_thresh,
-        score_threshold=0.001 if unset else nms.score_thresh,
-        sigma=0.5 if nms.sigma is None else nms.sigma)
 
 
 def anchor_config(hparams: EfficientDetHyperparameters) -> AnchorConfig:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class EfficientDetFamily(Family):
     presets = PRESETS
     conventions = (*NVIDIA_CONVENTIONS, "anchor_scale", "act_type", "conv_after_downsample")
     backbone_conventions = ("normalisations", "act_type")
-    coco_class_rows = (90, 91)
+    coco_class_rows: ClassVar = {90: 0, 91: 0}
 
     def build(self, hparams: EfficientDetHyperparameters, *, num_classes: int, precision: str = "float32",
               backbone_weights: str | None = None) -> "DenseDetector":
@@ -46,9 +46,9 @@ class EfficientDetFamily(Family):
             stored["half_pixel_upsampling"] = True
         return stored
 
-    def imported_conventions(self, names: Iterable[str]) -> dict[str, Any]:
+    def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
         """NVIDIA's checkpoints are TensorFlow's object-based ones, google/automl's are not."""
-        return dict(NVIDIA_CONVENTIONS) if is_object_based(names) else {}
+        return dict(NVIDIA_CONVENTIONS) if is_object_based(arrays) else {}
 
     def named_arrays(self, arrays: Arrays, names: Iterable[str], *, averaged: bool) -> dict[str, np.ndarray]:
         """NVIDIA's object-based ones translated; all others have our names."""

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from efficientdet.configuration.gone_keys import Gone
 from efficientdet.configuration.hyperparameters import Hyperparameters
-from efficientdet.configuration.limits import ABOVE_ZERO, BELOW_ONE, SHARE, Limit, at_least, check_order, one_of
+from efficientdet.configuration.limits import ABOVE_ZERO, BELOW_ONE, Limit, at_least, check_order, one_of
+from efficientdet.configuration.nms_configs import NMS_LIMITS, NmsConfigs
 from efficientdet.families.efficientdet.presets import BACKBONES
 from efficientdet.families.efficientdet.reference_keys import GONE
 from object_detection.errors import InputError
@@ -38,26 +39,8 @@ _LIMITS = {
     "box_loss_weight": at_least(0),
     "iou_loss_type": one_of("iou", "giou", "diou", "ciou"),
     "iou_loss_weight": at_least(0),
-    "nms_configs.method": one_of("hard", "gaussian"),
-    "nms_configs.iou_thresh": SHARE,
-    "nms_configs.score_thresh": SHARE,
-    "nms_configs.sigma": ABOVE_ZERO,
-    "nms_configs.max_nms_inputs": at_least(1),
-    "nms_configs.max_output_size": at_least(1),
+    **NMS_LIMITS,
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class NmsConfigs:
-    """Suppression, see object_detection/suppression.py; None of iou_thresh and sigma: 0.5; 0 of max_nms_inputs: 5000."""
-
-    method: str = "gaussian"
-    iou_thresh: float | None = None
-    score_thresh: float | None = None  # None: 0.001
-    sigma: float | None = None
-    max_nms_inputs: int = 5000
-    max_output_size: int = 100
-    per_class: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

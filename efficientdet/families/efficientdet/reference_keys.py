@@ -34,7 +34,7 @@ GONE = {
     "scale_range": Gone("images are normalised with ImageNet's mean and deviation", (False, None)),
     "seg_num_classes": Gone("there is no segmentation head", (3, None)),
     "shuffle_buffer": Gone("every epoch is a permutation of all records", (5000, None)),
-    "skip_crowd_during_training": Gone("crowds are never objects to learn", (True,)),
+    "skip_crowd_during_training": Gone("use learn_crowds", (True,)),
     "skip_mismatch": Gone("a mismatch is an error; heads of other classes start anew", (True, None)),
     "stddev_rgb": Gone("images are normalised with ImageNet's mean and deviation", (_PIXELS[1], None)),
     "strategy": Gone("several devices are Horovod's"),

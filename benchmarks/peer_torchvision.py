@@ -1,0 +1,75 @@
+"""A detector of torchvision, ready to take turns with ours: run by an environment of its own, in which it is installed.
+
+    python -m venv peer && peer/bin/pip install torch torchvision onnx onnxscript
+    peer/bin/python benchmarks/peer_torchvision.py retinanet_resnet50_fpn --size=512 --batch_size=2
+
+Reads a line and answers with a line of seconds: "step" (forward, losses and backward of the whole detector on drawn images and
+boxes, and the optimizer's update), "detect" (a batch of one, from float images to boxes). `benchmarks/beside_torchvision.py`
+starts it. With `--onnx=FILE` writes the detector of batch 1, suppression included, and ends.
+"""
+
+import argparse
+import sys
+import time
+
+import torch
+import torchvision
+
+
+def detector_of(name: str, *, classes: int, size: int) -> torch.nn.Module:
+    """With random weights, the first two stages and batch norm frozen as they are where it is given weights."""
+    models = torchvision.models.detection
+    is_retinanet = name.startswith("retinanet")
+    backbone = models.backbone_utils.resnet_fpn_backbone(
+        backbone_name="resnet50", weights=None, norm_layer=torchvision.ops.FrozenBatchNorm2d, trainable_layers=3,
+        **({"returned_layers": [2, 3, 4], "extra_blocks": torchvision.ops.feature_pyramid_network.LastLevelP6P7(256, 256)}
+           if is_retinanet else {}))
+    kind = models.RetinaNet if is_retinanet else models.MaskRCNN
+    return kind(backbone, classes, min_size=size, max_size=size)
+
+
+def main() -> None:
+    """Answers until there are no more lines."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", choices=["retinanet_resnet50_fpn", "maskrcnn_resnet50_fpn"])
+    parser.add_argument("--size", type=int, default=512)
+    parser.add_argument("--batch_size", type=int, default=2)
+    parser.add_argument("--classes", type=int, default=91)
+    parser.add_argument("--channels_last", action="store_true")
+    parser.add_argument("--onnx", help="a file to write the detector to")
+    arguments = parser.parse_args()
+    size = arguments.size
+    torch.manual_seed(0)
+    model = detector_of(arguments.model, classes=arguments.classes, size=size)
+    if arguments.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    images = [torch.rand(3, size, size) for _ in range(arguments.batch_size)]
+    if arguments.onnx:
+        torch.onnx.export(model.eval(), (images[:1],), arguments.onnx, opset_version=18, dynamo=False)
+        return
+    optimizer = torch.optim.Adam([weight for weight in model.parameters() if weight.requires_grad], lr=1e-4, foreach=True)
+    corners = torch.rand(arguments.batch_size, 8, 2) * size * 0.6
+    boxes = torch.cat([corners, corners + size * (0.05 + 0.3 * torch.rand(arguments.batch_size, 8, 2))], dim=-1)
+    targets = [{"boxes": of_image, "labels": torch.randint(1, arguments.classes, (8,)),
+                "masks": torch.ones(8, size, size, dtype=torch.uint8)} for of_image in boxes]
+
+    def step():
+        model.train()
+        optimizer.zero_grad()
+        sum(model(images, targets).values()).backward()
+        optimizer.step()
+
+    def detect():
+        model.eval()
+        with torch.inference_mode():
+            model(images[:1])
+
+    print(f"torchvision {torchvision.__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads", flush=True)
+    for line in sys.stdin:
+        start = time.perf_counter()
+        {"step": step, "detect": detect}[line.strip()]()
+        print(time.perf_counter() - start, flush=True)
+
+
+if __name__ == "__main__":
+    main()

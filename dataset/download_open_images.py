@@ -1,0 +1,64 @@
+"""Downloads the images of Open Images that have a box of the wanted classes; dataset/get_open_images.sh does that and the rest.
+
+    python dataset/download_open_images.py --object_annotations_file=open_images/validation-annotations-bbox.csv \
+        --class_descriptions_file=open_images/class-descriptions-boxable.csv --classes=Apple,Banana --max_images=1000 \
+        --split=validation --image_dir=open_images/validation --image_ids_file=open_images/validation.images.txt
+"""
+
+import signal
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":  # run as a script: see the project, and do not take our modules for somebody's packages
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
+
+from absl import flags
+
+from dataset import command_line
+from dataset.conversion.open_images_download import SITE, download_images
+from dataset.conversion.open_images_flags import define_choice_flags, read_choice
+from object_detection.atomic_files import unfinished_folder, write_text
+from object_detection.errors import InputError
+
+
+def define_flags() -> None:
+    """Define the flags of this script."""
+    define_choice_flags()
+    flags.DEFINE_enum("split", None, ["train", "validation", "test"], "Which images: those of the csv.", required=True)
+    flags.DEFINE_string("image_dir", "", "Folder that receives the images.")
+    flags.DEFINE_string("image_ids_file", "", "Text file that receives the ids of the images, one a line.")
+    flags.DEFINE_integer("max_images", None, "How many images, the first in the order of their ids, which are random.",
+                         lower_bound=1)
+    flags.DEFINE_integer("connections", 32, "Downloads at a time.", lower_bound=1, upper_bound=1024)
+    flags.DEFINE_string("site", SITE, "Address under which train/ID.jpg and so on lie.")
+    flags.DEFINE_float("max_bad_fraction", 0.01, "Share of the images that the server may lack.", lower_bound=0, upper_bound=1)
+
+
+def main() -> None:
+    """Download what the flags name."""
+    values = flags.FLAGS
+    if not values.image_dir:
+        raise InputError("give --image_dir")
+    folder = Path(values.image_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with unfinished_folder(folder / "index") as index_folder:
+            images = read_choice(index_folder).images[: values.max_images]
+            if values.image_ids_file:
+                write_text(values.image_ids_file, "".join(f"{image.file_name.removesuffix('.jpg')}\n" for image in images))
+            missing = download_images(
+                (image.file_name for image in images), folder, total=len(images), connections=values.connections,
+                site=f"{values.site.rstrip('/')}/{values.split}", max_bad_fraction=values.max_bad_fraction)
+        listed = folder.with_name(f"{folder.name}.missing.txt")
+        write_text(listed, "".join(f"{name}\n" for name in missing))
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error}; run this again and it continues") from error
+    print(f"images   {len(images) - len(missing)} in {folder}" + (
+        f"; the server lacks {len(missing)}, listed in {listed}" if missing else ""))
+
+
+if __name__ == "__main__":
+    define_flags()
+    command_line.run(main, ends_at_once=True)

@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Open Images, or a part of it, from its servers to TFRecords: downloads the tables and the images (and continues after an
+# interruption), converts. What stands is not done again.
+set -euo pipefail
+
+usage="usage: bash dataset/get_open_images.sh FOLDER [--classes=mlperf] [--max_images=N] [--splits=validation,train]
+  FOLDER receives tables (2.5 GB), images (one folder a split) and records: train-*.tfrecord, validation-*.tfrecord
+  --classes           mlperf (264 classes; 352 GB of images), a file with one name a line, or names: --classes=Apple,Banana;
+                      by default all 601 (534 GB)
+  --max_images        how many images of each split, by default all
+  --splits            of train, validation and test, with commas between them
+  --connections       downloads at a time, by default 32
+  --max_bad_fraction  share of the images that the server may lack or that may be damaged, by default 0.01
+  environment: OPEN_IMAGES_TABLES_URL, OPEN_IMAGES_IMAGES_URL (mirrors), PYTHON (the interpreter that has this project installed)"
+
+tables=${OPEN_IMAGES_TABLES_URL:-https://storage.googleapis.com/openimages}
+images=${OPEN_IMAGES_IMAGES_URL:-https://open-images-dataset.s3.amazonaws.com}
+
+fail() {
+  echo "get_open_images.sh: error: $*" >&2
+  exit 2
+}
+
+table_of() { # split; the csv of boxes below the address of the tables
+  case $1 in
+    train) echo v6/oidv6-train-annotations-bbox.csv ;;
+    *) echo "v5/$1-annotations-bbox.csv" ;;
+  esac
+}
+
+transfer() { # url, file that is continued; says why it failed
+  local flags=(--fail --location --retry 5 --continue-at - --output "$2")
+  if [[ -t 2 ]]; then
+    curl "${flags[@]}" --progress-bar "$1"
+  else
+    curl "${flags[@]}" --silent --show-error "$1" 2>&1
+  fi
+}
+
+download() { # place below the address of the tables
+  local url=$tables/$1 file=$folder/${1##*/} part=$folder/${1##*/}.part why code=0
+  if [[ -f $file ]]; then
+    echo "$file: here"
+    return
+  fi
+  echo "$file: downloading $url"
+  why=$(transfer "$url" "$part") || code=$?
+  if [[ ($code == 22 || $code == 33) && -f $part ]]; then # whole already, or no server of parts: from the start
+    code=0
+    rm -f "$part"
+    why=$(transfer "$url" "$part") || code=$?
+  fi
+  [[ $code == 0 ]] || fail "$url: download failed (${why:-curl ends with $code}); run this again and it continues"
+  mv "$part" "$file"
+}
+
+expectation_of() { # split; the flag that holds the set against MLPerf's count, where it is the whole set
+  if [[ $classes == mlperf && -z $max_images && $1 != test ]]; then
+    echo "--expect=mlperf-$1"
+  fi
+}
+
+get_split() { # split
+  local split=$1 boxes choice settings ids=$folder/$1.images.txt done_mark=$folder/.$1.done expectation converting=()
+  boxes=$folder/$(table_of "$split")
+  boxes=$folder/${boxes##*/}
+  settings="--classes=$classes --max_images=$max_images $(if [[ -f $classes ]]; then cksum < "$classes"; fi)"
+  if [[ -f $folder/$split.report.json && -f $done_mark && $(< "$done_mark") == "$settings" ]]; then
+    echo "$folder/$split-*.tfrecord: converted already"
+    return
+  fi
+  rm -f "$done_mark"
+  download "$(table_of "$split")"
+  choice=(--object_annotations_file="$boxes" --class_descriptions_file="$folder/class-descriptions-boxable.csv"
+    --classes="$classes" --max_bad_fraction="$max_bad_fraction")
+  expectation=$(expectation_of "$split")
+  "$python" "$root/dataset/download_open_images.py" "${choice[@]}" ${expectation:+"$expectation"} --split="$split" \
+    --site="$images" --image_dir="$folder/$split" --image_ids_file="$ids" --connections="$connections" \
+    ${max_images:+--max_images="$max_images"}
+  if [[ -n $max_images ]]; then
+    converting=(--image_ids_file="$ids")
+  elif [[ $split == train && (-z $classes || $classes == mlperf) ]]; then
+    converting=(--num_shards=1024)
+  fi
+  "$python" "$root/dataset/create_open_images_tfrecord.py" "${choice[@]}" ${expectation:+"$expectation"} \
+    --image_dir="$folder/$split" --output_file_prefix="$folder/$split" "${converting[@]}"
+  echo "$settings" > "$done_mark"
+}
+
+[[ $# -ge 1 && $1 != -* ]] || {
+  echo "$usage" >&2
+  exit 2
+}
+classes="" max_images="" splits=validation,train connections=32 max_bad_fraction=0.01
+for argument in "${@:2}"; do
+  case $argument in
+    --classes=*) classes=${argument#*=} ;;
+    --max_images=*) max_images=${argument#*=} ;;
+    --splits=*) splits=${argument#*=} ;;
+    --connections=*) connections=${argument#*=} ;;
+    --max_bad_fraction=*) max_bad_fraction=${argument#*=} ;;
+    *) fail "$argument: there is no such option; see bash dataset/get_open_images.sh --help" ;;
+  esac
+done
+[[ $max_images != *[!0-9]* ]] || fail "--max_images=$max_images: wanted a whole number"
+IFS=, read -r -a wanted <<< "$splits"
+[[ ${#wanted[@]} -gt 0 ]] || fail "--splits=: wanted train, validation or test, with commas between them"
+for split in "${wanted[@]}"; do
+  case $split in
+    train | validation | test) ;;
+    *) fail "--splits=$splits: wanted train, validation or test, with commas between them" ;;
+  esac
+done
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+command -v curl > /dev/null || fail "curl is not installed"
+python=${PYTHON:-$root/.venv/bin/python}
+if [[ -z ${PYTHON:-} && ! -x $python ]]; then
+  python=python3
+fi
+command -v "$python" > /dev/null || fail "no Python found: install the project or set PYTHON"
+mkdir -p "$1" || fail "$1: cannot be made"
+folder=$(cd "$1" && pwd)
+
+# of V5, whose names MLPerf's list has
+download v5/class-descriptions-boxable.csv
+for split in "${wanted[@]}"; do
+  get_split "$split"
+done
+echo "records: ${wanted[*]/%/-*.tfrecord} in $folder; the tables and image folders may be deleted"

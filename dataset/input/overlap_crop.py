@@ -1,0 +1,131 @@
+"""SSD's crop (Liu et al. 2016, section 2.2, as MLPerf's reference has it): a part of the image that all objects overlap."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from dataset.input.augmentation import Cropping, check_probability
+from dataset.input.colours import ColourJitter
+from dataset.input.crop import Crop, Window, crop_boxes, decode_window
+from object_detection.errors import InputError
+from object_detection.structures import Tensor
+
+_NO_RULE = -1.0  # that every overlap exceeds
+_LEAST_OVERLAPS = (0.1, 0.3, 0.5, 0.7, 0.9, _NO_RULE)  # the options of which one is drawn, beside that of no crop
+_LEAST_SIDE, _FLATTEST = 0.3, 2.0  # of a crop: its sides, as shares of the image's, and how much they may differ
+_FLIP, _COLOURS, _FIRST_OPTIONS = 0, 1, 2  # what is drawn apart from each other
+_AT_ONCE, _MOST_TIMES = 16, 60  # options: one in seven is no crop, so that in 10^64 images none is among all of them once
+
+
+@dataclass(frozen=True)
+class OverlapCrop(Cropping):
+    """One of seven options: the whole image, or a random part whose IoU with every object is above 0.1, 0.3, .. or anything.
+
+    A part is drawn `tries` times; where none fits, another option is drawn. Objects stay whose centre is strictly inside;
+    there is at least one. Whatever is drawn is rounded to whole pixels first, so that boxes and pixels are cut alike: the
+    reference cuts pixels alone so, by less than one. Without an object the whole image is taken. Then it is resampled to
+    `size` with antialiasing, as Pillow does it, perhaps mirrored, and `colours` change.
+    """
+
+    size: tuple[int, int]  # H, W of the network input
+    tries: int = 1
+    flip_probability: float = 0.5
+    colours: ColourJitter | None = None
+
+    def __post_init__(self):
+        check_probability(self.flip_probability)
+        if self.tries < 1:
+            raise InputError(f"tries of a crop are {self.tries}; wanted at least 1")
+
+    def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
+        """Draw options until a part fits the objects; those without area are none."""
+        flip = tf.random.stateless_uniform([], seed=_seed_of(seed, _FLIP)) < self.flip_probability
+        offset, window = tf.zeros_like(source_size), source_size
+        if boxes is not None:
+            corners = _in_pixels(boxes, source_size)
+            has_area = tf.reduce_all(corners[:, 1] > corners[:, 0], axis=-1)
+            offset, window = self._drawn(source_size, seed, tf.boolean_mask(corners, has_area))
+        return Crop(offset=offset, window=window, size=tf.constant(self.size), flip=flip)
+
+    def _drawn(self, source_size: Tensor, seed: Tensor, corners: Tensor) -> tuple[Tensor, Tensor]:
+        """Offset and window of the first option that fits the objects; several are looked at together, which takes the time
+        of one."""
+        def draw_options(number, offset, window, found):
+            draws = tf.random.stateless_uniform([_AT_ONCE, 1 + 4 * self.tries], seed=_seed_of(seed, number))
+            options = tf.cast(draws[:, 0] * (1 + len(_LEAST_OVERLAPS)), tf.int32)
+            least = tf.repeat(tf.gather(tf.constant((_NO_RULE, *_LEAST_OVERLAPS)), options), self.tries)
+            offsets, windows, flat = _parts(tf.reshape(draws[:, 1:], [-1, 4]), source_size)
+            fits = tf.logical_and(_fit(offsets, windows, corners, least), tf.logical_not(flat))
+            whole = tf.repeat(options == 0, self.tries)  # fits at its first try
+            fits = tf.logical_or(fits, whole)
+            first = tf.argmax(fits)
+            offset = tf.where(whole[first], 0, offsets[first])
+            return number + 1, offset, tf.where(whole[first], source_size, windows[first]), tf.reduce_any(fits)
+
+        _, offset, window, found = tf.while_loop(
+            lambda number, offset, window, found: tf.logical_not(found), draw_options,
+            (tf.constant(_FIRST_OPTIONS), tf.zeros_like(source_size), source_size, tf.shape(corners)[0] == 0),
+            maximum_iterations=_MOST_TIMES, parallel_iterations=1)
+        return tf.where(found, offset, 0), tf.where(found, window, source_size)
+
+    def boxes(self, boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
+        """Boxes in input pixels, and which are left: those whose centre is strictly inside the crop."""
+        moved, _ = crop_boxes(boxes, crop, source_size=source_size)
+        has_area = tf.reduce_all(moved[:, 2:] > moved[:, :2], axis=-1)
+        inside = _centres_inside(crop.offset[None], crop.window[None], _in_pixels(boxes, source_size))[0]
+        return moved, tf.logical_and(has_area, inside)
+
+    def image(self, encoded: Tensor, crop: Crop, *, window: Window = decode_window) -> Tensor:
+        """The encoded image as network input, [H, W, 3] uint8."""
+        image = tf.numpy_function(_resampled, [window(encoded, crop), crop.size, crop.flip], tf.uint8, stateful=False)
+        return tf.ensure_shape(image, [*self.size, 3])
+
+    def recoloured(self, image: Tensor, seed: Tensor) -> Tensor:
+        """With other colours, if there are any to change."""
+        return image if self.colours is None else self.colours(image, _seed_of(seed, _COLOURS))
+
+
+def _seed_of(seed: Tensor, part: int | Tensor) -> Tensor:
+    return tf.random.experimental.stateless_fold_in(seed, part)
+
+
+def _in_pixels(boxes: Tensor, source_size: Tensor) -> Tensor:
+    """Corners of boxes [N, 4], fractions of an image, inside it: [N, (min, max), (y, x)] float32 pixels."""
+    return tf.clip_by_value(tf.reshape(boxes, [-1, 2, 2]), 0.0, 1.0) * tf.cast(source_size, tf.float32)
+
+
+def _parts(draws: Tensor, source_size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """T parts of the image from draws [T, 4] of height, width, top, left: offsets and windows [T, 2] int32 pixels, and which
+    are too flat or too narrow, [T] bool."""
+    source = tf.cast(source_size, tf.float32)
+    sides = _LEAST_SIDE + (1.0 - _LEAST_SIDE) * draws[:, :2]
+    starts = draws[:, 2:] * (1.0 - sides)
+    offsets = tf.minimum(tf.cast(starts * source, tf.int32), source_size - 1)
+    windows = tf.maximum(tf.cast((starts + sides) * source, tf.int32) - offsets, 1)
+    ratios = sides[:, 1] / sides[:, 0]
+    return offsets, windows, tf.logical_or(ratios > _FLATTEST, ratios < 1.0 / _FLATTEST)
+
+
+def _fit(offsets: Tensor, windows: Tensor, corners: Tensor, least_overlap: Tensor) -> Tensor:
+    """Which of T parts have an IoU above the least [T] with all objects [N, 2, 2] and the centre of one of them: [T] bool."""
+    low, high = tf.cast(offsets, tf.float32)[:, None], tf.cast(offsets + windows, tf.float32)[:, None]  # [T, 1, 2]
+    shared = tf.maximum(tf.minimum(high, corners[:, 1]) - tf.maximum(low, corners[:, 0]), 0.0)
+    intersection = tf.reduce_prod(shared, axis=-1)  # [T, N]
+    union = tf.reduce_prod(high - low, axis=-1) + tf.reduce_prod(corners[:, 1] - corners[:, 0], axis=-1) - intersection
+    overlaps_all = tf.reduce_all(intersection / union > least_overlap[:, None], axis=-1)
+    return tf.logical_and(overlaps_all, tf.reduce_any(_centres_inside(offsets, windows, corners), axis=-1))
+
+
+def _centres_inside(offsets: Tensor, windows: Tensor, corners: Tensor) -> Tensor:
+    """Whether the centres of objects [N, 2, 2] are strictly inside each of T parts: [T, N] bool."""
+    centres = tf.reduce_mean(corners, axis=1)
+    low, high = tf.cast(offsets, tf.float32)[:, None], tf.cast(offsets + windows, tf.float32)[:, None]
+    return tf.reduce_all(tf.logical_and(centres > low, centres < high), axis=-1)
+
+
+def _resampled(window: np.ndarray, size: np.ndarray, flip: np.ndarray) -> np.ndarray:
+    height, width = size.tolist()
+    resized = np.asarray(Image.fromarray(window).resize((width, height), Image.Resampling.BILINEAR))
+    return np.ascontiguousarray(resized[:, ::-1]) if flip else resized

@@ -1,0 +1,40 @@
+"""`python -m efficientdet.checkpoints.get_weights NAME [FOLDER]`, which scripts/get_weights.sh calls. Needs Python alone."""
+
+import signal
+import sys
+from pathlib import Path
+
+from dataset.signals import exit_code
+from efficientdet.checkpoints.downloads import cache_folder, kept
+from efficientdet.checkpoints.published_files import PUBLISHED, table
+from object_detection.errors import InputError, nearest_name
+
+USER_ERROR_EXIT_CODE = 2  # as dataset/command_line.py, which needs absl
+
+
+def main(words: list[str]) -> int:
+    """Download and check one file, or say which there are; the exit code."""
+    if not words:
+        print(*table(), sep="\n")
+        return 0
+    try:
+        name, *rest = words
+        if len(rest) > 1:
+            raise InputError(f"unexpected word {rest[1]!r}; wanted NAME and FOLDER")
+        if name not in PUBLISHED:
+            nearest = nearest_name(name, PUBLISHED)
+            hint = f"the nearest is {nearest}; " if nearest else ""
+            raise InputError(f"{name}: is no name of published weights; {hint}without a name all are listed")
+        path = kept(PUBLISHED[name], Path(rest[0]) if rest else cache_folder())
+        print(f"{path}: here and whole")
+    except InputError as error:
+        print(f"get_weights.sh: error: {error}", file=sys.stderr)
+        return USER_ERROR_EXIT_CODE
+    except KeyboardInterrupt:
+        print("get_weights.sh: ended by Ctrl-C; run it again and it goes on", file=sys.stderr)
+        return exit_code(signal.SIGINT)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

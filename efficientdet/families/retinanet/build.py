@@ -1,0 +1,34 @@
+"""From hyperparameters to a detector: the one place that knows which of them goes where."""
+
+from dataset.input.resize import FitWithin, ResizeRule, Stretch
+from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters
+from efficientdet.families.suppression import suppression_config
+from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
+from model.retinanet import RetinaNetConfig, build_retinanet
+from object_detection.anchor_conventions import retinanet_sizes, rounded_levels
+from object_detection.assignment import MatchRule
+from object_detection.box_coding import LARGEST_LOG_SIZE, BoxCoder
+
+
+def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, precision: str = "float32") -> DenseDetector:
+    """A detector with random weights."""
+    image_size = resize_rule(hparams).size
+    network, cells = build_retinanet(RetinaNetConfig(
+        backbone=hparams.backbone_name, image_size=image_size, num_classes=num_classes, epsilon=hparams.batch_norm_epsilon,
+        trainable_stages=hparams.trainable_backbone_stages, trains_batch_norm=hparams.is_training_bn), precision=precision)
+    return DenseDetector(network, DenseDetectorConfig(
+        image_size=image_size,
+        anchors=rounded_levels(image_size, cells, sizes=retinanet_sizes(hparams.anchor_scale)),
+        match=MatchRule(positive_iou=0.5, negative_iou=0.4, claim="ties"),
+        losses=LossConfig(alpha=hparams.alpha, gamma=hparams.gamma, box_loss="l1", box_loss_weight=1.0,
+                          normaliser="positives of each image", weight_decay=hparams.decays_in_loss),
+        suppression=suppression_config(
+            hparams.nms_configs, candidates_per_level=hparams.candidates_per_level, clip=True,
+            box_coder=BoxCoder(log_size_limit=LARGEST_LOG_SIZE))))
+
+
+def resize_rule(hparams: RetinaNetHyperparameters) -> ResizeRule:
+    """MLPerf's stretches every image to one size; torchvision's keeps its aspect."""
+    if hparams.resize == "stretch":
+        return Stretch(hparams.input_size)
+    return FitWithin(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))

@@ -1,0 +1,8 @@
+"""The published models: what `--model_name` stands for; 800 x 800 and 264 classes of Open Images in MLPerf's benchmark."""
+
+BACKBONES = {"retinanet-resnet18": "resnet18", "retinanet-resnet34": "resnet34", "retinanet-resnet50": "resnet50",
+             "retinanet-resnext50": "resnext50_32x4d"}
+PRESETS = {model: {"backbone_name": backbone} for model, backbone in BACKBONES.items()}
+
+# Numbers that the layers of a network put out for each pixel of its input, with 264 classes (test_memory.py counts them).
+NUMBERS_PER_PIXEL = {"resnet18": 451, "resnet34": 539, "resnet50": 1044, "resnext50_32x4d": 1256}

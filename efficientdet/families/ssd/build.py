@@ -1,0 +1,39 @@
+"""From hyperparameters to a detector: the one place that knows which of them goes where."""
+
+from dataset.input.colours import ColourJitter
+from dataset.input.overlap_crop import OverlapCrop
+from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
+from efficientdet.families.suppression import suppression_config
+from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
+from model.ssd import SsdConfig, build_ssd
+from object_detection.anchor_conventions import ssd300_levels
+from object_detection.assignment import MatchRule
+from object_detection.box_coding import BoxCoder
+
+CODER = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0))  # the reference's variances 0.1 and 0.2
+
+
+def build_detector(hparams: SsdHyperparameters, *, num_classes: int, precision: str = "float32") -> DenseDetector:
+    """A detector with random weights."""
+    network = build_ssd(SsdConfig(
+        image_size=hparams.input_size, num_classes=num_classes, backbone=hparams.backbone_name,
+        trains_batch_norm=hparams.is_training_bn), precision=precision)
+    return DenseDetector(network, DenseDetectorConfig(
+        image_size=hparams.input_size,
+        anchors=ssd300_levels(hparams.input_size),
+        match=MatchRule(positive_iou=0.5, strictly=True, claim="best, last"),
+        losses=LossConfig(
+            box_loss="smooth l1", delta=1.0, box_loss_weight=1.0, normaliser="positives of each image",
+            hard_negative_ratio=hparams.hard_negative_ratio, weight_decay=hparams.decays_in_loss,
+            decays=hparams.decayed_weights),
+        suppression=suppression_config(
+            hparams.nms_configs, scores="softmax, background first", candidates_per_class=hparams.candidates_per_class,
+            box_coder=CODER)))
+
+
+def augmentation(hparams: SsdHyperparameters) -> OverlapCrop:
+    """The crop and the colours."""
+    return OverlapCrop(
+        hparams.input_size, tries=hparams.num_cropping_iterations, flip_probability=0.5 if hparams.input_rand_hflip else 0.0,
+        colours=ColourJitter(brightness=hparams.brightness, contrast=hparams.contrast, saturation=hparams.saturation,
+                             hue=hparams.hue))

@@ -1,0 +1,66 @@
+"""SSD300's keys and their defaults: those of MLPerf's reference on COCO (mlcommons/training, ssd-v1)."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from efficientdet.configuration.hyperparameters import Hyperparameters
+from efficientdet.configuration.limits import Limit, at_least, one_of
+from efficientdet.configuration.nms_configs import NMS_LIMITS, NmsConfigs
+from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL
+from object_detection.anchor_conventions import ssd300_counts
+
+DECAYS = ("all", "kernels")
+
+_LIMITS = {
+    "backbone_name": one_of(*NUMBERS_PER_PIXEL),
+    "num_cropping_iterations": at_least(1),
+    "brightness": at_least(0),
+    "contrast": at_least(0),
+    "saturation": at_least(0),
+    "hue": Limit(lambda value: 0 <= value <= 0.5, "0 to 0.5 of the circle"),
+    "hard_negative_ratio": Limit(lambda value: value > 0, "above 0"),
+    "decayed_weights": one_of(*DECAYS),
+    "candidates_per_class": at_least(1),
+    **NMS_LIMITS,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SsdHyperparameters(Hyperparameters):
+    """Defaults as published."""
+
+    LIMITS: ClassVar[dict[str, Limit]] = Hyperparameters.LIMITS | _LIMITS
+    RATE_PER_64: ClassVar[float] = 2 * 2.5e-3  # 2.5e-3 for every 32 images
+
+    # input
+    image_size: int | str | tuple[int, int] = 300
+    max_instances_per_image: int = 200
+    learn_crowds: bool = True
+    num_cropping_iterations: int = 1  # crops that are tried before another minimum overlap is drawn; MLPerf's rule: 1 or 50
+    brightness: float = 0.125  # as the next three: how much the colours of a training image change at most
+    contrast: float = 0.5
+    saturation: float = 0.5
+    hue: float = 0.05
+    # network
+    backbone_name: str = "resnet34"
+    # losses
+    hard_negative_ratio: float = 3.0
+    decayed_weights: str = "all"  # or "kernels": not batch norm and biases
+    # suppression
+    candidates_per_class: int = 200
+    nms_configs: NmsConfigs = field(default_factory=lambda: NmsConfigs(
+        method="hard", iou_thresh=0.5, score_thresh=0.05, max_nms_inputs=16000, max_output_size=200))
+    # training
+    weight_decay: float = 5e-4
+    clip_gradients_norm: float = 0.0
+    moving_average_decay: float = 0.0
+    lr_decay_method: str = "stepwise"
+    lr_warmup_init: float = 0.0
+    lr_warmup_epoch: float = 2.619685  # 300 steps of 1,024 images of COCO
+    first_lr_drop_epoch: float = 40.0
+    second_lr_drop_epoch: float = 50.0
+    num_epochs: int = 70
+
+    def __post_init__(self):
+        super().__post_init__()
+        ssd300_counts(self.input_size)

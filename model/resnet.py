@@ -1,0 +1,108 @@
+"""ResNet-18, 34 and 50 and ResNeXt-50 (He et al. 2016, Xie et al. 2017) in the form that torchvision publishes weights for.
+
+Stride 2 stands in the 3 x 3 convolution of a bottleneck; everything is padded by the same width on both sides, which is not
+what `same` means where a side is even and the stride 2. Layers have torch's names.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import keras
+from keras import layers
+
+from model.batch_norm import BatchNormalization
+from model.grouped_conv import GroupedConv2D
+from object_detection.errors import InputError
+from object_detection.structures import Tensor
+
+WIDTHS = (64, 128, 256, 512)  # of the four stages
+RESIDUAL_INITIALIZER = keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="untruncated_normal")
+
+
+@dataclass(frozen=True)
+class ResNetConfig:
+    """Residual blocks of each stage, and whether they are bottlenecks; of how many groups, each of `group_width` channels."""
+
+    blocks: tuple[int, int, int, int]
+    bottleneck: bool
+    groups: int = 1
+    group_width: int = 64
+
+    def inner_width(self, stage: int) -> int:
+        """Channels of a bottleneck's 3 x 3 convolution."""
+        return WIDTHS[stage] * self.group_width // 64 * self.groups
+
+    def outer_width(self, stage: int) -> int:
+        """Channels that a stage puts out."""
+        return WIDTHS[stage] * (4 if self.bottleneck else 1)
+
+
+RESNETS = {
+    "resnet18": ResNetConfig((2, 2, 2, 2), bottleneck=False),
+    "resnet34": ResNetConfig((3, 4, 6, 3), bottleneck=False),
+    "resnet50": ResNetConfig((3, 4, 6, 3), bottleneck=True),
+    "resnext50_32x4d": ResNetConfig((3, 4, 6, 3), bottleneck=True, groups=32, group_width=4),
+}
+
+
+def build_resnet(
+    images: Tensor, name: str, *, prefix: str = "", stage_strides: Sequence[int] = (1, 2, 2, 2), epsilon: float = 1e-5
+) -> list[Tensor]:
+    """The outputs of each stage, after its last ReLU: [B, H, W, 3] normalised -> [B, h, w, C], the first at stride 4.
+
+    name: one of RESNETS. prefix: before the names of all layers. stage_strides: of each stage; as many stages are built.
+    epsilon: of batch norm. Raises InputError for another name.
+    """
+    if name not in RESNETS:
+        raise InputError(f"backbone {name!r}; wanted one of {', '.join(RESNETS)}")
+    config = RESNETS[name]
+    norm = functools.partial(BatchNormalization, momentum=0.9, epsilon=epsilon)
+    features = convolution(images, 64, 7, stride=2, name=f"{prefix}conv1")
+    features = layers.ReLU(name=f"{prefix}relu")(norm(name=f"{prefix}bn1")(features))
+    # Nothing is below 0 here, so zeros pad as well as -inf
+    features = layers.ZeroPadding2D(1, name=f"{prefix}maxpool.pad")(features)
+    features = layers.MaxPooling2D(3, strides=2, padding="valid", name=f"{prefix}maxpool")(features)
+    stages = []
+    for stage, stride in enumerate(stage_strides):
+        for block in range(config.blocks[stage]):
+            features = _block(features, config, stage, norm=norm, stride=stride if block == 0 else 1,
+                              name=f"{prefix}layer{stage + 1}.{block}")
+        stages.append(features)
+    return stages
+
+
+def _block(inputs: Tensor, config: ResNetConfig, stage: int, *, norm, stride: int, name: str) -> Tensor:
+    """A residual block: two 3 x 3 convolutions, or a bottleneck of three."""
+    inner, outer = config.inner_width(stage), config.outer_width(stage)
+    if config.bottleneck:
+        convolutions = [(inner, 1, 1, 1), (inner, 3, stride, config.groups), (outer, 1, 1, 1)]
+    else:
+        convolutions = [(outer, 3, stride, 1), (outer, 3, 1, 1)]
+    features = inputs
+    for number, (width, taps, own_stride, groups) in enumerate(convolutions, start=1):
+        if number > 1:
+            features = layers.ReLU(name=f"{name}.relu{number - 1}")(features)
+        features = convolution(features, width, taps, stride=own_stride, groups=groups, name=f"{name}.conv{number}")
+        features = norm(name=f"{name}.bn{number}")(features)
+    shortcut = inputs
+    if stride != 1 or inputs.shape[-1] != outer:
+        shortcut = convolution(inputs, outer, 1, stride=stride, name=f"{name}.downsample.0")
+        shortcut = norm(name=f"{name}.downsample.1")(shortcut)
+    return layers.ReLU(name=f"{name}.relu")(layers.Add(name=f"{name}.add")([features, shortcut]))
+
+
+def convolution(inputs: Tensor, filters: int, taps: int, *, name: str, stride: int = 1, **options) -> Tensor:
+    """A convolution of taps x taps that pads (taps - 1) / 2 on each side; without bias unless `options` say so."""
+    options = {"use_bias": False, "kernel_initializer": RESIDUAL_INITIALIZER.clone(), **options}
+    kind = GroupedConv2D if options.get("groups", 1) > 1 else layers.Conv2D
+    if stride == 1 or taps == 1:
+        return kind(filters, taps, strides=stride, padding="same", name=name, **options)(inputs)
+    padded = layers.ZeroPadding2D(taps // 2, name=f"{name}.pad")(inputs)
+    return kind(filters, taps, strides=stride, padding="valid", name=name, **options)(padded)
+
+
+def is_in_first_stages(layer: keras.Layer, stages: int, *, prefix: str = "") -> bool:
+    """Whether a layer belongs to the stem or one of the first stages, `stages` of five counted from the images."""
+    firsts = ("conv1", "bn1", *(f"layer{number}." for number in range(1, stages)))
+    return stages > 0 and layer.name.startswith(tuple(f"{prefix}{first}" for first in firsts))

@@ -1,0 +1,77 @@
+"""RetinaNet (Lin et al. 2017) on a ResNet, as torchvision and MLPerf build it. Layers have torch's names."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import keras
+from keras import layers
+
+from model.batch_norm import BatchNormalization
+from model.feature_pyramid import WIDTH, build_feature_pyramid, with_two_coarser
+from model.heads import PRIOR_PROBABILITY
+from model.resnet import build_resnet, is_in_first_stages
+from object_detection.errors import InputError
+from object_detection.structures import Tensor
+
+BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # what names of layers begin with
+STAGES = 5  # of a backbone, the stem being the first
+ANCHORS_A_CELL = 9
+_DEPTH = 4  # hidden convolutions of a head
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetinaNetConfig:
+    """The shape of the network. trainable_stages: how many of the backbone's five are learnt, counted from the last."""
+
+    backbone: str
+    image_size: tuple[int, int]  # height, width
+    num_classes: int
+    epsilon: float = 1e-5  # of batch norm
+    trainable_stages: int = 3
+    trains_batch_norm: bool = False
+
+    def __post_init__(self):
+        if self.num_classes < 1:
+            raise InputError(f"num_classes {self.num_classes}; wanted at least 1")
+
+
+def build_retinanet(config: RetinaNetConfig, *, precision: str = "float32") -> tuple[keras.Model, list[tuple[int, int]]]:
+    """The network from normalised images to raw outputs, and the cells (rows, columns) of each of its levels P3 to P7.
+
+    A functional model: [B, H, W, 3] float -> class logits [B, A, K] and box deltas [B, A, 4], in the compute dtype of
+    `precision`. Order of A: level, row, column, anchor.
+    """
+    previous = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision)
+    try:
+        images = keras.Input((*config.image_size, 3), name="images")
+        stages = build_resnet(images, config.backbone, prefix=BODY, epsilon=config.epsilon)
+        levels = with_two_coarser(build_feature_pyramid(stages[1:], prefix=PYRAMID), prefix=PYRAMID)
+        bias = keras.initializers.Constant(-math.log((1 - PRIOR_PROBABILITY) / PRIOR_PROBABILITY))
+        logits = _head(levels, "head.classification_head", "cls_logits", values=config.num_classes, bias=bias)
+        deltas = _head(levels, "head.regression_head", "bbox_reg", values=4, bias=keras.initializers.Zeros())
+        network = keras.Model(images, [logits, deltas], name="retinanet")
+    finally:
+        keras.config.set_dtype_policy(previous)
+    for layer in network.layers:
+        is_frozen = is_in_first_stages(layer, STAGES - config.trainable_stages, prefix=BODY)
+        if is_frozen or (isinstance(layer, BatchNormalization) and not config.trains_batch_norm):
+            layer.trainable = False
+    return network, [tuple(level.shape[1:3]) for level in levels]
+
+
+def _head(levels: Sequence[Tensor], name: str, predictor: str, *, values: int, bias: keras.Initializer) -> Tensor:
+    """Convolutions that all levels share: [B, h, w, WIDTH] of each -> [B, A, values]."""
+    def options(initializer):
+        return {"padding": "same", "kernel_initializer": keras.initializers.RandomNormal(stddev=0.01),
+                "bias_initializer": initializer}
+
+    hidden = [layers.Conv2D(WIDTH, 3, name=f"{name}.conv.{2 * number}", **options("zeros")) for number in range(_DEPTH)]
+    predict = layers.Conv2D(ANCHORS_A_CELL * values, 3, name=f"{name}.{predictor}", **options(bias))
+    flat = []
+    for level, features in enumerate(levels, start=3):
+        for number, layer in enumerate(hidden):
+            features = layers.ReLU(name=f"{name}.relu{number}.p{level}")(layer(features))
+        flat.append(layers.Reshape((-1, values), name=f"{name}.flat.p{level}")(predict(features)))
+    return layers.Concatenate(axis=1, name=f"{name}.all_levels")(flat)

@@ -1,0 +1,171 @@
+"""One training as an object of Kubernetes: an MPIJob, a JobSet or a TrainJob; and the pod that prepares its data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from recipes import backbone_of, recipe_of
+
+Object = dict[str, Any]
+
+_WORKPLACE = "/workspace/effdet-tf2"
+_HOME = "/home/effdet"
+_PYTHON = ".venv/bin/python"
+_WEIGHTS = {"name": "EFFICIENTDET_WEIGHTS", "value": "/pvc/weights"}
+_RESTARTS = 20  # the training saves itself when it is asked to stop; each restart goes on from there
+_RENDEZVOUS_PORT = 29500
+# Kubernetes' restricted standard; the image's user is 1000, and a data set of many files is not looked through at each start.
+_SECURITY = {"runAsNonRoot": True, "runAsUser": 1000, "fsGroup": 1000, "fsGroupChangePolicy": "OnRootMismatch",
+             "seccompProfile": {"type": "RuntimeDefault"}}
+_OF_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What is trained where, all of it checked."""
+
+    name: str
+    namespace: str
+    model: str
+    gpus: int
+    batch_size: int  # of one GPU
+    epochs: int
+    image: str
+    claim: str
+    queue: str | None
+    priority: str | None
+    extra: Sequence[str] = ()  # flags of train.py that come last, and so win
+
+    @property
+    def command(self) -> list[str]:
+        """The program of one rank."""
+        recipe, data = recipe_of(self.model), f"/pvc/{recipe_of(self.model).data}"
+        annotations = [f"--val_json_file={data}/{recipe.annotations}"] if recipe.annotations else []
+        return [
+            _PYTHON, "train.py", "--training_mode=traineval", f"--training_file_pattern={data}/train-*",
+            f"--val_file_pattern={data}/{recipe.validation}", *annotations, f"--model_name={self.model}",
+            f"--model_dir=/pvc/runs/{self.name}", "--backbone_init=imagenet",
+            f"--batch_size={self.batch_size}", f"--eval_batch_size={self.batch_size}", f"--num_epochs={self.epochs}",
+            *recipe.flags(self.gpus * self.batch_size), *self.extra]
+
+    @property
+    def metadata(self) -> Object:
+        """Of the object itself; Kueue admits it by its label."""
+        labels = {"kueue.x-k8s.io/queue-name": self.queue} if self.queue is not None else {}
+        return {"name": self.name, "namespace": self.namespace, "labels": labels}
+
+    def pod(self, container: Object, **more: Any) -> Object:
+        """A pod of one container, of this training's priority."""
+        priority = {"priorityClassName": self.priority} if self.priority is not None else {}
+        return {**priority, "terminationGracePeriodSeconds": 120, "securityContext": _SECURITY, **more,
+                "containers": [{"image": self.image, "securityContext": _OF_CONTAINER, **container}]}
+
+    def gpu_pod(self, container: Object, **more: Any) -> Object:
+        """A pod of one rank: a GPU, the volume, and shared memory for NCCL."""
+        return self.pod({**container, "resources": _resources(cpu="8", memory="80Gi", gpus=1), "volumeMounts": [
+            {"name": "data", "mountPath": "/pvc"}, {"name": "shared-memory", "mountPath": "/dev/shm"}]},
+            **more, volumes=[_volume(self.claim), {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}])
+
+
+def mpijob(training: Training) -> list[Object]:
+    """Of the mpi-operator (kubeflow.org/v2beta1): a launcher, and a worker for each GPU."""
+    without_istio = {"annotations": {"sidecar.istio.io/inject": "false"}}
+    launcher = training.pod({"name": "launcher", "workingDir": _WORKPLACE, **_mpirun(training), "env": [_WEIGHTS],
+                             "resources": _resources(cpu="2", memory="4Gi")})
+    worker = training.gpu_pod({"name": "worker", **_SSHD})
+    return [{
+        "apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": training.metadata, "spec": {
+            "slotsPerWorker": 1, "sshAuthMountPath": f"{_HOME}/.ssh", "launcherCreationPolicy": "WaitForWorkersReady",
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": _RESTARTS},
+            "mpiReplicaSpecs": {
+                "Launcher": {"replicas": 1, "restartPolicy": "OnFailure",
+                             "template": {"metadata": without_istio, "spec": launcher}},
+                "Worker": {"replicas": training.gpus, "restartPolicy": "Never",
+                           "template": {"metadata": without_istio, "spec": worker}}}}}]
+
+
+def jobset(training: Training) -> list[Object]:
+    """Of JobSet (jobset.x-k8s.io/v1alpha2): an indexed job of one pod for each GPU, which meet at the first (rank.py).
+
+    One that ends otherwise than well ends its job, whereupon all begin again at the last checkpoint.
+    """
+    first = f"{training.name}-ranks-0-0.{training.name}"
+    command = [_PYTHON, "scripts/k8s/rank.py", f"--size={training.gpus}", f"--meet_at={first}:{_RENDEZVOUS_PORT}", "--"]
+    pod = training.gpu_pod({"name": "rank", "workingDir": _WORKPLACE, "command": [*command, *training.command],
+                            "env": [_WEIGHTS]}, restartPolicy="Never")
+    return [{
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": training.metadata, "spec": {
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "failurePolicy": {"maxRestarts": _RESTARTS},
+            "replicatedJobs": [{"name": "ranks", "replicas": 1, "template": {"spec": {
+                "completionMode": "Indexed", "parallelism": training.gpus, "completions": training.gpus, "backoffLimit": 0,
+                "template": {"spec": pod}}}}]}}]
+
+
+def trainjob(training: Training) -> list[Object]:
+    """Of Kubeflow's Trainer (trainer.kubeflow.org/v1alpha1): a runtime with its MPI policy, and the job that uses it.
+
+    The Trainer hands keys and host file to containers called `node` alone, the launcher's included.
+    """
+    node = training.gpu_pod({"name": "node", **_SSHD}, restartPolicy="Never")
+    launcher = training.pod({"name": "node", "workingDir": _WORKPLACE, "env": [_WEIGHTS],
+                             "resources": _resources(cpu="2", memory="4Gi")}, restartPolicy="Never")
+    jobs = [
+        {"name": "node", "template": {"spec": {"backoffLimit": 0, "template": {"spec": node}}}},
+        {"name": "launcher", "dependsOn": [{"name": "node", "status": "Ready"}], "template": {
+            "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+            "spec": {"backoffLimit": 0, "template": {"spec": launcher}}}}]
+    runtime = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainingRuntime",
+        "metadata": {"name": training.name, "namespace": training.namespace}, "spec": {
+            "mlPolicy": {"numNodes": training.gpus, "mpi": {
+                "numProcPerNode": 1, "mpiImplementation": "OpenMPI", "sshAuthMountPath": f"{_HOME}/.ssh",
+                "runLauncherAsNode": False}},
+            "template": {"spec": {
+                "network": {"publishNotReadyAddresses": True}, "failurePolicy": {"maxRestarts": _RESTARTS},
+                "successPolicy": {"operator": "All", "targetReplicatedJobs": ["launcher"]}, "replicatedJobs": jobs}}}}
+    job = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": training.metadata, "spec": {
+            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": training.name},
+            "trainer": {"numNodes": training.gpus, "numProcPerNode": 1, "image": training.image, **_mpirun(training)}}}
+    return [runtime, job]
+
+
+def data_preparation(model: str, *, image: str, claim: str) -> list[Object]:
+    """The pod that puts a model's data and the weights that it starts from into the volume.
+
+    OnFailure: downloads and shards are taken up where they stopped.
+    """
+    recipe, backbone = recipe_of(model), backbone_of(model)
+    script, *words = recipe.preparation
+    container = {"image": image, "workingDir": _WORKPLACE, "securityContext": _OF_CONTAINER,
+                 "volumeMounts": [{"name": "data", "mountPath": "/pvc"}]}
+    weights = {"initContainers": [{"name": "weights", **container, "command": [
+        "bash", "scripts/get_weights.sh", backbone, "/pvc/weights"], "resources": _resources(cpu="1", memory="2Gi")}]}
+    return [{
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{model.partition('-')[0]}-data"}, "spec": {
+            "restartPolicy": "OnFailure", "securityContext": _SECURITY, **(weights if backbone else {}),
+            "containers": [{"name": "data", **container, "command": ["bash", script, f"/pvc/{recipe.data}", *words],
+                            "resources": _resources(cpu="8", memory="32Gi")}],
+            "volumes": [_volume(claim)]}}]
+
+
+_SSHD = {"command": ["/usr/sbin/sshd"], "args": ["-De", "-f", f"{_HOME}/.sshd_config"],
+         "readinessProbe": {"tcpSocket": {"port": 2222}, "initialDelaySeconds": 2}}
+
+
+def _mpirun(training: Training) -> Object:
+    """The launcher's command. OpenMPI kills one second after SIGTERM, which is too soon for a checkpoint."""
+    return {"command": ["mpirun"], "args": [
+        "--bind-to", "none", "--map-by", "slot", "--mca", "pml", "ob1", "--mca", "btl", "^openib",
+        "--mca", "odls_base_sigkill_timeout", "60", "-n", str(training.gpus), "-x", "PATH", "-x", "LD_LIBRARY_PATH",
+        "-x", _WEIGHTS["name"], *training.command]}
+
+
+def _resources(*, cpu: str, memory: str, gpus: int = 0) -> Object:
+    wanted: Mapping[str, str] = {"cpu": cpu, "memory": memory, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+    return {"requests": wanted, "limits": wanted}
+
+
+def _volume(claim: str) -> Object:
+    return {"name": "data", "persistentVolumeClaim": {"claimName": claim}}

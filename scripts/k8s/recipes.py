@@ -1,0 +1,85 @@
+"""The numbers of each model: what fits on a GPU, which rate goes with which batch, where its data lie."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How one model is trained on so many images a step."""
+
+    data: str  # folder of its records in the volume
+    validation: str  # name of its validation records
+    annotations: str | None  # COCO json below `data`; None: the boxes in the records count
+    preparation: tuple[str, ...]  # what makes the records: a script and its words, behind the folder
+    batch_sizes: Mapping[int, int]  # images that one GPU trains on under mixed_float16, by its memory in GB
+    largest_batch: int  # of all GPUs that has a published recipe
+    epochs: int
+    flags: Callable[[int], tuple[str, ...]]  # what follows from the images a step
+
+    def batch_size(self, gpus: int, gpu_memory: int) -> int:
+        """What fits on each GPU, and no more than makes the largest batch with a published recipe."""
+        return max(1, min(self.batch_sizes[gpu_memory], self.largest_batch // gpus))
+
+
+def recipe_of(model: str) -> Recipe | None:
+    """None of a model that has none here."""
+    return next((recipe for prefix, recipe in _RECIPES.items() if model.startswith(prefix)), None)
+
+
+def backbone_of(model: str) -> str:
+    """The published weights that a model starts from, for scripts/get_weights.sh; empty where Keras downloads them."""
+    return "" if model.startswith("efficientdet-") else _BACKBONES.get(model, model.partition("-")[2])
+
+
+def advice(model: str, images_a_step: int, rate: float) -> str:
+    """What is known of a pair of batch and rate; empty where nothing is."""
+    if model.startswith("retinanet-") and images_a_step <= _SMALL_RETINANET and rate > _SMALL_RATE:
+        return (f"{images_a_step} images a step at {rate:g}: 56 at 1e-4 did not reach 0.34, 64 at 6e-5 did; "
+                f"--lr=6e-5 is advised")
+    return ""
+
+
+_BACKBONES = {"retinanet-resnext50": "resnext50_32x4d"}
+_SMALL_RETINANET, _SMALL_RATE = 64, 6e-5  # Dell's four L40S; t9k's four GPUs with 24 GB took 1e-4 for 56 and missed the target
+
+
+def retinanet_rate(images_a_step: int) -> float:
+    """RetinaNet's rate is no multiple of its batch: 1e-4 in t9k's jobs and NVIDIA's of 256 to 1,280 images."""
+    return _SMALL_RATE if images_a_step <= _SMALL_RETINANET else 1e-4
+
+
+def _efficientdet(images_a_step: int) -> tuple[str, ...]:
+    """The reference's recipes change warm-up and averages above 512 images."""
+    large = images_a_step > 512
+    averages = "moving_average_decay=0.999,momentum=0.93" if large else "moving_average_decay=0.9999,momentum=0.9"
+    return "--lr_per_64=0.088", f"--warmup_epochs={25 if large else 5}", "--amp=True", "--use_xla=True", f"--hparams={averages}"
+
+
+def _retinanet(images_a_step: int) -> tuple[str, ...]:
+    """Evaluated after every epoch, until 0.34; t9k's jobs have no warm-up."""
+    return (f"--lr={retinanet_rate(images_a_step):g}", "--warmup_epochs=0", "--eval_period=1", "--checkpoint_period=1",
+            "--target_ap=0.34", "--amp=True", "--use_xla=True")
+
+
+def _ssd(images_a_step: int) -> tuple[str, ...]:
+    """The family's own rate follows the batch: 2.5e-3 for 32 images."""
+    return ("--eval_epochs=40,50,55,60,65,70,75,80", "--checkpoint_period=5", "--target_ap=0.23", "--amp=True",
+            "--use_xla=True")
+
+
+_COCO = {"data": "coco", "validation": "val-*", "annotations": "annotations/instances_val2017.json",
+         "preparation": ("dataset/get_coco.sh",)}
+_RECIPES = {
+    # 32 GB: 64 and 80 GB: 200 are the reference's; the others follow the line through these two, rounded down.
+    "efficientdet-": Recipe(**_COCO, batch_sizes={24: 40, 32: 64, 40: 80, 80: 200, 141: 200},
+                            largest_batch=2048, epochs=300, flags=_efficientdet),
+    # 24, 40 and 80 GB are t9k's; Dell trained 16 to 32 on an L40S of 48 GB, HPE and Cisco 40 on 80 and 141 GB.
+    "retinanet-": Recipe(data="openimages", validation="validation-*", annotations=None,
+                         preparation=("dataset/get_open_images.sh", "--classes=mlperf", "--splits=train,validation"),
+                         batch_sizes={24: 14, 40: 36, 48: 32, 80: 72, 141: 72}, largest_batch=1280, epochs=10,
+                         flags=_retinanet),
+    # V100 of 16 and 32 GB, A100 of 40 GB and more.
+    "ssd300-": Recipe(**_COCO, batch_sizes={16: 56, 24: 56, 32: 128, 40: 114, 80: 114, 141: 114},
+                      largest_batch=1536, epochs=80, flags=_ssd),
+}

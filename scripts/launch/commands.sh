@@ -1,0 +1,100 @@
+# shellcheck shell=bash disable=SC2154
+# Settings to the command of one process, and to that of several behind a launcher. Sourced by ../launch.sh.
+
+# build VERB FLAG...: the array `command`, as one process runs it.
+build() {
+    local verb="$1"
+    shift
+    check_values
+    : "${NGPU:=1}" "${DEVICE:=gpu}" "${LAUNCHER:=horovodrun}"
+    defaults_of_model
+    if [[ "$DEVICE" == cpu ]]; then
+        AMP=False XLA=False PRECISION="" # both slow a CPU down
+    fi
+    "_${verb}_command" "$@"
+    command+=("${extra[@]}")
+}
+
+# print_command WORD...: as one line that a shell takes.
+print_command() {
+    printf '%q ' "$@"
+    printf '\n'
+}
+
+_precision_flags() {
+    if [[ -n "${PRECISION:-}" ]]; then
+        command+=("--precision=$PRECISION")
+    else
+        command+=("--amp=${AMP:-True}")
+    fi
+    command+=("--use_xla=${XLA:-True}")
+}
+
+# What of the settings is a hyperparameter; none where none has a value.
+_hparams() {
+    local hparams="${EMA:+,moving_average_decay=$EMA}${MOMENTUM:+,momentum=$MOMENTUM}${DECAY:+,weight_decay=$DECAY}"
+    hparams+="${DROPS:+,first_lr_drop_epoch=${DROPS%,*},second_lr_drop_epoch=${DROPS#*,}}"
+    hparams+="${HPARAMS:+,$HPARAMS}"
+    [[ -z "$hparams" ]] || command+=("--hparams=${hparams#,}")
+}
+
+_train_command() {
+    _rate
+    command=("$PYTHON" "$ROOT/train.py" "--training_mode=${training_mode:=traineval}" "--training_file_pattern=$TRAIN"
+        "--val_file_pattern=$VAL" ${VAL_JSON:+"--val_json_file=$VAL_JSON"} "--model_name=$MODEL" "--model_dir=$MODEL_DIR"
+        ${BACKBONE:+"--backbone_init=$BACKBONE"} "--batch_size=$BS" "--eval_batch_size=$EVAL_BS" "--num_epochs=$EPOCHS"
+        ${STOP_EPOCH:+"--stop_epoch=$STOP_EPOCH"} ${EVAL_FROM:+"--eval_from=$EVAL_FROM"}
+        ${EVAL_PERIOD:+"--eval_period=$EVAL_PERIOD"} ${EVAL_EPOCHS:+"--eval_epochs=$EVAL_EPOCHS"}
+        ${TARGET_AP:+"--target_ap=$TARGET_AP"} ${CHECKPOINT_PERIOD:+"--checkpoint_period=$CHECKPOINT_PERIOD"}
+        ${EXAMPLES:+"--num_examples_per_epoch=$EXAMPLES"} ${EVAL_SAMPLES:+"--eval_samples=$EVAL_SAMPLES"}
+        ${BN_GROUP:+"--bn_group=$BN_GROUP"} ${LR:+"--lr=$LR"} ${WARMUP:+"--warmup_epochs=$WARMUP"} ${SEED:+"--seed=$SEED"}
+        ${MLPERF_LOG:+"--mlperf_log=$MLPERF_LOG"})
+    _precision_flags
+    _hparams
+    command+=("$@")
+}
+
+_benchmark_training_command() {
+    command=("$PYTHON" "$ROOT/train.py" "--training_mode=train300" "--training_file_pattern=$TRAIN" "--model_name=$MODEL"
+        "--model_dir=$MODEL_DIR" ${BACKBONE:+"--backbone_init=$BACKBONE"} "--batch_size=$BS" "--num_epochs=1" "--lr=$LR"
+        "--warmup_epochs=$WARMUP" "--benchmark=True" "--benchmark_steps=${STEPS:-500}")
+    _precision_flags
+    _hparams
+    command+=("$@")
+}
+
+_evaluate_command() {
+    : "${CKPT:=/checkpoints/emackpt-300}"
+    command=("$PYTHON" "$ROOT/eval.py" "--val_file_pattern=$VAL" ${VAL_JSON:+"--val_json_file=$VAL_JSON"} "--model_name=$MODEL"
+        "--ckpt_path=$CKPT" "--batch_size=$BS" ${EVAL_SAMPLES:+"--eval_samples=$EVAL_SAMPLES"})
+    _precision_flags
+    MOMENTUM="" DECAY="" DROPS="" _hparams
+    command+=("$@")
+}
+
+_infer_command() {
+    : "${IMAGE:=$ROOT/testdata/img1.jpg}" "${OUTPUT:=/tmp/inference}"
+    command=("$PYTHON" "$ROOT/infer.py" "--image_path=$IMAGE" "--output_dir=$OUTPUT" "--model_dir=${CKPT:-$MODEL_DIR}" "$@")
+}
+
+_inspect_command() {
+    command=("$PYTHON" "$ROOT/inspector.py" "--model_name=$MODEL" "--mode=benchmark" "--batch_size=$BS"
+        "--bm_runs=${RUNS:-100}")
+    _precision_flags
+    command+=("$@")
+}
+
+# Several processes: the command behind a launcher. In a Slurm step srun has started them.
+_ranks() {
+    if ((NGPU == 1)) || [[ -n "${SLURM_STEP_NUM_TASKS:-}" ]]; then
+        return
+    fi
+    case "$LAUNCHER" in
+    horovodrun) command=("$PYTHON" "$ROOT/scripts/horovodrun.py" --gloo -np "$NGPU" "${command[@]}") ;;
+    mpirun)
+        # OpenMPI kills one second after SIGTERM, which is too soon for a checkpoint.
+        command=(mpirun -np "$NGPU" --allow-run-as-root --bind-to none -map-by slot -x LD_LIBRARY_PATH -x PATH
+            -mca pml ob1 -mca btl ^openib -mca odls_base_sigkill_timeout 60 "${command[@]}")
+        ;;
+    esac
+}

@@ -1,0 +1,49 @@
+# shellcheck shell=bash
+# What belongs to a model and not to a machine: where its data lie, when it is evaluated, which AP is asked for, and how a rate
+# follows from a batch. Sourced by ../launch.sh.
+
+# data_name: the folder that a model's data lie in by default.
+data_name() {
+    case "${MODEL:-}" in
+    retinanet-*) printf 'openimages' ;;
+    *) printf 'coco' ;;
+    esac
+}
+
+# defaults_of_model: settings that neither the user nor the recipe made.
+defaults_of_model() {
+    : "${MODEL:=efficientdet-d0}"
+    : "${DATA:=/workspace/$(data_name)}"
+    case "$MODEL" in
+    retinanet-*) # mlcommons/training, single_stage_detector: evaluated after every epoch, until 0.34
+        : "${VAL:=$DATA/validation-*}" "${VAL_JSON=}" "${TARGET_AP=0.34}" "${EVAL_PERIOD=1}" "${CHECKPOINT_PERIOD=1}"
+        : "${BACKBONE=imagenet}"
+        ;;
+    ssd300-*) # its rules of v0.7: evaluated after these epochs, until 0.23
+        : "${TARGET_AP=0.23}" "${EVAL_EPOCHS=40,50,55,60,65,70,75,80}" "${CHECKPOINT_PERIOD=5}"
+        : "${EPOCHS:=80}" "${BACKBONE=imagenet}"
+        ;;
+    *) # NVIDIA's recipes of EfficientDet
+        : "${STOP_EPOCH=300}" "${EVAL_FROM=200}" "${EVAL_PERIOD=10}" "${CHECKPOINT_PERIOD=10}" "${EXAMPLES=120000}"
+        : "${EVAL_SAMPLES=5000}"
+        ;;
+    esac
+    : "${TRAIN:=$DATA/train-*}" "${VAL:=$DATA/val-*}"
+    : "${VAL_JSON=$DATA/annotations/instances_val2017.json}"
+    : "${MODEL_DIR:=/tmp/${SYSTEM:-$(basename "$0" | sed 's/\.[a-z]*$//')}}" "${PYTHON:=$ROOT/.venv/bin/python}"
+}
+
+# _rate: LR of LR_PER_32 where no LR was given, and what is known of a pair of batch and rate.
+_rate() {
+    local images=$((NGPU * BS))
+    if [[ -z "${LR:-}" && -n "${LR_PER_32:-}" ]]; then
+        # The published programs round SSD's rate to a multiple of 2.5e-3: 2.92e-3 for 32 is 0.0475 for 512, not 0.04672.
+        LR="$(LC_ALL=C awk -v rate="$LR_PER_32" -v images="$images" 'BEGIN {
+            multiples = int(rate / 2.5e-3 * images / 32 + 0.5); printf "%.10g", 2.5e-3 * (multiples < 1 ? 1 : multiples)}')"
+    fi
+    if [[ "$MODEL" == retinanet-* && -n "${LR:-}" ]] && ((images <= 64)) &&
+        LC_ALL=C awk -v rate="$LR" 'BEGIN {exit !(rate > 6e-5)}'; then
+        printf '%s: warning: %s images a step at LR=%s: 56 at 1e-4 did not reach 0.34, 64 at 6e-5 did; LR=6e-5 is advised\n' \
+            "${0##*/}" "$images" "$LR" >&2
+    fi
+}

@@ -1,0 +1,331 @@
+"""Published weights by name, from a server of this machine that ends early, lies, is busy or is not there."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from efficientdet.checkpoints import downloads, get_weights
+from efficientdet.checkpoints.downloads import cache_folder, kept, local_path
+from efficientdet.checkpoints.published_files import PUBLISHED, PublishedFile
+from efficientdet.flags.paths import existing_backbone, existing_checkpoint
+from object_detection.errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTENT = bytes(range(256)) * 2000
+NAME = f"drawn-{hashlib.sha256(CONTENT).hexdigest()[:8]}.pth"
+FILE = PublishedFile(NAME, len(CONTENT), "a backbone", "top-1 0")
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as the server's `plan` says: an entry for each request, then always whole."""
+
+    def do_GET(self):
+        server = self.server
+        start = int(self.headers.get("Range", "bytes=0-")[6:-1])
+        server.asked.append(start)
+        step = server.plan.pop(0) if server.plan else {}
+        content = step.get("content", CONTENT)
+        code = step.get("code") or (416 if start >= len(content) else 206 if start and not step.get("ignores_range") else 200)
+        if code not in (200, 206):
+            self.send_error(code)
+            return
+        if code == 200:
+            start = 0
+        self.send_response(code)
+        if code == 206:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        if not step.get("endless"):
+            self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        self.wfile.write(content[start:step.get("until", len(content))])
+        self.wfile.flush()
+        if "waits" in step:
+            step["waits"].wait(30)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    """At EFFICIENTDET_WEIGHTS_URL; the cache is `tmp_path`/cache, and nothing waits between two tries."""
+    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    made.daemon_threads, made.plan, made.asked = True, [], []
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setenv("EFFICIENTDET_WEIGHTS_URL", f"http://127.0.0.1:{made.server_port}/models/")
+    monkeypatch.setenv("EFFICIENTDET_WEIGHTS", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(downloads, "_PAUSES", (0.0, 0.0))
+    for name in (NAME, "drawn"):
+        monkeypatch.setitem(PUBLISHED, name, FILE)
+    yield made
+    made.shutdown()
+    made.server_close()
+    thread.join()
+
+
+def left_in(folder):
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+
+
+def test_a_file_is_brought_once(server, tmp_path):
+    said = []
+    for _ in range(2):
+        path = kept(FILE, tmp_path / "a" / "b", say=said.append)
+        assert path.read_bytes() == CONTENT
+    assert server.asked == [0]
+    assert left_in(path.parent) == [NAME]
+    assert said == [f"downloads {os.environ['EFFICIENTDET_WEIGHTS_URL']}{NAME} (1 MB)", f"keeps {path}"]
+
+
+def test_a_transfer_that_ends_early_goes_on(server, tmp_path):
+    server.plan += [{"until": 1000}, {"until": 300_000}, {"until": 300_000}]
+    assert kept(FILE, tmp_path).read_bytes() == CONTENT
+    assert server.asked == [0, 1000, 300_000, 300_000]
+
+
+def test_what_an_earlier_call_brought_is_not_asked_for_again(server, tmp_path):
+    (tmp_path / f"{NAME}.part").write_bytes(CONTENT[:5000])
+    assert kept(FILE, tmp_path).read_bytes() == CONTENT
+    assert server.asked == [5000]
+
+
+@pytest.mark.parametrize("part", [CONTENT, CONTENT + b"more", b"of another file", bytes(5000)])
+def test_a_part_that_is_whole_or_of_another_file(server, tmp_path, part):
+    (tmp_path / f"{NAME}.part").write_bytes(part)
+    assert kept(FILE, tmp_path).read_bytes() == CONTENT
+    assert server.asked == [len(part)] + [0] * (part != CONTENT)
+    assert left_in(tmp_path) == [NAME]
+
+
+def test_a_server_that_cannot_begin_in_the_middle(server, tmp_path):
+    server.plan += [{"until": 1000}, {"ignores_range": True}]
+    assert kept(FILE, tmp_path).read_bytes() == CONTENT
+
+
+def test_a_transfer_that_never_gets_further_is_given_up(server, tmp_path):
+    server.plan += [{"until": 1000}] * 10
+    with pytest.raises(InputError, match=r"connection ended after 0 of 511000 bytes\); run this again and it goes on"):
+        kept(FILE, tmp_path)
+    assert len(server.asked) == 4
+    assert left_in(tmp_path) == [f"{NAME}.part"]
+
+
+@pytest.mark.parametrize(("plan", "message", "requests"), [
+    ([{"content": CONTENT[::-1]}], r"begins with [0-9a-f]{8}, wanted [0-9a-f]{8}; it is removed", 1),
+    ([{"content": b"<html>please log in</html>"}], "it is removed", 1),
+    ([{"code": 404}], "the server says 404 Not Found; fetch it elsewhere", 1),
+    ([{"code": 503}] * 9, r"the server says 503 Service Unavailable\); run this again", 3),
+    ([{"content": CONTENT + bytes(10**5)}], r"sends more than \d+ bytes; the file is of about 512000", 1),
+    ([{"content": CONTENT + bytes(10**5), "endless": True}], r"sends more than \d+ bytes", 1),
+])
+def test_what_is_wrong_at_the_server_is_one_line(server, tmp_path, plan, message, requests):
+    server.plan += plan
+    with pytest.raises(InputError, match=message) as caught:
+        kept(FILE, tmp_path)
+    assert f"/models/{NAME}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(server.asked) == requests
+    assert NAME not in left_in(tmp_path)
+
+
+def test_a_busy_server_is_asked_again(server, tmp_path):
+    server.plan += [{"code": 503}, {"code": 429}]
+    assert kept(FILE, tmp_path).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(("url", "reason"), [
+    ("http://127.0.0.1:9", "Connection refused"), ("http://nowhere.invalid", "[Nn]ame"), ("nothing", "unknown url type"),
+    ("http://127.0.0.1:notaport", "port"),
+])
+def test_no_network_is_one_line_with_address_and_place(monkeypatch, tmp_path, url, reason):
+    monkeypatch.setenv("EFFICIENTDET_WEIGHTS_URL", url)
+    monkeypatch.setenv("no_proxy", "*")
+    with pytest.raises(InputError, match=rf"{url}/{NAME}: cannot be downloaded \(.*{reason}.*by hand to {tmp_path}/{NAME}"):
+        kept(FILE, tmp_path)
+
+
+def test_silence_is_told(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(downloads, "_SECONDS_OF_SILENCE", 0.2)
+    end = threading.Event()
+    server.plan += [{"until": 0, "waits": end}] * 9
+    try:
+        with pytest.raises(InputError, match="nothing came for 0 s"):
+            kept(FILE, tmp_path)
+    finally:
+        end.set()
+
+
+def test_a_damaged_file_in_the_cache_is_told(server, tmp_path):
+    (tmp_path / NAME).write_bytes(CONTENT[:-1])
+    with pytest.raises(InputError, match=rf"{NAME}: is damaged: its SHA-256 begins with .* remove it"):
+        kept(FILE, tmp_path)
+    assert server.asked == []
+
+
+@contextmanager
+def small_disk(folder):
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(folder)],
+                                      capture_output=True).returncode:
+        pytest.skip("cannot mount a file system here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_line(server, tmp_path):
+    with small_disk(tmp_path):
+        with pytest.raises(InputError, match=r"kept there \(No space left on device\); EFFICIENTDET_WEIGHTS names") as caught:
+            kept(FILE, tmp_path)
+        assert "\n" not in str(caught.value)
+        assert NAME not in left_in(tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["/proc/weights", "/dev/null/weights"])
+def test_a_folder_that_cannot_be_written_is_one_line(folder):
+    with pytest.raises(InputError, match=rf"{folder}/{NAME}: cannot be kept there"):
+        kept(FILE, Path(folder))
+
+
+DOWNLOAD = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from efficientdet.checkpoints.downloads import kept
+from efficientdet.checkpoints.published_files import PublishedFile
+print(kept(PublishedFile({NAME!r}, {len(CONTENT)}, "", ""), Path(sys.argv[1])))
+"""
+
+
+def started(folder):
+    return subprocess.Popen([sys.executable, "-c", DOWNLOAD, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True)
+
+
+def wait_for(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_processes_that_start_together_bring_it_once(server, tmp_path):
+    server.plan.append({"until": 1000, "waits": (go_on := threading.Event())})
+    first = started(tmp_path)
+    wait_for(lambda: server.asked)
+    others = [started(tmp_path) for _ in range(2)]
+    for other in others:
+        assert other.stdout.readline() == f"waits for the process that downloads {NAME}\n"
+    go_on.set()
+    for process in (first, *others):
+        said = process.communicate(timeout=60)[0]
+        assert process.returncode == 0, said
+        assert said.endswith(f"{tmp_path / NAME}\n")
+    assert server.asked == [0, 1000]
+
+
+def test_after_a_kill_another_goes_on_at_once(server, tmp_path):
+    server.plan.append({"until": 300_000, "waits": (end := threading.Event())})
+    killed = started(tmp_path)
+    part = tmp_path / f"{NAME}.part"
+    wait_for(lambda: part.exists() and part.stat().st_size > 200_000)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    end.set()
+    begun = part.stat().st_size
+    assert kept(FILE, tmp_path).read_bytes() == CONTENT
+    assert server.asked == [0, begun]
+
+
+def test_a_file_system_without_locks(server, tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(downloads.fcntl, "flock", no_locks)
+    assert kept(FILE, tmp_path).read_bytes() == CONTENT
+    assert left_in(tmp_path) == [NAME]
+
+
+def test_where_the_cache_is(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    for variable in ("XDG_CACHE_HOME", "EFFICIENTDET_WEIGHTS"):
+        monkeypatch.delenv(variable, raising=False)
+    assert str(cache_folder()) == "/home/somebody/.cache/efficientdet/weights"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert str(cache_folder()) == "/cache/efficientdet/weights"
+    monkeypatch.setenv("EFFICIENTDET_WEIGHTS", "/weights")
+    assert str(cache_folder()) == "/weights"
+
+
+def test_a_name_is_as_good_as_a_path_and_a_path_wins(server, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    there = f"{tmp_path}/cache/{NAME}"
+    assert local_path("drawn") == local_path(NAME) == existing_checkpoint("drawn", "pretrained_ckpt") == there
+    assert existing_backbone("drawn") == "drawn"
+    assert server.asked == [0]
+    assert local_path("nothing") == "nothing"
+    (tmp_path / "drawn").mkdir()
+    assert local_path("drawn") == "drawn"
+
+
+def test_a_name_that_cannot_be_had_is_told_with_its_flag(server):
+    server.plan.append({"code": 404})
+    with pytest.raises(InputError, match=r"^--backbone_init=drawn: http.*the server says 404 Not Found"):
+        existing_backbone("drawn")
+    with pytest.raises(InputError, match=r"^--pretrained_ckpt=resnet5O: there is no .*; the nearest name .* is resnet50$"):
+        existing_checkpoint("resnet5O", "pretrained_ckpt")
+
+
+def test_the_table():
+    files = {file.file for file in PUBLISHED.values()}
+    assert {"resnext50_32x4d-7cdf4587.pth", "retinanet_resnet50_fpn_coco-eeacb38b.pth", "resnet34-333f7ec4.pth"} <= files
+    assert PUBLISHED["resnext50_32x4d"].url == "https://download.pytorch.org/models/resnext50_32x4d-7cdf4587.pth"
+    assert PUBLISHED["resnext50_32x4d"].sha256_prefix == "7cdf4587"
+    for file in files:
+        assert PUBLISHED[file] is PUBLISHED[file.removesuffix(".pth")]
+        assert 40e6 < PUBLISHED[file].size < 200e6
+
+
+def script(*words, **environment):
+    return subprocess.run(["bash", str(ROOT / "scripts" / "get_weights.sh"), *words], env={**os.environ, **environment},
+                          text=True, capture_output=True, timeout=60)
+
+
+def test_the_script_lists_helps_and_refuses():
+    listed = script()
+    assert listed.returncode == 0
+    assert [line.split()[0] for line in listed.stdout.splitlines()][:2] == ["resnet18", "resnet34"]
+    assert script("--help").stdout.startswith("Weights that others publish")
+    for words, message in ((["resnet500"], "resnet500: is no name of published weights; the nearest is resnet50; "),
+                           (["--folder"], "unexpected word '--folder'")):
+        refused = script(*words)
+        assert refused.returncode == 2
+        assert refused.stderr.startswith(f"get_weights.sh: error: {message}")
+
+
+def test_a_proxy_that_is_not_there(tmp_path):
+    done = script("resnet18", str(tmp_path), EFFICIENTDET_WEIGHTS_URL="http://a.invalid", http_proxy="http://127.0.0.1:9",
+                  no_proxy="")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "get_weights.sh: error: http://a.invalid/resnet18-f37072fd.pth: cannot be downloaded (Connection refused); run this "
+        f"again and it goes on, or fetch it by hand to {tmp_path}/resnet18-f37072fd.pth\n")
+
+
+def test_the_script_brings_a_file(server, tmp_path, capsys):
+    assert get_weights.main(["drawn", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.endswith(f"{tmp_path / NAME}: here and whole\n")
+    assert (tmp_path / NAME).read_bytes() == CONTENT
+    assert get_weights.main(["drawn", str(tmp_path), "more"]) == 2
+    assert "unexpected word 'more'" in capsys.readouterr().err

@@ -1,0 +1,118 @@
+"""create_open_images_tfrecord.py as a program: how its rows reach the processes, and how it ends."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from test_get_open_images import HEADER, box
+
+from dataset.conversion import shards
+from dataset.conversion.coco import read_coco
+from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.convert import convert_shard
+from dataset.conversion.open_images import read_open_images
+from dataset.conversion.other_annotations import recognised
+from dataset.files.file_kinds import FileKind
+from dataset.input.ground_truth import ground_truth_of_records
+from dataset.records.record_index import index_records
+from object_detection.errors import InputError
+
+SCRIPT = Path(__file__).resolve().parent.parent / "dataset" / "create_open_images_tfrecord.py"
+COMMAND = [sys.executable, str(SCRIPT), "--image_dir=images", "--object_annotations_file=boxes.csv",
+           "--class_descriptions_file=classes.csv", "--output_file_prefix=out/train"]
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "images").mkdir()
+    for number in range(6):
+        Image.new("RGB", (40, 30), (number, 0, 0)).save(tmp_path / "images" / f"{number}.jpg")
+    (tmp_path / "boxes.csv").write_text(HEADER + "".join(box(str(number)) for number in range(6)))
+    (tmp_path / "classes.csv").write_text("/m/014j1m,Apple\n/m/0898b,Zebra\n")
+    (tmp_path / "coco.json").write_text('{"images": [], "annotations": [], "categories": []}')
+    return tmp_path
+
+
+def call(place, *arguments):
+    return subprocess.run([*COMMAND, *arguments], cwd=place, capture_output=True, text=True, timeout=120)
+
+
+def test_the_index_travels_to_other_processes(place, monkeypatch):
+    """As tasks do, of which each process makes its own; without their start, which takes long."""
+    def pickled(tasks, **_):
+        for task in tasks:
+            content = pickle.dumps(task)
+            assert len(content) < 2000  # the way to the rows, and no row
+            convert_shard(pickle.loads(content), image_done=lambda: None)
+
+    monkeypatch.setattr(shards, "convert_shards", pickled)
+    (place / "index").mkdir()
+    data = read_open_images(object_annotations_file=str(place / "boxes.csv"), index_folder=place / "index",
+                            class_descriptions_file=str(place / "classes.csv"))
+    shards.convert(data, ConversionConfig(image_folder=str(place / "images"), output_prefix=str(place / "out" / "train"),
+                                          num_shards=3, processes=2, max_bad_fraction=0))
+    found = [ground_truth_of_records(index_records([str(path)]), data.class_names)["images"]
+             for path in sorted((place / "out").glob("*.tfrecord"))]
+    assert [[image["file_name"] for image in images] for images in found] == [
+        ["0.jpg", "3.jpg"], ["1.jpg", "4.jpg"], ["2.jpg", "5.jpg"]]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--object_annotations_file="], "give --object_annotations_file"),
+    (["--class_descriptions_file="], "give --class_descriptions_file"),
+    (["--object_annotations_file=coco.json"], "coco.json: is a COCO json, wanted a csv of Open Images boxes"),
+    (["--object_annotations_file=images"], "images: cannot be read (it is a folder)"),
+    (["--object_annotations_file=classes.csv"], "classes.csv: is no csv of Open Images boxes: its first line has no column"),
+    (["--class_descriptions_file=boxes.csv"], "boxes.csv: line 1 is 'ImageID,"),
+    (["--object_annotations_file=/dev/zero"], "/dev/zero: cannot be read (it is a device)"),
+    (["--image_dir=nowhere"], "nowhere: no such folder"),
+    (["--expect=coco"], "expect"),
+    (["--output_file_prefix=boxes.csv/train"], "cannot write beside boxes.csv/train"),
+    (["--classes=Zebraa"], "no class 'Zebraa'; the nearest is Zebra")])
+def test_mistakes_end_in_one_line(place, arguments, message):
+    done = call(place, *arguments)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert message in done.stderr
+    assert not [path for path in place.rglob("*") if "train" in path.name]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_it_reads_leaves_nothing(place, number, code):
+    with (place / "boxes.csv").open("w") as file:
+        file.write(HEADER)
+        file.writelines(box(f"{image:08x}") for image in range(400_000))
+    run = subprocess.Popen(COMMAND, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(place.glob("out/.train.index.*/boxes")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    run.send_signal(number)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == code
+    assert errors == "interrupted; finished shards are kept, the same command continues\n"
+    assert list((place / "out").iterdir()) == []
+
+
+def test_what_a_killed_run_leaves_is_removed_by_the_next(place):
+    killed = subprocess.Popen([sys.executable, "-c", "pass"])
+    killed.wait()
+    host = os.uname().nodename
+    left = place / "out" / f".train.index.{host}.{killed.pid}.unfinished"
+    left.mkdir(parents=True)
+    (left / "boxes").touch()
+    assert call(place, "--expect=mlperf-train").returncode == 2
+    assert list((place / "out").iterdir()) == []
+
+
+def test_the_other_converters_point_here(place):
+    path = str(place / "boxes.csv")
+    with pytest.raises(InputError) as caught, recognised(path, wanted=FileKind.COCO):
+        read_coco(object_annotations_file=path)
+    assert str(caught.value) == (f"{path}: is a csv of Open Images boxes, wanted a COCO json (instances_*.json): use "
+                                 f"dataset/create_open_images_tfrecord.py --object_annotations_file={path}")

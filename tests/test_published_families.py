@@ -1,0 +1,85 @@
+"""The families beside EfficientDet go through the real programs once, at their smallest: trained, killed, resumed, evaluated
+by every runtime, exported, drawn."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from drawn_records import draw_records
+from test_families import call, command
+
+from efficientdet.checkpoints.checkpoint import read_arrays
+from object_detection.coco_results import TESTDEV_FILE_NAME
+
+pytestmark = pytest.mark.slow
+
+SMALLEST = {"ssd300-resnet34": "image_size=257,backbone_name=resnet18",
+            "retinanet-resnet18": "image_size=64,trainable_backbone_stages=5,is_training_bn=True"}
+STEPS, SAVED = 4, 2
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 2 * STEPS, "val": 2}, side=96)
+
+
+@pytest.fixture(scope="module", params=SMALLEST)
+def model_name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def env():
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def training(drawn, model_name, model_dir):
+    """Flags of a training of a few steps, the same bits each time; a checkpoint in the midst of it."""
+    return {"model_name": model_name, "training_file_pattern": f"{drawn.folder}/train-*.tfrecord", "model_dir": model_dir,
+            "training_mode": "train300", "batch_size": 2, "num_epochs": 1, "lr": 0.001, "warmup_epochs": 0,
+            "checkpoint_steps": SAVED, "calibration_images": 0, "precision": "float32", "use_xla": False, "deterministic": True,
+            "loggers": "json", "hparams": SMALLEST[model_name]}
+
+
+@pytest.fixture(scope="module")
+def trained(drawn, model_name, env, tmp_path_factory):
+    """Folder of a training that was killed in the midst of it and went on; test_families.py compares the bits of such."""
+    folder = tmp_path_factory.mktemp(model_name)
+    flags, log = training(drawn, model_name, folder / "model"), folder / "log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(command("train.py", **flags), env=env, cwd="/", stdout=stream, stderr=stream)
+    deadline = time.monotonic() + 200
+    while not (folder / "model" / f"ckpt-{SAVED}.index").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, log.read_text()[-3000:]
+    assert f"resumes from {folder / 'model' / f'ckpt-{SAVED}'} after step {SAVED}" in call(env, "train.py", **flags)
+    return folder / "model"
+
+
+def test_what_was_killed_and_resumed_is_evaluated_drawn_and_exported(drawn, env, trained, tmp_path):
+    assert read_arrays(str(trained / "ckpt-final"))["global_step"] == STEPS
+    found = {}
+    for runtime in ("keras", "onnxruntime"):
+        call(env, "eval.py", ckpt_path=trained, val_file_pattern=f"{drawn.folder}/val-*.tfrecord", batch_size=2,
+             runtime=runtime, use_xla=False, precision="float32", output_json=tmp_path / f"{runtime}.json",
+             testdev_dir=tmp_path / runtime, hparams="nms_configs.score_thresh=0.001")
+        entries = json.loads((tmp_path / runtime / TESTDEV_FILE_NAME).read_text())
+        found[runtime] = np.array([[entry["image_id"], entry["score"]] for entry in entries])
+    ours, theirs = (json.loads((tmp_path / f"{runtime}.json").read_text()) for runtime in found)
+    assert ours["images"] == 2
+    assert ours["AP"] == pytest.approx(theirs["AP"], abs=1e-3)
+    assert len(found["keras"]) > 10
+    # After so few steps many boxes score alike: which one is first, rounding decides
+    np.testing.assert_allclose(found["keras"], found["onnxruntime"], atol=1e-4)
+    told = call(env, "inspector.py", mode="export", ckpt_path=trained, onnx_path=tmp_path / "network.onnx",
+                saved_model_dir=tmp_path / "saved", precision="float32", use_xla=False)
+    assert "read back: outputs agree" in told
+    assert "detections agree" in told
+    call(env, "infer.py", model_dir=trained, image_path=drawn.folder / "val", output_dir=tmp_path / "drawn",
+         min_score_thresh=0.01)
+    assert len(list((tmp_path / "drawn").glob("*.jpg"))) == 2

@@ -1,0 +1,181 @@
+"""RetinaNet's and SSD300's published systems: their numbers, the shape of their jobs, and flags that train.py takes."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from command_lines import outcomes
+
+from dataset.class_names import ClassNames
+from efficientdet.families.registry import model_names
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+# mlperf-detectors.md 2.3: nodes, processes, images of each, effective rate, warm-up epochs, decay, epochs of the rate's drops
+SSD = {
+    "C4140": (1, 4, 128, 0.0475, 5.25, 1.6e-4, (44, 55)), "2xC4140": (2, 8, 128, 0.1875, 5.25, 1.6e-4, (44, 55)),
+    "4xC4140": (4, 16, 56, 0.09, 5, 1.3e-4, (44, 55)), "DSS8440": (1, 8, 128, 0.1875, 5, 1.6e-4, (44, 55)),
+    "DGX1": (1, 8, 56, 0.04, 5.25, 1.6e-4, (44, 55)), "DGXA100": (1, 8, 114, 0.09, 5, 1.3e-4, (44, 55)),
+    "8xDGXA100": (8, 64, 24, 0.14, 11, 1.7e-4, (44, 55)), "64xDGXA100": (64, 512, 4, 0.2925, 26, 4e-5, (60, 75))}
+# 1.3: nodes, processes, images a step, rate, warm-up epochs
+RETINANET = {
+    "R760xaxL40S": (1, 4, 64, 6e-5, 0), "DSS8440xA30": (1, 8, 128, 1e-4, 1), "SYS-421GUxH100": (1, 4, 128, 7.5e-5, 0),
+    "DGXA100": (1, 8, 256, 8.5e-5, 0), "DGXH100": (1, 8, 256, 8.5e-5, 0), "DGXH200": (1, 8, 256, 8.5e-5, 0),
+    "DGXB200": (1, 8, 256, 8.5e-5, 0), "8xH100_320": (1, 8, 320, 8.5e-5, 0), "2xDGXA100": (2, 16, 256, 1e-4, 1),
+    "8xDGXA100": (8, 64, 256, 1e-4, 1), "8xDGXA100_512": (8, 64, 512, 1e-4, 1), "32xDGXA100": (32, 256, 8192, 1e-4, 1),
+    "160xDGXA100": (160, 1280, 1280, 1e-4, 1), "256xDGXA100": (256, 2048, 2048, 1.35e-4, 1)}
+SYSTEMS = [("ssd", system) for system in SSD] + [("retinanet", system) for system in RETINANET]
+MODELS = {"ssd": "ssd300-resnet34", "retinanet": "retinanet-resnext50"}
+
+
+def run(script, *words, env=None):
+    return subprocess.run(["bash", str(SCRIPTS / script), *words], capture_output=True, text=True, timeout=60,
+                          env={"PATH": "/usr/bin:/bin", **(env or {})})
+
+
+def dry_run(script, *words, env=None):
+    done = run(script, *words, "--dry_run", env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    return shlex.split(done.stdout)
+
+
+def flags_of(words):
+    return dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
+
+
+def hparams_of(flags):
+    return dict(pair.split("=") for pair in flags["hparams"].split(","))
+
+
+def test_every_system_is_in_a_table():
+    for family, table in (("ssd", SSD), ("retinanet", RETINANET)):
+        assert {path.stem for path in (SCRIPTS / family / "systems").iterdir()} == set(table)
+
+
+@pytest.mark.parametrize("system", SSD)
+def test_numbers_of_ssd(system):
+    nodes, processes, batch, rate, warmup, decay, drops = SSD[system]
+    flags = flags_of(dry_run("ssd/run.sub", env={"SYSTEM": system}))
+    assert (int(flags["nodes"]), int(flags["ntasks"]), int(flags["batch_size"])) == (nodes, processes, batch)
+    assert (float(flags["lr"]), float(flags["warmup_epochs"])) == (rate, warmup)
+    wanted = {"weight_decay": decay, "first_lr_drop_epoch": drops[0], "second_lr_drop_epoch": drops[1]}
+    assert {key: float(hparams_of(flags)[key]) for key in wanted} == wanted
+    assert (flags["target_ap"], flags["eval_epochs"]) == ("0.23", "40,50,55,60,65,70,75,80")
+    assert flags.get("bn_group") == ("4" if system == "64xDGXA100" else None)
+
+
+@pytest.mark.parametrize("system", RETINANET)
+def test_numbers_of_retinanet(system):
+    nodes, processes, images, rate, warmup = RETINANET[system]
+    flags = flags_of(dry_run("retinanet/run.sub", env={"SYSTEM": system}))
+    assert (int(flags["nodes"]), int(flags["ntasks"])) == (nodes, processes)
+    assert (processes * int(flags["batch_size"]), float(flags["lr"]), float(flags["warmup_epochs"])) == (images, rate, warmup)
+    assert (flags["target_ap"], flags["eval_period"], "hparams" in flags) == ("0.34", "1", False)
+
+
+def test_ssds_rate_follows_the_batch():
+    """2.5e-3 times a whole number, at least once, as the published program rounds it."""
+    for words, rate in ((["BS=56"], 0.02), (["BS=1"], 0.0025), (["LR=0.03"], 0.03), (["LR_PER_32=2.5e-3", "BS=32"], 0.01)):
+        assert float(flags_of(dry_run("ssd/run.sub", "SYSTEM=C4140", *words))["lr"]) == rate
+
+
+@pytest.mark.parametrize(("words", "warns"), [
+    ([], False), (["LR=1e-4"], True), (["LR=1e-4", "BS=14"], True), (["LR=1e-4", "BS=32"], False),
+    (["LR=6e-5", "BS=14"], False)])
+def test_the_pair_that_does_not_converge_is_told(words, warns):
+    done = run("retinanet/run.sh", "SYSTEM=R760xaxL40S", *words, "--dry_run")
+    assert done.returncode == 0
+    assert ("56 at 1e-4 did not reach 0.34" in done.stderr) == warns
+    assert done.stderr.count("\n") == warns
+
+
+@pytest.mark.parametrize(("env", "words", "message"), [
+    ({}, [], "SYSTEM is missing; wanted one of 2xC4140 4xC4140"),
+    ({"SYSTEM": "c4140"}, [], "SYSTEM=c4140; wanted one of 2xC4140"),
+    ({"SYSTEM": "../../D0/x"}, [], "SYSTEM=../../D0/x; wanted a name of letters"),
+    ({"SYSTEM": "2xC4140", "SLURM_JOB_NUM_NODES": "1"}, [], "has 2 nodes and the job 1; wanted sbatch -N 2"),
+    ({"SYSTEM": "2xC4140", "SLURM_NTASKS": "4"}, [], "has 8 processes and the job 4; wanted sbatch -n 8"),
+    ({"SYSTEM": "C4140"}, ["NGPU=8"], "1 nodes of 4 GPUs, but NGPU=8"),
+    ({"SYSTEM": "C4140"}, ["NETWORK=ib0,X=1"], "NETWORK=ib0,X=1; wanted a name of letters"),
+    ({"SYSTEM": "C4140"}, ["EVAL_EPOCHS=40,x"], "EVAL_EPOCHS=40,x; wanted whole numbers"),
+    ({"SYSTEM": "C4140"}, ["DROPS=40"], "DROPS=40; wanted two numbers such as 40,50"),
+])
+def test_refused(env, words, message):
+    done = run("ssd/run.sub", *words, "--dry_run", env=env)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert message in done.stderr
+
+
+def test_what_dells_page_says_is_taken(tmp_path):
+    """SYSTEM=2xC4140 sbatch -N 2 -n 8, with Singularity's sandbox."""
+    words = dry_run("ssd/run.sub", "CONTAINER=singularity", "IMAGE_TAG=/images/sandbox", "NETWORK=ib0", f"datadir={tmp_path}",
+                    env={"SYSTEM": "2xC4140", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "8"})
+    assert words[0] == "srun"
+    assert {"--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=10"} < set(words)
+    assert "--export=ALL,NCCL_SOCKET_IFNAME=ib0,HOROVOD_GLOO_IFACE=ib0" in words
+    at = words.index("singularity")
+    assert words[at:at + 5] == ["singularity", "exec", "--nv", "--bind",
+                                f"/checkpoints:/workspace/checkpoints,{tmp_path}:/workspace/coco"]
+    assert words[at + 5] == "/images/sandbox"
+    assert flags_of(words)["model_dir"] == "/workspace/checkpoints/2xC4140"
+
+
+def test_a_system_of_several_nodes_is_for_sbatch():
+    done = run("ssd/run.sh", "SYSTEM=2xC4140", "--dry_run")
+    assert done.returncode == 2
+    assert "SYSTEM=2xC4140 has 2 nodes; wanted scripts/ssd/run.sub" in done.stderr
+    words = dry_run("retinanet/run.sh", "SYSTEM=DGXA100")
+    assert words[words.index("-np") + 1] == "8"
+
+
+@pytest.mark.parametrize("key", ["SYSTEM", "NODES", "GPUS", "CORES", "NETWORK", "LR_PER_32", "DECAY", "DROPS", "BN_GROUP",
+                                 "TARGET_AP", "EVAL_EPOCHS", "EVAL_PERIOD", "EVAL_FROM", "CHECKPOINT_PERIOD"])
+def test_no_setting_is_run_as_a_command(tmp_path, key):
+    value = f"PATH[$(touch {tmp_path}/ran)]"
+    for env, words in (({key: value}, []), ({}, [f"{key}={value}"])):
+        for script in ("ssd/run.sub", "ssd/run.sh", "retinanet/run.sub"):
+            done = run(script, *words, "--dry_run", env={"SYSTEM": "DGXA100", **env})
+            assert not (tmp_path / "ran").exists()
+            assert (done.returncode, done.stdout) == (2, "")
+            assert f"error: {key}=PATH[" in done.stderr
+
+
+def test_a_file_of_numbers_is_read_and_not_run():
+    for path in SCRIPTS.glob("*/systems/*.conf"):
+        for line in path.read_text().splitlines():
+            assert re.fullmatch(r"# .+|[A-Z_0-9]+=[A-Za-z0-9_.,-]*", line), (path, line)
+
+
+def test_help_lists_the_systems():
+    done = run("ssd/run.sub", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for system in SSD:
+        assert re.search(rf"^  SYSTEM={system} +\S", done.stdout, re.MULTILINE)
+
+
+def records_never_opened(folder):
+    for split in ("train", "val"):
+        (folder / f"{split}-00000-of-00001.tfrecord").touch()
+        ClassNames((1, 7), ("cat", "dog")).write(folder / f"{split}.classes.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory):
+    """What train.py says of each system's flags, all its checks before TensorFlow done."""
+    folder, cases = records_never_opened(tmp_path_factory.mktemp("systems")), {}
+    for family, system in SYSTEMS:
+        if MODELS[family] in model_names():
+            words = dry_run(f"{family}/run.sub", f"SYSTEM={system}", "CONTAINER=none", f"DATA={folder}", "TRAIN=train-*",
+                            "VAL=val-*", "VAL_JSON=", f"MODEL_DIR={folder}/{system}")
+            cases[family, system] = ["train", *words[next(i for i, word in enumerate(words) if word.endswith("train.py")) + 1:]]
+    return dict(zip(cases, outcomes(cases.values(), cwd=folder), strict=True))
+
+
+@pytest.mark.parametrize(("family", "system"), SYSTEMS)
+def test_train_py_takes_the_flags_of_each_system(verdicts, family, system):
+    if (family, system) not in verdicts:
+        pytest.skip(f"{MODELS[family]} is not here")
+    outcome = verdicts[family, system]
+    assert outcome["wanted"] is not None, outcome["stderr"]

@@ -1,0 +1,81 @@
+"""Files of safetensors, put together byte by byte (test_torch_files.py reads one that the package safetensors wrote)."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from efficientdet.checkpoints.safetensors_files import read_safetensors_file
+from object_detection.errors import InputError
+
+
+def written(path, header, data=b"", *, length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
+    return path
+
+
+def entry(dtype="F32", shape=(2,), begin=0, end=8):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "a.safetensors"
+
+
+def test_arrays_in_any_order_of_the_header(path):
+    header = {"__metadata__": {"format": "pt"}, "b": entry("I16", (1, 2), 8, 12), "a": entry(),
+              "nothing": entry("F64", (0, 3), 8, 8), "scalar": entry("BOOL", (), 12, 13), "brain": entry("BF16", (1,), 13, 15)}
+    found = read_safetensors_file(written(path, header, struct.pack("<2f2hBH", 1, 2, -3, 4, 1, 0x4040)))
+    assert found.keys() == header.keys() - {"__metadata__"}
+    np.testing.assert_array_equal(found["a"], np.float32([1, 2]))
+    np.testing.assert_array_equal(found["b"], np.int16([[-3, 4]]))
+    assert (found["nothing"].shape, found["nothing"].dtype) == ((0, 3), np.float64)
+    assert found["scalar"].shape == ()
+    assert found["scalar"].dtype == bool
+    assert found["scalar"].item() is True
+    np.testing.assert_array_equal(found["brain"], np.float32([3]))
+
+
+@pytest.mark.parametrize(("header", "data", "message"), [
+    ({"a": entry()}, bytes(7), "8 are wanted from byte"),
+    ({"a": entry()}, bytes(9), "1 bytes behind its last array"),
+    ({"a": entry(begin=1, end=9)}, bytes(9), "'a' lies at 1 to 9; wanted 8 bytes from 0 on"),
+    ({"a": entry(), "b": entry()}, bytes(8), "'b' lies at 0 to 8; wanted 8 bytes from 8 on"),
+    ({"a": entry(), "b": entry(begin=4, end=12)}, bytes(12), "'b' lies at 4 to 12"),
+    ({"a": entry(end=4)}, bytes(4), "'a' lies at 0 to 4; wanted 8 bytes"),
+    ({"a": entry(begin=8, end=0)}, bytes(8), "'a' lies at 8 to 0"),
+    ({"a": entry(shape=(-2,))}, bytes(8), "wanted whole numbers"),
+    ({"a": entry(shape=(2.0,))}, bytes(8), "wanted whole numbers"),
+    ({"a": entry(shape=(True, 2))}, bytes(8), "wanted whole numbers"),
+    ({"a": entry(shape=(2**40,), end=2**42)}, bytes(8), "are wanted from byte"),
+    ({"a": entry(shape=(0, 2**30, 2**30), end=0)}, b"", "wanted whole numbers"),
+    ({"a": entry(shape=(1,) * 17, end=4)}, bytes(4), "wanted whole numbers"),
+    ({"a": entry("F8_E4M3", end=2)}, bytes(2), "'a' has numbers of type F8_E4M3"),
+    ({"a": {"dtype": "F32"}}, b"", "wanted dtype, shape and data_offsets"),
+    ({"a": 3}, b"", "wanted dtype, shape and data_offsets"),
+    ({}, b"", "holds no arrays"),
+    ({"__metadata__": {}}, b"", "holds no arrays"),
+    (b"[]", b"", "a header that is a list"),
+    (b"{'a'", b"", "a header that is not json"),
+    (b"\xff{}", b"", "a header that is not json"),
+    (b"[" * 100_000, b"", "a header that is not json"),
+    (b'{"a": ' + b"1" * 5000 + b"}", b"", "a header that is not json"),
+    (b'{"a": 1, "a": 1}', b"", "gives a key twice"),
+])
+def test_wrong_files_are_told_in_one_line(path, header, data, message):
+    with pytest.raises(InputError, match=message) as caught:
+        read_safetensors_file(written(path, header, data))
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_length_that_is_not_there_is_not_allocated(path):
+    for length, message in ((2**62, "a header of 4611686018427387904 bytes"), (2**23, "8388608 are wanted from byte 8")):
+        with pytest.raises(InputError, match=message):
+            read_safetensors_file(written(path, {"a": entry()}, bytes(8), length=length))
+    path.write_bytes(b"\0" * 5)
+    with pytest.raises(InputError, match="8 are wanted from byte 0"):
+        read_safetensors_file(path)

@@ -1,0 +1,280 @@
+"""Files of torch read without torch. The fixtures were written by torch 2.13 (testdata/README.md); wrong files are put together
+byte by byte."""
+
+import random
+import struct
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+from oracles import TESTDATA
+from torch_bytes import NUMBERS, call, dictionary, integer, named, pickled, storage, tensor, text, tuple_of, zipped
+
+from efficientdet.checkpoints import torch_pickle
+from efficientdet.checkpoints.safetensors_files import read_safetensors_file
+from efficientdet.checkpoints.torch_files import read_torch_file
+from object_detection.errors import InputError
+
+FILES = ("torch_zip.pth", "torch_pickles.pth", "torch_tar.pth", "torch_tar_parameters.pth", "torch.safetensors")
+IN_TAR = {"conv1.weight", "conv1.transposed", "bn1.running_var", "double", "bytes", "shared.a", "shared.b"}  # types of 2017
+SIX = np.arange(6, dtype=np.float32)
+
+
+def read(path):
+    return (read_safetensors_file if str(path).endswith(".safetensors") else read_torch_file)(path)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Writes bytes and returns where."""
+    def write(content):
+        path = tmp_path / "weights.pth"
+        path.write_bytes(content)
+        return path
+    return write
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_arrays_are_those_that_torch_wrote(name):
+    found, wanted = read(TESTDATA / name), np.load(TESTDATA / "torch_arrays.npz")
+    assert found.keys() == (IN_TAR if "tar" in name else {*wanted})
+    for key, array in found.items():
+        assert (array.dtype, array.shape) == (wanted[key].dtype, wanted[key].shape), key
+        np.testing.assert_array_equal(array, wanted[key], err_msg=key)
+
+
+def test_tensors_of_one_storage_share_its_memory():
+    found = read(TESTDATA / "torch_zip.pth")
+    assert np.shares_memory(found["shared.a"], found["shared.b"])
+    assert not np.shares_memory(found["conv1.weight"], found["conv1.transposed"])
+
+
+def test_weights_inside_a_training_and_of_data_parallel():
+    """torch.save({"model": DataParallel(net).state_dict(), "optimizer": .., "epoch": 3})."""
+    found = read(TESTDATA / "torch_training.pth")
+    assert {name: array.shape for name, array in found.items()} == {
+        "conv.weight": (3, 2, 3, 3), "conv.bias": (3,), "bn.weight": (3,), "bn.bias": (3,), "bn.running_mean": (3,),
+        "bn.running_var": (3,), "bn.num_batches_tracked": ()}
+    np.testing.assert_array_equal(found["bn.running_var"], np.ones(3, np.float32))
+
+
+def test_a_file_made_by_hand_is_read(file):
+    value = dictionary(a=tensor(), b=tensor((2, 2), (1, 3), 1), c=tensor((), (), 5), d=tensor((0, 3), (3, 1)))
+    found = read(file(zipped(value)))
+    np.testing.assert_array_equal(found["a"], SIX)
+    np.testing.assert_array_equal(found["b"], [[1, 4], [2, 5]])
+    assert (found["c"].shape, found["c"].item(), found["d"].shape) == ((), 5.0, (0, 3))
+
+
+@pytest.mark.parametrize("wrapper", ["model", "state_dict", "model_state_dict"])
+def test_one_level_around_the_weights_is_taken_off(file, wrapper):
+    assert [*read(file(zipped(dictionary(epoch=integer(3), **{wrapper: dictionary(a=tensor())}))))] == ["a"]
+    with pytest.raises(InputError, match="its entry 'model' is a dict"):
+        read(file(zipped(dictionary(model=dictionary(model=dictionary(a=tensor()))))))
+
+
+def test_byte_order_of_the_writer(file):
+    numbers = struct.pack(">6f", *range(6))
+    found = read(file(zipped(dictionary(a=tensor()), numbers=numbers, members={"archive/byteorder": b"big"})))
+    np.testing.assert_array_equal(found["a"], SIX)
+    assert found["a"].dtype.isnative
+    with pytest.raises(InputError, match="byte order b'middle'"):
+        read(file(zipped(dictionary(a=tensor()), members={"archive/byteorder": b"middle"})))
+
+
+def test_brain_floats_become_floats(file):
+    of = storage(3, kind="BFloat16Storage")
+    found = read(file(zipped(dictionary(a=tensor((3,), of=of)), numbers=struct.pack("<3H", 0x3F80, 0xC040, 0x7F80))))
+    np.testing.assert_array_equal(found["a"], np.float32([1, -3, np.inf]))
+
+
+@pytest.mark.parametrize(("value", "asked"), [
+    (call(named("os", "system"), text("touch touched")), "os.system"),
+    (call(named("builtins", "eval"), text("open('touched', 'w')")), "builtins.eval"),
+    (text("os") + text("system") + b"\x93" + tuple_of(text("touch touched")) + b"R", "os.system"),
+    (b"(" + text("touch touched") + b"ios\nsystem\n", "INST"),
+    (b"(" + named("os", "system") + text("touch touched") + b"o", "os.system"),
+    (named("torch.storage", "_load_from_bytes"), "torch.storage._load_from_bytes"),
+    (named("torch", "ComplexFloatStorage"), "torch.ComplexFloatStorage"),
+    (named("torch._utils", "_rebuild_qtensor"), "torch._utils._rebuild_qtensor"),
+    (b"\x82\x01", "EXT1"),
+    (b"\x8f", "EMPTY_SET"),
+])
+def test_all_but_tensors_is_refused_by_name_and_nothing_is_done(file, tmp_path, monkeypatch, value, asked):
+    monkeypatch.chdir(tmp_path)
+    long = pickled(integer(0x1950A86A20F9469CFC6C)) + pickled(integer(1001)) + pickled(b"}")
+    for content in (zipped(value), zipped(dictionary(a=tensor(), b=value)), long + pickled(value)):
+        with pytest.raises(InputError, match=asked) as caught:
+            read(file(content))
+        assert str(caught.value).startswith(f"{tmp_path}/weights.pth: ")
+        assert "only tensors of numbers" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize(("value", "message"), [
+    (dictionary(a=integer(3)), "its entry 'a' is a int"),
+    (b"}", "holds nothing"),
+    (tensor(), "holds a Tensor"),
+    (b"}" + integer(1) + tensor() + b"s", "its entry 1 is a Tensor"),
+    (b"}" + tuple_of(integer(1)) + tensor() + b"s", "key that is a tuple"),
+    (dictionary(a=tensor() + b"}b"), "gives a tensor attributes"),
+    (dictionary(a=integer(1) + b"}b"), "gives a state to a int"),
+    (dictionary(a=call(integer(1))), "calls a int"),
+    (dictionary(a=call(named("torch", "FloatTensor"))), "a tensor without numbers"),
+    (dictionary(a=tensor(metadata=dictionary(neg=b"\x88"))), "metadata {'neg': True}"),
+    (dictionary(a=tensor(of=text("storage"))), "a tensor of a str"),
+    (dictionary(a=call(named("torch.nn.parameter", "Parameter"), integer(1))), "a parameter that is a int"),
+    (dictionary(a=text("0") + b"Q"), "persistent id '0'"),
+    (dictionary(a=tensor(), b=tensor((3,), of=storage(3))), "two storages with the key '0'"),
+    (dictionary(a=tensor(of=storage(-1))), "wanted its type, a key in text and a count"),
+    (dictionary(a=tensor(of=storage(2**60))), "is of 24 bytes; wanted 4611686018427387904 bytes"),
+    (dictionary(a=tensor(of=storage(key="../0"))), r"'data/../0' is missing"),
+    (dictionary(a=tensor((7,))), "beyond its storage, which has 6"),
+    (dictionary(a=tensor((2,), offset=5)), "beyond its storage"),
+    (dictionary(a=tensor((2, 2), (5, 1))), "beyond its storage"),
+    (dictionary(a=tensor((2**40,), (0,))), "more numbers than its storage has"),
+    (dictionary(a=tensor((0, 2**62, 2**62), (1, 1, 1))), "more numbers than its storage has"),
+    (dictionary(a=tensor((-1,))), "at least 0"),
+    (dictionary(a=tensor((6,), (-1,), 5)), "at least 0"),
+    (dictionary(a=tensor((6,), offset=-1)), "at least 0"),
+    (dictionary(a=tensor((6,), (1, 1))), "as many strides as sides"),
+    (dictionary(a=tensor((1,) * 17, (1,) * 17)), "as many strides as sides, 16 at most"),
+])
+def test_wrong_content_is_told_in_one_line(file, value, message):
+    with pytest.raises(InputError, match=message) as caught:
+        read(file(zipped(value)))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [
+    b"}r\xff\xff\xff\x7f",  # a memo of 2^31 places
+    b"\x8d" + struct.pack("<Q", 2**40) + b"text",  # a text of 1 TB
+    b"\x8b" + struct.pack("<i", 2**31 - 1) + b"\1",  # a number of 2 GB
+    b"\x95" + struct.pack("<Q", 2**60),  # a frame
+    b"]" + b"\x85" * 100_000,  # a tuple in a tuple ..
+    b"}]" + b"\x85" * 100_000 + b"Ns",  # .. as a key
+])
+def test_a_pickle_takes_no_more_memory_than_it_is_long(file, value):
+    path = file(zipped(value))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 200e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_pickle_of_too_many_operations_is_refused(file, monkeypatch):
+    monkeypatch.setattr(torch_pickle, "_MOST_OPERATIONS", 100)
+    assert [*read(file(zipped(dictionary(a=tensor()))))] == ["a"]
+    with pytest.raises(InputError, match="has more than 100 operations"):
+        read(file(zipped(b"]" * 101)))
+
+
+ONE = dictionary(a=tensor())
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (zipped(ONE, compression=zipfile.ZIP_DEFLATED, numbers=bytes(10**6)), "packed or encrypted"),
+    (zipped(ONE, members={"archive/constants.pkl": b""}), "is a program of TorchScript"),
+    (zipped(ONE, members={"other/data.pkl": b""}), "with 2 data.pkl"),
+    (zipped(ONE, members={"archive/data.pkl": None}), "with 0 data.pkl"),
+    (zipped(ONE, members={"archive/data/0": None}), "'data/0' is missing; wanted 24 bytes"),
+    (zipped(ONE, numbers=bytes(23)), "is of 23 bytes; wanted 24 bytes"),
+    (zipped(ONE).replace(NUMBERS, bytes(24)), "damaged.*Bad CRC-32"),
+    (zipped(b"]" * (8 * 2**20 + 1)), "pickle is of more than 8388608 bytes"),
+    (zipped(ONE)[:-5], "damaged zip"),
+    (b"PK\3\4", "damaged zip"),
+    (b"", "begins with b''"),
+    (b"GIF89a" + bytes(500), "begins with b'GIF89a"),
+])
+def test_wrong_zips_are_told_in_one_line(file, content, message):
+    with pytest.raises(InputError, match=message) as caught:
+        read(file(content))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("place", "value"), [(8, 1), (10, zipfile.ZIP_DEFLATED), (10, zipfile.ZIP_LZMA)])
+def test_members_that_only_say_that_they_are_encrypted_or_packed(file, place, value):
+    """In the directory at the end; the sizes are those of plain members."""
+    content = bytearray(zipped(ONE))
+    content[content.index(b"PK\1\2") + place] = value
+    with pytest.raises(InputError, match="packed or encrypted"):
+        read(file(content))
+
+
+def long_layout(*, version=1001, keys=("0",), count=6, of=None):
+    parts = [integer(0x1950A86A20F9469CFC6C), integer(version), b"}", dictionary(a=tensor(of=of))]
+    listed = b"](" + b"".join(map(text, keys)) + b"e"
+    return b"".join(map(pickled, [*parts, listed])) + struct.pack("<q", count) + NUMBERS
+
+
+def test_pickles_one_after_the_other(file):
+    np.testing.assert_array_equal(read(file(long_layout()))["a"], SIX)
+    view = tuple_of(text("storage"), named("torch", "FloatStorage"), text("0"), text("cpu"), integer(6),
+                    tuple_of(text("1"), integer(0), integer(6))) + b"Q"
+    for content, message in (
+        (long_layout(version=1002), "is of version 1002"), (long_layout(keys=()), "names the storages"),
+        (long_layout(keys=("0", "0")), "names the storages"), (long_layout(keys=("1",)), "names the storages"),
+        (long_layout(count=5), "a storage of 5 numbers"), (long_layout(count=-1), "a storage of -1 numbers"),
+        (long_layout(count=2**62), "a storage of 4611686018427387904 numbers"), (long_layout()[:-1], "within"),
+        (long_layout(of=view), "has the persistent id"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read(file(content))
+
+
+def test_numbers_before_parameters_as_torch_0_1_wrote_them(file):
+    """A tensor that is made first and told later what it is, and a parameter around it."""
+    built = named("torch", "FloatTensor") + b")R" + tuple_of(
+        storage(), integer(2), tuple_of(integer(2), integer(2)), tuple_of(integer(2), integer(1))) + b"b"
+    parameter = call(named("torch.nn.parameter", "Parameter"), built) + tuple_of(b"\x88", b"\x89", b"N") + b"b"
+    found = read(file(zipped(dictionary(a=built, b=parameter))))
+    np.testing.assert_array_equal(found["a"], [[2, 3], [4, 5]])
+    np.testing.assert_array_equal(found["b"], [[2, 3], [4, 5]])
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda content: content.replace(b"storages\0", b"storagez\0", 1), "damaged tar: the header at byte"),
+    (lambda content: content[:content.index(b"tensors\0")], "tar without tensors, pickle"),
+    (lambda content: content.replace(b"FloatStorage", b"FloatStorag3"), "asks for torch.FloatStorag3"),
+    (lambda content: content[:2000], "tar without tensors, pickle|cut short"),
+])
+def test_wrong_tars_are_told_in_one_line(file, change, message):
+    with pytest.raises(InputError, match=message):
+        read(file(change((TESTDATA / "torch_tar.pth").read_bytes())))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_damaged_files_are_read_or_refused(tmp_path, name):
+    """Whatever is flipped, cut, put in twice or left out: arrays or one line, nothing else."""
+    content, rng = (TESTDATA / name).read_bytes(), random.Random(1)
+    path = tmp_path / name
+    refused = []
+    for number in range(400):
+        damaged = bytearray(content)
+        place = rng.randrange(len(content))
+        if number % 4 == 0:
+            del damaged[place:]
+        elif number % 4 == 1:
+            damaged[place] = rng.choice((0, 255, damaged[place] ^ 1 << rng.randrange(8)))
+        else:
+            for _ in range(rng.randrange(1, 6)):
+                start, end = sorted(rng.choices(range(len(damaged)), k=2))
+                damaged[place % len(damaged):place % len(damaged) + 4 * (number % 4 == 3)] = damaged[start:min(end, start + 40)]
+        path.write_bytes(damaged)
+        try:
+            read(path)
+        except InputError as error:
+            refused.append(str(error))
+    assert len(refused) > 200
+    assert all(message.startswith(str(path)) and "\n" not in message for message in refused)
+
+
+def test_what_is_no_file_is_told(tmp_path):
+    for path, message in ((tmp_path, "is a folder"), (tmp_path / "nowhere", "No such file"), ("/dev/zero", "is a device")):
+        with pytest.raises(InputError, match=message):
+            read_torch_file(path)
