@@ -14,7 +14,7 @@ from throughput.cells import PRECISIONS, Cell
 from throughput.figures import Figures, inference_figures, training_figures
 
 ROOT = Path(__file__).resolve().parents[2]
-_SECONDS_TO_END = 90  # horovodrun gives its processes sixty
+_SECONDS_TO_END = 180  # horovodrun gives its processes sixty, which on a busy machine end later
 _ERROR = re.compile(r"[\w-]+\.(?:py|sh): error: (.+)")
 _RANK = re.compile(r"^\[\d+(?:,\d+)?\]<std(?:out|err)>: ?")  # horovodrun's, before each line of a process
 _KILLED = (137, -9)
@@ -97,13 +97,28 @@ def _run(command: list[str], environment: dict[str, str], output: Path, *, secon
 
 
 def _end(process: subprocess.Popen) -> None:
+    """Ask it to end, and see to it in the end: horovodrun's processes are in sessions of their own."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=_SECONDS_TO_END)
-    with contextlib.suppress(ProcessLookupError):  # what a launcher that died left behind
-        os.killpg(process.pid, signal.SIGKILL)
+    for number in [*_descendants(process.pid), process.pid]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
     process.wait()
+
+
+def _descendants(number: int) -> list[int]:
+    """Processes that a process started, and that these did; none where there is no /proc to look at."""
+    children: dict[int, list[int]] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended
+            _, _, fields = status.read_text(encoding="utf-8", errors="replace").rpartition(")")
+            children.setdefault(int(fields.split()[1]), []).append(int(status.parent.name))
+    found = children.get(number, [])
+    for child in found:  # which grows meanwhile
+        found.extend(children.get(child, []))
+    return found
 
 
 def _reason(code: int, output: str) -> str:
