@@ -98,14 +98,16 @@ def _run(command: list[str], environment: dict[str, str], output: Path, *, secon
 
 def _end(process: subprocess.Popen) -> None:
     """Ask it to end, and see to it in the end: horovodrun's processes are in sessions of their own."""
-    if process.poll() is None:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_SECONDS_TO_END)
-    for number in [*_descendants(process.pid), process.pid]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(number, signal.SIGKILL)
-    process.wait()
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(timeout=_SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        for number in [*_descendants(process.pid), process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        process.wait()
 
 
 def _descendants(number: int) -> list[int]:
