@@ -176,6 +176,12 @@ def test_tables(tmp_path):
     assert [row["is_short"] for row in stored["cells"]][:4] == [False, None, True, False]
 
 
+def test_more_than_the_machine_does_is_no_share(tmp_path):
+    busy = Outcome(measured(10.0).figures._replace(arithmetic_share=2.84))
+    fill(tmp_path, [cell()], [busy])
+    assert table(tmp_path)[0][9] == "no share: the machine was busier in the product"
+
+
 def test_a_model_that_nobody_measured(tmp_path):
     fill(tmp_path, [cell(model="retinanet-resnet18")], [measured(10.0)])
     assert [row[10:] for row in table(tmp_path)] == [["-", "-"]]
@@ -284,6 +290,8 @@ def test_an_inference_cell_through_the_launcher(launch):
      "sys.exit(1)", "out of memory at --batch_size=2 --eval_batch_size=16"),
     ("print('train.py: error: hparam zz does not exist', file=sys.stderr); sys.exit(2)", "hparam zz does not exist"),
     ("raise ZeroDivisionError('division by zero')", "exit code 1: ZeroDivisionError: division by zero"),
+    ("print('[1]<stderr>:KeyError: 3'); print('horovodrun: error: one or more'); print('Exit code: 1'); sys.exit(1)",
+     "exit code 1: KeyError: 3"),
     ("os.kill(os.getpid(), signal.SIGKILL)", "killed from outside, as a system does whose memory runs out (exit code 137)"),
     ("", "it ended well, but logged no speed")])
 def test_a_cell_that_fails_says_why(launch, text, reason):

@@ -78,9 +78,11 @@ def _command(cell: Cell, launch: Launch, folder: Path) -> list[str]:
 
 
 def _environment(cell: Cell) -> dict[str, str]:
-    """NVIDIA's libraries round float32 to TF32 unless told not to, in the product that is timed beside as well."""
+    """NVIDIA's libraries round float32 to TF32 unless told not to, in the product that is timed beside as well. A step may be
+    as slow in several processes as in one: what hangs ends with the minutes of its cell."""
     kept = {name: value for name, value in os.environ.items() if name != "NVIDIA_TF32_OVERRIDE"}
-    return kept | ({"NVIDIA_TF32_OVERRIDE": "0"} if cell.precision == "fp32" else {})
+    return {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0", **kept} | (
+        {"NVIDIA_TF32_OVERRIDE": "0"} if cell.precision == "fp32" else {})
 
 
 def _run(command: list[str], environment: dict[str, str], output: Path, *, seconds: float) -> int | None:
@@ -125,7 +127,8 @@ def _descendants(number: int) -> list[int]:
 
 def _reason(code: int, output: str) -> str:
     """In a few words why a cell failed."""
-    lines = [line for line in (_RANK.sub("", line).strip() for line in output.splitlines()) if line]
+    of_ranks = [line for line in output.splitlines() if _RANK.match(line)]  # what horovodrun adds says less
+    lines = [line for line in (_RANK.sub("", line).strip() for line in of_ranks or output.splitlines()) if line]
     errors = [match[1] for line in lines if (match := _ERROR.search(line))]
     if errors:
         out_of_memory = [error.partition(": ")[0] for error in errors if error.startswith("out of memory")]  # without advice
