@@ -265,8 +265,8 @@ def test_a_training_cell_through_the_launcher(launch, tmp_path):
         WRITES_A_LOG + "print(json.dumps([sys.argv, os.environ.get('NVIDIA_TF32_OVERRIDE')]))"))
     assert outcome.reason == ""
     assert (outcome.figures.images_per_second, outcome.figures.timed_steps, outcome.figures.dropped_steps) == (8.0, 3, 2)
-    output = (tmp_path / "runs" / "mask-rcnn-resnet50-training-1x-bf16-batch-4" / "output.txt").read_text()
-    words, override = json.loads(output.splitlines()[-1])
+    [output] = (tmp_path / "runs" / "mask-rcnn-resnet50-training-1x-bf16-batch-4").glob("train-*.log")
+    words, override = json.loads(output.read_text().splitlines()[-1])
     assert words[1] == str(ROOT / "train.py")
     assert words[-1] == "--precision=mixed_bfloat16"
     assert {"--batch_size=4", "--hparams=image_size=64", "--benchmark=True", "--model_name=mask-rcnn-resnet50"} <= {*words}
@@ -276,7 +276,7 @@ def test_a_training_cell_through_the_launcher(launch, tmp_path):
 
 def test_true_float32_is_asked_for(launch, tmp_path):
     run_cell(cell(), launch("print(os.environ['NVIDIA_TF32_OVERRIDE'])"))
-    [output] = (tmp_path / "runs").glob("*/output.txt")
+    [output] = (tmp_path / "runs").glob("*/train-*.log")
     assert output.read_text().splitlines()[-1] == "0"
 
 
