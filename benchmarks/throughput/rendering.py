@@ -92,8 +92,8 @@ def _cells_of_row(matrix: Matrix, cell: Cell, published: list[Published]) -> lis
     if figures:
         scaling = weak_scaling(matrix, cell)
         measured = [
-            f"{figures.images_per_second:.4g}{_MARK if figures.is_short else ''}", f"{figures.p50_ms:.4g}",
-            f"{figures.p95_ms:.4g}", f"{figures.memory_bytes / 1e9:.2f} GB",
+            f"{_number(figures.images_per_second)}{_MARK if figures.is_short else ''}", _number(figures.p50_ms),
+            _number(figures.p95_ms), f"{figures.memory_bytes / 1e9:.2f} GB",
             "-" if figures.input_share is None else f"{figures.input_share:.1%}",
             "-" if scaling is None else f"{scaling:.2f}",
             f"{figures.arithmetic_share:.1%}" if figures.arithmetic_share <= 1 else _BUSIER]
@@ -103,11 +103,15 @@ def _cells_of_row(matrix: Matrix, cell: Cell, published: list[Published]) -> lis
             "; ".join(f"{row.program}, {row.gpu}" for row in others) or "-"]
 
 
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
 def _others(published: list[Published]) -> list[str]:
     """Every published figure of the model, whatever its cell."""
     if not published:
         return ["", "No published figure of this model is known here."]
-    lines = ["", "Published by others, on their machines:", "", "| GPUs | precision | batch of each | images/s | by | source |",
-             "|---|---|---|---|---|---|"]
+    lines = ["", "Published by others, on their machines and at the published input size:", "",
+             "| GPUs | precision | batch of each | images/s | by | source |", "|---|---|---|---|---|---|"]
     return lines + [f"| {row.gpus} {row.gpu} | {row.precision} | {row.batch_size or 'not told'} | {row.images_per_second:g} | "
                     f"{row.program} | {row.source} |" for row in published]
