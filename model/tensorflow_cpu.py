@@ -22,6 +22,23 @@ def applies() -> bool:
     return not tf.config.list_physical_devices("GPU")
 
 
+def shapes_may_depend_on_values() -> bool:
+    """Whether what is being traced or run now may have tensors of as many rows as values say: `applies`, and not by XLA."""
+    if not applies():
+        return False
+    import tensorflow as tf
+    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext  # there is no public way to ask
+
+    return tf.executing_eagerly() or not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def places(chosen: Tensor) -> Tensor:
+    """Of the True ones of [N] bool, [R] int32."""
+    import tensorflow as tf
+
+    return tf.cast(tf.where(chosen)[:, 0], "int32")
+
+
 def in_one_pass(function: Callable) -> Callable:
     """The function of tensors compiled by XLA, for what is elementwise but for a sum over the last axis."""
     import tensorflow as tf

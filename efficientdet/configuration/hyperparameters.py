@@ -66,6 +66,7 @@ class ScheduleHyperparameters:
     lr_decay_method: str = "cosine"
     lr_warmup_init: float = 0.0001
     lr_warmup_epoch: float = 1.0
+    lr_warmup_least_steps: int = 0  # where epochs are short
     first_lr_drop_epoch: float = 200.0  # of stepwise, as the next two
     second_lr_drop_epoch: float = 250.0
     lr_drop_factor: float = 0.1
@@ -104,6 +105,7 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
         "lr_decay_method": one_of(*SCHEDULES),
         "lr_warmup_init": at_least(0),
         "lr_warmup_epoch": at_least(0),
+        "lr_warmup_least_steps": at_least(0),
         "first_lr_drop_epoch": ABOVE_ZERO,
         "second_lr_drop_epoch": ABOVE_ZERO,
         "lr_drop_factor": ABOVE_ZERO,

@@ -5,7 +5,7 @@ from keras import ops
 from onnx import TensorProto
 
 from efficientdet.export.onnx_graph import OnnxGraph
-from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
+from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV
 from object_detection.errors import InputError
 
 _LARGEST_DIFFERENCE = 1e-4  # of the largest value

@@ -19,6 +19,7 @@ from efficientdet.observing.journal import Journal
 from efficientdet.training.guards import check_collapse
 from efficientdet.training.interruption import StopWish
 from efficientdet.training.state import TrainingState
+from model.detector import outputs_to_learn_from
 from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco_results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from object_detection.drawing import draw_detections
@@ -121,7 +122,7 @@ class Validation:
         with self._state.averaged_weights():
             for batch, row_valid in self._stop_wish.watched(batches):
                 batch = _first_rows(batch, int(np.sum(row_valid)))  # the others only fill up
-                outputs = detector.outputs(batch.images, batch.sizes)
+                outputs = outputs_to_learn_from(detector, batch.images, batch.sizes, training=False)
                 seeds = seeds_of(np.asarray(batch.positions), seed=0)  # the same draws in every evaluation
                 targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None, seeds)
                 sums.update({name: float(value) for name, value in detector.loss_sums(outputs, targets).items()})

@@ -1,0 +1,98 @@
+"""What stands between the layers of a two-stage network: proposals, features of regions, detections. None of them has weights,
+and none a gradient but the features of regions."""
+
+import keras
+from keras import ops
+
+from model import tensorflow_cpu
+from object_detection.anchor_grid import AnchorGrid
+from object_detection.proposals import ProposalConfig, region_proposals
+from object_detection.region_detections import RegionDetectionConfig, region_detections
+from object_detection.roi_align import roi_align
+from object_detection.structures import Tensor
+
+
+class Proposals(keras.layers.Layer):
+    """Logits [B, A], deltas [B, A, 4] and sizes [B, 2] -> boxes [B, P, 4] and which of them are proposals, [B, P] bool."""
+
+    def __init__(self, grid: AnchorGrid, config: ProposalConfig, **kwargs):
+        super().__init__(dtype="float32", **kwargs)
+        self.grid, self.config = grid, config
+
+    def call(self, inputs):
+        """See the class."""
+        logits, deltas, sizes = inputs
+        boxes, _, valid = region_proposals(logits, deltas, ops.convert_to_tensor(self.grid.boxes), self.grid.level_sizes,
+                                           ops.cast(sizes, "int32"), self.config)
+        return ops.stop_gradient(boxes), valid
+
+
+class AlignedRegions(keras.layers.Layer):
+    """Levels [B, h, w, C] and boxes [B, N, 4] -> features [B N, side, side, C] of the regions (RoIAlign).
+
+    With scores [B, N] as a further input of those regions only whose score is above 0, one after another, where the number of
+    regions may depend on values; else of all, as always in compiled programs.
+    """
+
+    def __init__(self, side: int, image_size: tuple[int, int], **kwargs):
+        super().__init__(**kwargs)
+        self.side, self.image_size = side, image_size
+
+    def call(self, inputs):
+        """See the class."""
+        has_scores = len(inputs[-1].shape) == 2
+        *levels, boxes = inputs[:-1] if has_scores else inputs
+        count = boxes.shape[1]
+        rows = worth_computing(inputs[-1] > 0.0 if has_scores else ops.ones_like(boxes[..., 0], dtype="bool"))
+        regions = ops.take(ops.reshape(boxes, (-1, 4)), rows, axis=0)
+        return roi_align(levels, ops.cast(regions, "float32"), rows // count, size=self.side, image_size=self.image_size)
+
+
+class DetectedRegions(keras.layers.Layer):
+    """Class logits [B P, K + 1], deltas [B P, 4 (K + 1)], boxes [B, P, 4], which of them are proposals, [B, P] bool, and sizes
+    [B, 2] -> boxes [B, D, 4], scores [B, D], 0 where there is none, and classes [B, D] int32."""
+
+    def __init__(self, config: RegionDetectionConfig, **kwargs):
+        super().__init__(dtype="float32", **kwargs)
+        self.config = config
+
+    def call(self, inputs):
+        """See the class."""
+        logits, deltas, boxes, valid, sizes = inputs
+        count, classes = boxes.shape[1], logits.shape[-1]
+        found = region_detections(
+            ops.reshape(logits, (-1, count, classes)), ops.reshape(deltas, (-1, count, classes, 4)), boxes, valid,
+            ops.cast(sizes, "int32"), self.config)
+        return found.boxes, found.scores, found.classes
+
+
+class MasksOfClasses(keras.layers.Layer):
+    """Mask logits [R, S, S, K + 1] of the regions whose score is above 0, or of all, scores [B, D] and classes [B, D] ->
+    probabilities [B, D, S, S] of each region's class, 0 where the score is 0."""
+
+    def __init__(self, **kwargs):
+        super().__init__(dtype="float32", **kwargs)
+
+    def call(self, inputs):
+        """See the class."""
+        logits, scores, classes = inputs
+        rows = worth_computing(scores > 0.0)
+        own = logits_of_classes(logits, ops.take(ops.reshape(classes, (-1,)), rows, axis=0))
+        places = ops.scatter(rows[:, None], ops.sigmoid(own), (ops.shape(scores)[0] * scores.shape[1], *own.shape[1:]))
+        probabilities = ops.reshape(places, (-1, scores.shape[1], *own.shape[1:]))
+        return ops.where(scores[..., None, None] > 0.0, probabilities, 0.0)
+
+
+def worth_computing(chosen: Tensor) -> Tensor:
+    """The places in [B N] of chosen regions, [B, N] bool -> [R] int32: those alone where a number of regions may depend on
+    values, which is TensorFlow on a CPU without XLA; else all."""
+    chosen = ops.reshape(chosen, (-1,))
+    if tensorflow_cpu.shapes_may_depend_on_values():
+        return tensorflow_cpu.places(chosen)
+    return ops.arange(ops.shape(chosen)[0], dtype="int32")
+
+
+def logits_of_classes(logits: Tensor, classes: Tensor) -> Tensor:
+    """[R, S, S, K + 1], the background first, and classes [R] int32 from 0 to K - 1 -> [R, S, S]."""
+    is_class = ops.arange(logits.shape[-1], dtype="int32") == classes[:, None] + 1
+    return ops.sum(ops.where(is_class[:, None, None], ops.cast(logits, "float32"), 0.0), axis=-1)
