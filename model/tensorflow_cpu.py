@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import keras
 
+from object_detection.roi_align import gathered_sums
 from object_detection.structures import Tensor
 
 
@@ -87,6 +88,42 @@ def grouped_conv(
     import tensorflow as tf
 
     return tf.nn.conv2d(inputs, tf.convert_to_tensor(kernel), list(strides), padding.upper(), dilations=list(dilations))
+
+
+def sparse_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
+    """`roi_align.gathered_sums` as the product with a sparse matrix, which XLA does not have: there it is that one.
+
+    A row of the sum is finished before the next begins, on all cores; gathered rows would be 16 times what they sum up to. The
+    gradient is the product with the transposed matrix: to transpose it first takes a third of the time of doing both at once.
+    """
+    import tensorflow as tf
+
+    if _compiled_by_xla():
+        return gathered_sums(rows, numbers, weights)
+    shape = tf.cast(tf.shape(numbers), tf.int64)
+    places = tf.stack([tf.repeat(tf.range(shape[0]), shape[1]), tf.reshape(tf.cast(numbers, tf.int64), [-1])], axis=-1)
+    matrix = tf.raw_ops.SparseTensorToCSRSparseMatrix(
+        indices=tf.stop_gradient(places), values=tf.stop_gradient(tf.reshape(weights, [-1])),
+        dense_shape=tf.stack([shape[0], tf.shape(rows, out_type=tf.int64)[0]]))
+
+    @tf.custom_gradient
+    def product(rows):
+        def gradient(outer):
+            turned = tf.raw_ops.SparseMatrixTranspose(input=matrix, type=tf.float32)
+            return tf.raw_ops.SparseMatrixMatMul(a=turned, b=outer)
+
+        return tf.raw_ops.SparseMatrixMatMul(a=matrix, b=rows), gradient
+
+    sums = tf.cast(product(tf.cast(rows, tf.float32)), rows.dtype)
+    return tf.ensure_shape(sums, [numbers.shape[0], rows.shape[1]])
+
+
+def _compiled_by_xla() -> bool:
+    """Whether what is traced now is for XLA."""
+    import tensorflow as tf
+    from tensorflow.python.ops import control_flow_util
+
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def _same_padding(size: int, taps: int, *, stride: int) -> tuple[int, int]:
