@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import keras
 
+from object_detection import greedy_nms as by_keras
 from object_detection.roi_align import gathered_sums
 from object_detection.structures import Tensor
 
@@ -116,6 +117,30 @@ def sparse_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
 
     sums = tf.cast(product(tf.cast(rows, tf.float32)), rows.dtype)
     return tf.ensure_shape(sums, [numbers.shape[0], rows.shape[1]])
+
+
+def greedy_nms(boxes: Tensor, alive: Tensor, *, iou_threshold: float) -> Tensor:
+    """`object_detection.greedy_nms` of boxes [B, G, N, 4] by TensorFlow's operation, a group a thread; XLA does not have it.
+
+    Scores are places counted from the end, so that they tell which boxes stayed.
+    """
+    import tensorflow as tf
+
+    if _compiled_by_xla():
+        return by_keras.greedy_nms(boxes, alive, iou_threshold=iou_threshold)
+    groups, count = boxes.shape[1:3]
+    ranks = tf.range(count, 0, -1, dtype=tf.float32)  # whole numbers, exact below 2^24
+    found = tf.raw_ops.CombinedNonMaxSuppression(
+        boxes=tf.transpose(boxes, [0, 2, 1, 3]), scores=tf.transpose(tf.where(alive, ranks, 0.0), [0, 2, 1]),
+        max_output_size_per_class=count, max_total_size=groups * count, iou_threshold=iou_threshold, score_threshold=0.5,
+        clip_boxes=False)
+    places = tf.cast(found.nmsed_classes, tf.int32) * count + count - tf.cast(found.nmsed_scores, tf.int32)
+    stays = tf.sequence_mask(found.valid_detections, groups * count)
+    places = tf.where(stays, places, groups * count)  # a place behind the last for what is none
+    images = tf.range(tf.shape(boxes)[0])[:, None] + tf.zeros_like(places)
+    marks = tf.scatter_nd(tf.stack([images, places], axis=-1), tf.cast(stays, tf.int32),
+                          [tf.shape(boxes)[0], groups * count + 1])
+    return tf.reshape(marks[:, :-1] > 0, tf.shape(alive))
 
 
 def _compiled_by_xla() -> bool:
