@@ -8,7 +8,8 @@ from model import tensorflow_cpu
 from object_detection.anchor_grid import AnchorGrid
 from object_detection.proposals import ProposalConfig, region_proposals
 from object_detection.region_detections import RegionDetectionConfig, region_detections
-from object_detection.roi_align import roi_align
+from object_detection.greedy_nms import greedy_nms
+from object_detection.roi_align import features_of_regions
 from object_detection.structures import Tensor
 
 
@@ -23,8 +24,8 @@ class Proposals(keras.layers.Layer):
         """See the class."""
         logits, deltas, sizes = inputs
         boxes, _, valid = region_proposals(logits, deltas, ops.convert_to_tensor(self.grid.boxes), self.grid.level_sizes,
-                                           ops.cast(sizes, "int32"), self.config)
-        return ops.stop_gradient(boxes), valid
+                                           ops.cast(sizes, "int32"), self.config, nms=nms())
+        return boxes, valid
 
 
 class AlignedRegions(keras.layers.Layer):
@@ -45,7 +46,9 @@ class AlignedRegions(keras.layers.Layer):
         count = boxes.shape[1]
         rows = worth_computing(inputs[-1] > 0.0 if has_scores else ops.ones_like(boxes[..., 0], dtype="bool"))
         regions = ops.take(ops.reshape(boxes, (-1, 4)), rows, axis=0)
-        return roi_align(levels, ops.cast(regions, "float32"), rows // count, size=self.side, image_size=self.image_size)
+        return features_of_regions(
+            levels, ops.cast(regions, "float32"), rows // count, size=self.side, image_size=self.image_size,
+            weighted_sums=tensorflow_cpu.sparse_sums if tensorflow_cpu.applies() else None)
 
 
 class DetectedRegions(keras.layers.Layer):
@@ -81,6 +84,11 @@ class MasksOfClasses(keras.layers.Layer):
         places = ops.scatter(rows[:, None], ops.sigmoid(own), (ops.shape(scores)[0] * scores.shape[1], *own.shape[1:]))
         probabilities = ops.reshape(places, (-1, scores.shape[1], *own.shape[1:]))
         return ops.where(scores[..., None, None] > 0.0, probabilities, 0.0)
+
+
+def nms():
+    """What suppresses boxes of groups fastest here."""
+    return tensorflow_cpu.greedy_nms if tensorflow_cpu.applies() else greedy_nms
 
 
 def worth_computing(chosen: Tensor) -> Tensor:

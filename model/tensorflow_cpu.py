@@ -25,13 +25,8 @@ def applies() -> bool:
 
 
 def shapes_may_depend_on_values() -> bool:
-    """Whether what is being traced or run now may have tensors of as many rows as values say: `applies`, and not by XLA."""
-    if not applies():
-        return False
-    import tensorflow as tf
-    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext  # there is no public way to ask
-
-    return tf.executing_eagerly() or not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    """Whether what is traced or run now may have tensors of as many rows as values say: `applies`, and not by XLA."""
+    return applies() and not _compiled_by_xla()
 
 
 def places(chosen: Tensor) -> Tensor:
@@ -163,7 +158,7 @@ def greedy_nms(boxes: Tensor, alive: Tensor, *, iou_threshold: float) -> Tensor:
 def _compiled_by_xla() -> bool:
     """Whether what is traced now is for XLA."""
     import tensorflow as tf
-    from tensorflow.python.ops import control_flow_util
+    from tensorflow.python.ops import control_flow_util  # there is no public way to ask
 
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 

@@ -10,6 +10,6 @@ def entries(values: Tensor, numbers: Tensor) -> Tensor:
 
     What `take_along_axis` does too; with TensorFlow under it that one transposes all values at each call.
     """
-    count = values.shape[1]
+    count = ops.shape(values)[1]
     first = count * ops.arange(ops.shape(values)[0], dtype="int32")[:, None]
     return ops.take(ops.reshape(values, (-1, *values.shape[2:])), first + numbers, axis=0)

@@ -18,11 +18,20 @@ _CANONICAL_SIDE, _CANONICAL_LEVEL = 224.0, 4  # Lin et al. 2017, eq. 1
 _LEVEL_SLACK = 1e-6  # torchvision's
 
 
-def roi_align(
-    levels: Sequence[Tensor], boxes: Tensor, *, size: int, image_size: tuple[int, int],
+def roi_align(levels: Sequence[Tensor], boxes: Tensor, **settings) -> Tensor:
+    """`features_of_regions` of the boxes [B, N, 4] of each image: [B, N, size, size, C]."""
+    count = boxes.shape[1]
+    images = ops.arange(ops.shape(boxes)[0] * count, dtype="int32") // count
+    pooled = features_of_regions(levels, ops.reshape(boxes, (-1, 4)), images, **settings)
+    return ops.reshape(pooled, (-1, count, *pooled.shape[1:]))
+
+
+def features_of_regions(
+    levels: Sequence[Tensor], boxes: Tensor, images: Tensor, *, size: int, image_size: tuple[int, int],
     weighted_sums: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """The features of each box. levels of [B, h, w, C], finest first, boxes [B, N, 4] yxyx pixels -> [B, N, size, size, C].
+    """The features of each box. levels of [B, h, w, C], finest first, boxes [R, 4] yxyx pixels of the `images` [R] int32, by
+    number -> [R, size, size, C].
 
     image_size: height and width of the network input, of which a level's stride is a power of two. As torchvision's
     MultiScaleRoIAlign: coordinates are not shifted by half a cell, sides count as one cell at least, samples more than a cell
@@ -34,11 +43,10 @@ def roi_align(
                              for level, (height, width) in zip(levels, shapes, strict=True)], axis=1)
     per_image, channels = cells.shape[1:]
     numbers, weights = _taps(ops.stop_gradient(boxes), shapes, size=size, image_size=image_size)
-    images = ops.arange(ops.shape(numbers)[0], dtype="int32")
-    numbers = ops.reshape(numbers + ops.reshape(per_image * images, (-1, 1, 1, 1, 1, 1)), (-1, _TAPS**2))
+    numbers = ops.reshape(numbers + per_image * ops.reshape(images, (-1, 1, 1, 1, 1)), (-1, _TAPS**2))
     pooled = (weighted_sums or gathered_sums)(ops.reshape(cells, (-1, channels)), numbers,
                                               ops.reshape(weights, (-1, _TAPS**2)))
-    return ops.reshape(pooled, (-1, boxes.shape[1], size, size, channels))
+    return ops.reshape(pooled, (-1, size, size, channels))
 
 
 def gathered_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
@@ -60,27 +68,32 @@ def region_levels(boxes: Tensor, *, finest: int, count: int) -> Tensor:
     return ops.cast(ops.clip(wanted, finest, finest + count - 1), "int32") - finest
 
 
+def level_strides(shapes: Sequence[tuple[int, int]], image_size: tuple[int, int]) -> list[tuple[int, int]]:
+    """Pixels of a cell of each level, from rows and columns of its cells and of the image: powers of two."""
+    return [tuple(2 ** round(math.log2(pixels / cells)) for cells, pixels in zip(shape, image_size, strict=True))
+            for shape in shapes]
+
+
 def _taps(
     boxes: Tensor, shapes: Sequence[tuple[int, int]], *, size: int, image_size: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
     """The cells that each bin is made of, counted over the levels of an image, and their weights.
 
-    boxes [B, N, 4] -> int32 and float32 [B, N, size, size, 4, 4].
+    boxes [R, 4] -> int32 and float32 [R, size, size, 4, 4].
     """
-    scales = [[2.0 ** round(math.log2(cells / pixels)) for cells, pixels in zip(shape, image_size, strict=True)]
-              for shape in shapes]
-    chosen = region_levels(boxes, finest=round(-math.log2(scales[0][0])), count=len(shapes))
+    strides = np.array(level_strides(shapes, image_size))
+    chosen = region_levels(boxes, finest=round(math.log2(strides[0, 0])), count=len(shapes))
     first = np.cumsum([0] + [height * width for height, width in shapes[:-1]])
 
     def of_level(values, kind):
         return ops.take(ops.convert_to_tensor(np.asarray(values, kind)), chosen, axis=0)
 
-    counts = of_level(shapes, "int32")  # [B, N, 2]
-    scale = of_level(scales, "float32")
-    numbers, weights = _axis_taps(boxes[..., :2] * scale, boxes[..., 2:] * scale, counts, size=size)  # [B, N, 2, size, 4]
-    of_rows = of_level(first, "int32")[..., None, None] + numbers[:, :, 0] * counts[..., 1, None, None]
-    return (of_rows[:, :, :, None, :, None] + numbers[:, :, 1][:, :, None, :, None, :],
-            weights[:, :, 0][:, :, :, None, :, None] * weights[:, :, 1][:, :, None, :, None, :])
+    counts = of_level(shapes, "int32")  # [R, 2]
+    scale = of_level(1 / strides, "float32")
+    numbers, weights = _axis_taps(boxes[:, :2] * scale, boxes[:, 2:] * scale, counts, size=size)  # [R, 2, size, 4]
+    of_rows = of_level(first, "int32")[:, None, None] + numbers[:, 0] * counts[:, 1, None, None]
+    return (of_rows[:, :, None, :, None] + numbers[:, 1][:, None, :, None, :],
+            weights[:, 0][:, :, None, :, None] * weights[:, 1][:, None, :, None, :])
 
 
 def _axis_taps(low: Tensor, high: Tensor, counts: Tensor, *, size: int) -> tuple[Tensor, Tensor]:

@@ -44,7 +44,8 @@ class OptimizerHyperparameters:
     """How a gradient changes the weights."""
 
     optimizer: str = "sgd"
-    momentum: float = 0.9  # of sgd
+    momentum: float = 0.9  # of sgd, as the next one
+    bias_rate_factor: float = 1.0  # what the learning rate of biases is multiplied by
     beta_1: float = 0.9  # of adam and adamw, as the next two
     beta_2: float = 0.999
     epsilon: float = 1e-8
@@ -94,6 +95,7 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
         "jitter_max": ABOVE_ZERO,
         "optimizer": one_of(*OPTIMIZERS),
         "momentum": BELOW_ONE,
+        "bias_rate_factor": ABOVE_ZERO,
         "beta_1": BELOW_ONE,
         "beta_2": BELOW_ONE,
         "epsilon": ABOVE_ZERO,
