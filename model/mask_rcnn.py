@@ -9,18 +9,19 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import keras
-from keras import layers, ops
+from keras import layers
 
 from model.batch_norm import BatchNormalization
 from model.feature_pyramid import WIDTH, build_feature_pyramid
 from model.region_layers import AlignedRegions, DetectedRegions, MasksOfClasses, Proposals
-from model.resnet import build_resnet, convolution, is_in_first_stages
-from object_detection.anchor_grid import AnchorGrid, grid_of_levels
+from model.resnet import build_resnet, is_in_first_stages
 from object_detection.anchor_conventions import HEIGHT_TO_WIDTH, PROPOSAL_SIZES, rounded_levels
+from object_detection.anchor_grid import AnchorGrid, grid_of_levels
 from object_detection.errors import InputError
 from object_detection.proposals import ProposalConfig
-from object_detection.region_detections import RegionDetectionConfig
+from object_detection.region_detections import REGION_SUPPRESSION
 from object_detection.structures import Tensor
+from object_detection.suppression import SuppressionConfig
 
 BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # what names of layers begin with
 STAGES = 5  # of a backbone, the stem being the first
@@ -46,7 +47,7 @@ class MaskRcnnConfig:
     trains_batch_norm: bool = False
     anchor_sizes: Sequence[Sequence[float]] = PROPOSAL_SIZES
     proposals: ProposalConfig = field(default_factory=ProposalConfig)
-    detections: RegionDetectionConfig = field(default_factory=RegionDetectionConfig)
+    suppression: SuppressionConfig = REGION_SUPPRESSION
 
     def __post_init__(self):
         if self.num_classes < 1:
@@ -82,7 +83,7 @@ def build_mask_rcnn(config: MaskRcnnConfig, *, precision: str = "float32") -> Ma
         logits, deltas = _proposal_head([*levels, coarsest], shapes=len(HEIGHT_TO_WIDTH) * len(config.anchor_sizes[0]))
         heads = RegionHeads(config.num_classes)
         boxes, valid = Proposals(grid, config.proposals, name="proposals")([logits, deltas, sizes])
-        found = DetectedRegions(config.detections, name="detections")(
+        found = DetectedRegions(config.suppression, name="detections")(
             [*heads.classes_and_deltas(levels, boxes, image_size=config.image_size), boxes, valid, sizes])
         masks = heads.masks(levels, found[0], found[1], image_size=config.image_size)
         masks = MasksOfClasses(name="masks")([masks, found[1], found[2]])

@@ -6,11 +6,13 @@ from keras import ops
 
 from model import tensorflow_cpu
 from object_detection.anchor_grid import AnchorGrid
-from object_detection.proposals import ProposalConfig, region_proposals
-from object_detection.region_detections import RegionDetectionConfig, region_detections
 from object_detection.greedy_nms import greedy_nms
+from object_detection.proposals import ProposalConfig, region_proposals
+from object_detection.region_detections import region_detections
+from object_detection.region_losses import of_classes
 from object_detection.roi_align import features_of_regions
 from object_detection.structures import Tensor
+from object_detection.suppression import SuppressionConfig
 
 
 class Proposals(keras.layers.Layer):
@@ -55,7 +57,7 @@ class DetectedRegions(keras.layers.Layer):
     """Class logits [B P, K + 1], deltas [B P, 4 (K + 1)], boxes [B, P, 4], which of them are proposals, [B, P] bool, and sizes
     [B, 2] -> boxes [B, D, 4], scores [B, D], 0 where there is none, and classes [B, D] int32."""
 
-    def __init__(self, config: RegionDetectionConfig, **kwargs):
+    def __init__(self, config: SuppressionConfig, **kwargs):
         super().__init__(dtype="float32", **kwargs)
         self.config = config
 
@@ -63,9 +65,9 @@ class DetectedRegions(keras.layers.Layer):
         """See the class."""
         logits, deltas, boxes, valid, sizes = inputs
         count, classes = boxes.shape[1], logits.shape[-1]
-        found = region_detections(
+        found, _ = region_detections(
             ops.reshape(logits, (-1, count, classes)), ops.reshape(deltas, (-1, count, classes, 4)), boxes, valid,
-            ops.cast(sizes, "int32"), self.config)
+            ops.cast(sizes, "int32"), config=self.config)
         return found.boxes, found.scores, found.classes
 
 
@@ -80,7 +82,7 @@ class MasksOfClasses(keras.layers.Layer):
         """See the class."""
         logits, scores, classes = inputs
         rows = worth_computing(scores > 0.0)
-        own = logits_of_classes(logits, ops.take(ops.reshape(classes, (-1,)), rows, axis=0))
+        own = of_classes(logits, ops.take(ops.reshape(classes, (-1,)), rows, axis=0) + 1)
         places = ops.scatter(rows[:, None], ops.sigmoid(own), (ops.shape(scores)[0] * scores.shape[1], *own.shape[1:]))
         probabilities = ops.reshape(places, (-1, scores.shape[1], *own.shape[1:]))
         return ops.where(scores[..., None, None] > 0.0, probabilities, 0.0)
@@ -98,9 +100,3 @@ def worth_computing(chosen: Tensor) -> Tensor:
     if tensorflow_cpu.shapes_may_depend_on_values():
         return tensorflow_cpu.places(chosen)
     return ops.arange(ops.shape(chosen)[0], dtype="int32")
-
-
-def logits_of_classes(logits: Tensor, classes: Tensor) -> Tensor:
-    """[R, S, S, K + 1], the background first, and classes [R] int32 from 0 to K - 1 -> [R, S, S]."""
-    is_class = ops.arange(logits.shape[-1], dtype="int32") == classes[:, None] + 1
-    return ops.sum(ops.where(is_class[:, None, None], ops.cast(logits, "float32"), 0.0), axis=-1)

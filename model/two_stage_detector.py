@@ -8,19 +8,19 @@ from typing import NamedTuple
 from keras import ops
 
 from model.detector import named_variables
-from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV
 from model.folding import folded, has_frozen_norms
 from model.mask_rcnn import MASK_SIDE, MaskRcnn
-from model.normalisation import normalised
-from model.region_layers import logits_of_classes, worth_computing
+from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV, normalised
+from model.region_layers import nms, worth_computing
 from object_detection.assignment import MatchRule, assign_anchors
-from object_detection.box_coding import LARGEST_LOG_SIZE, BoxCoder
-from object_detection.errors import InputError
+from object_detection.box_coding import BoxCoder
 from object_detection.entries import entries
-from object_detection.losses import smooth_l1_loss, softmax_cross_entropy
+from object_detection.errors import InputError
 from object_detection.mask_targets import mask_targets
 from object_detection.proposals import ProposalConfig, region_proposals
-from object_detection.region_sampling import assign_regions, sample_anchors, sample_regions
+from object_detection.region_detections import REGION_BOX_CODER
+from object_detection.region_losses import BETA, mask_loss_sum, proposal_loss_sums, region_loss_sums
+from object_detection.region_sampling import assign_regions, sample_masks, sample_regions
 from object_detection.structures import Detections, Objects, Targets, Tensor
 
 DECAYS = ("kernels", "all")
@@ -44,11 +44,9 @@ class TwoStageConfig:
     regions_an_image: int = 512
     positive_regions: float = 0.25
     region_iou: float = 0.5
-    anchor_coder: BoxCoder = field(default_factory=lambda: BoxCoder(log_size_limit=LARGEST_LOG_SIZE))
-    region_coder: BoxCoder = field(default_factory=lambda: BoxCoder(weights=(10.0, 10.0, 5.0, 5.0),
-                                                                    log_size_limit=LARGEST_LOG_SIZE))
-    anchor_beta: float = 1 / 9
-    region_beta: float = 1 / 9
+    region_coder: BoxCoder = REGION_BOX_CODER
+    anchor_beta: float = BETA
+    region_beta: float = BETA
     weight_decay: float = 1e-4
     decays: str = "all"
     mean: tuple[float, float, float] = IMAGENET_MEAN
@@ -77,7 +75,8 @@ class TwoStageTargets(NamedTuple):
     """What is learnt: by anchors, and by regions drawn of the proposals and the objects, those with an object first."""
 
     anchors: Targets
-    drawn: Tensor  # [B, A] bool, the anchors that count
+    positive: Tensor  # [B, A] bool, the anchors that count, with an object
+    negative: Tensor  # [B, A] bool, and without
     regions: Tensor  # [B, R, 4]
     valid: Tensor  # [B, R] bool
     classes: Tensor  # [B, R] int32, 0: background
@@ -122,12 +121,12 @@ class TwoStageDetector:
     def targets(self, objects: Objects, outputs: FirstStage | None = None, seeds: Tensor | None = None) -> TwoStageTargets:
         """Of the proposals that `outputs` make; which count is drawn by `seeds` [B, 2]."""
         config = self.config
-        anchors = assign_anchors(objects, self._grid, rule=config.anchor_match, box_coder=config.anchor_coder)
-        drawn = sample_anchors(anchors.positive, ops.logical_not(ops.logical_or(anchors.positive, anchors.ignored)), seeds,
-                               count=config.anchors_an_image, positive_share=config.positive_anchors)
+        anchors = assign_anchors(objects, self._grid, rule=config.anchor_match)
+        drawn = sample_masks(anchors.positive, ops.logical_not(ops.logical_or(anchors.positive, anchors.ignored)), seeds,
+                             count=config.anchors_an_image, positive_share=config.positive_anchors)
         proposed, _, valid = region_proposals(
             outputs.logits, outputs.deltas, ops.convert_to_tensor(self.anchors), self.level_sizes, outputs.sizes,
-            config.proposals)
+            config.proposals, nms=nms())
         learnable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
         boxes = ops.concatenate([proposed, objects.boxes], axis=1)
         matched, positive, negative = assign_regions(
@@ -137,25 +136,30 @@ class TwoStageDetector:
         regions, matched = entries(boxes, numbers), entries(matched, numbers)
         masks = config.masks_an_image
         return TwoStageTargets(
-            anchors=anchors, drawn=drawn, regions=regions, valid=valid,
+            anchors=anchors, positive=drawn[0], negative=drawn[1], regions=regions, valid=valid,
             classes=ops.where(positive, entries(objects.classes, matched) + 1, 0),
             deltas=ops.where(positive[..., None], config.region_coder.encode(entries(objects.boxes, matched), regions), 0.0),
-            masks=mask_targets(objects.masks, objects.boxes, regions[:, :masks], matched[:, :masks], size=MASK_SIDE))
+            masks=mask_targets(objects.masks, objects.boxes, regions[:, :masks], matched[:, :masks], outputs.sizes,
+                               size=MASK_SIDE))
 
     def counts(self, targets: TwoStageTargets) -> dict[str, Tensor]:
         """How many anchors have an object; how many anchors, regions and masks the losses are means over."""
-        counted = {"positives": targets.anchors.positive, "anchors": targets.drawn, "regions": targets.valid,
-                   "masks": self._has_mask(targets)}
+        counted = {"positives": targets.anchors.positive, "anchors": ops.logical_or(targets.positive, targets.negative),
+                   "regions": targets.valid, "masks": self._has_mask(targets)}
         return {name: ops.sum(ops.cast(values, "float32")) for name, values in counted.items()}
 
     def loss_sums(self, outputs: FirstStage, targets: TwoStageTargets) -> dict[str, Tensor]:
         """`objectness_loss` and `anchor_box_loss` of the first stage, `cls_loss`, `box_loss` and `mask_loss` of the second."""
-        learnt = ops.cast(ops.logical_and(targets.anchors.positive, targets.drawn), "float32")
-        anchor_errors = smooth_l1_loss(outputs.deltas - targets.anchors.box_deltas, beta=self.config.anchor_beta)
-        cross_entropy = ops.softplus(outputs.logits) - learnt * outputs.logits
-        return {"objectness_loss": ops.sum(cross_entropy * ops.cast(targets.drawn, "float32")),
-                "anchor_box_loss": ops.sum(anchor_errors * learnt[..., None]),
-                **self._box_losses(outputs.levels, targets), "mask_loss": self._mask_loss(outputs.levels, targets)}
+        objectness, anchor_box = proposal_loss_sums(outputs.logits, outputs.deltas, targets.anchors.box_deltas,
+                                                    targets.positive, targets.negative, beta=self.config.anchor_beta)
+        logits, deltas = self.heads.classes_and_deltas(outputs.levels, targets.regions, image_size=self.image_size)
+        count = logits.shape[-1]
+        classes, box = region_loss_sums(
+            ops.reshape(logits, (-1, targets.regions.shape[1], count)),
+            ops.reshape(deltas, (-1, targets.regions.shape[1], count, 4)), targets.classes, targets.deltas, targets.valid,
+            beta=self.config.region_beta)
+        return {"objectness_loss": objectness, "anchor_box_loss": anchor_box, "cls_loss": classes, "box_loss": box,
+                "mask_loss": self._mask_loss(outputs.levels, targets)}
 
     def normalisers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
         """All losses are means over what was drawn; boxes too, though only those with an object have one."""
@@ -177,24 +181,12 @@ class TwoStageDetector:
         """[B, Q] bool, of the regions that stand first."""
         return targets.classes[:, :self.config.masks_an_image] > 0
 
-    def _box_losses(self, levels: Sequence[Tensor], targets: TwoStageTargets) -> dict[str, Tensor]:
-        logits, deltas = self.heads.classes_and_deltas(levels, targets.regions, image_size=self.image_size)
-        classes, positive = (ops.reshape(values, (-1,)) for values in (targets.classes, targets.classes > 0))
-        is_class = ops.arange(logits.shape[-1], dtype="int32") == classes[:, None]
-        of_class = ops.sum(ops.where(is_class[..., None], ops.reshape(deltas, (-1, logits.shape[-1], 4)), 0.0), axis=1)
-        errors = smooth_l1_loss(of_class - ops.reshape(targets.deltas, (-1, 4)), beta=self.config.region_beta)
-        return {"cls_loss": ops.sum(softmax_cross_entropy(logits, classes)
-                                    * ops.cast(ops.reshape(targets.valid, (-1,)), "float32")),
-                "box_loss": ops.sum(errors * ops.cast(positive, "float32")[:, None])}
-
     def _mask_loss(self, levels: Sequence[Tensor], targets: TwoStageTargets) -> Tensor:
         """The sum over regions with an object of their mean binary cross entropy."""
         has_mask = self._has_mask(targets)
-        rows = worth_computing(has_mask)
-        logits = self.heads.masks(levels, targets.regions[:, :has_mask.shape[1]], ops.cast(has_mask, "float32"),
+        count, rows = has_mask.shape[1], worth_computing(has_mask)
+        logits = self.heads.masks(levels, targets.regions[:, :count], ops.cast(has_mask, "float32"),
                                   image_size=self.image_size)
-        classes = ops.take(ops.reshape(targets.classes[:, :has_mask.shape[1]], (-1,)), rows, axis=0)
-        own = logits_of_classes(logits, classes - 1)
+        classes = ops.take(ops.reshape(targets.classes[:, :count], (-1,)), rows, axis=0)
         wanted = ops.take(ops.reshape(targets.masks, (-1, *targets.masks.shape[2:])), rows, axis=0)
-        means = ops.mean(ops.softplus(own) - wanted * own, axis=(1, 2))
-        return ops.sum(means * ops.cast(classes > 0, "float32"))
+        return mask_loss_sum(logits, classes, wanted, classes > 0)

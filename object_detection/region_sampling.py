@@ -37,7 +37,7 @@ def sample_masks(
 
     positive, negative [B, N] bool, never both; seeds [B, 2] int32 as of `seeds_of` -> [B, N] bool, [B, N] bool.
     """
-    draws, most = uniform_draws(seeds, positive.shape[1]), int(count * positive_share)
+    draws, most = uniform_draws(seeds, ops.shape(positive)[1]), int(count * positive_share)
 
     def drawn(candidates, limits):
         highest = hardest(ops.where(candidates, draws, -1.0), ops.minimum(limits, _number_of(candidates)))
@@ -57,10 +57,10 @@ def sample_regions(
     """
     drawn = sample_masks(positive, negative, seeds, count=count, positive_share=positive_share)
     kinds = 2 * ops.cast(drawn[0], "int32") + ops.cast(drawn[1], "int32")
-    length = positive.shape[1]
-    # Distinct keys, as not every top_k keeps the order of equal ones
-    keys, _ = ops.top_k(kinds * length - ops.arange(length, dtype="int32"), min(count, length))
-    keys = ops.pad(keys, [[0, 0], [0, max(count - length, 0)]], constant_values=-1)
+    length = ops.shape(positive)[1]
+    # Distinct keys, as not every top_k keeps the order of equal ones; slots beyond the last
+    keys = ops.pad(kinds * length - ops.arange(length, dtype="int32"), [[0, 0], [0, count]], constant_values=-1)
+    keys, _ = ops.top_k(keys, count)
     valid = keys > 0
     numbers = ops.where(valid, (length - keys % length) % length, 0)
     return numbers, keys > length, valid

@@ -75,7 +75,7 @@ def test_biases_at_a_rate_of_their_own():
             take(optimizer, variables, [gradient, gradient], rate=rate)
         moved[name] = [float(np.asarray(variable)[0]) for variable in variables]
     assert moved["both"] == pytest.approx([moved["slow"][0], moved["fast"][1]], rel=1e-6)
-    with pytest.raises(InputError, match="bias_rate_factor is 2.0; wanted 1 with optimizer=adam"):
+    with pytest.raises(InputError, match=r"bias_rate_factor is 2\.0; wanted 1 with optimizer=adam"):
         built([[1.0]], optimizer="adam", bias_rate_factor=2.0)
 
 

@@ -6,7 +6,7 @@ from efficientdet.families.suppression import suppression_config
 from model.mask_rcnn import MaskRcnnConfig, build_mask_rcnn
 from model.two_stage_detector import TwoStageConfig, TwoStageDetector
 from object_detection.proposals import ProposalConfig
-from object_detection.region_detections import RegionDetectionConfig
+from object_detection.region_detections import REGION_SUPPRESSION
 
 
 def build_detector(hparams: MaskRcnnHyperparameters, *, num_classes: int, precision: str = "float32") -> TwoStageDetector:
@@ -17,7 +17,8 @@ def build_detector(hparams: MaskRcnnHyperparameters, *, num_classes: int, precis
         trainable_stages=hparams.trainable_backbone_stages, trains_batch_norm=hparams.is_training_bn,
         anchor_sizes=tuple((2**level * hparams.anchor_scale,) for level in range(2, 7)),
         proposals=ProposalConfig(candidates_per_level=hparams.candidates_per_level, kept=hparams.proposals),
-        detections=RegionDetectionConfig(suppression=suppression_config(hparams.nms_configs))), precision=precision)
+        suppression=suppression_config(hparams.nms_configs, scores=REGION_SUPPRESSION.scores, clip=True,
+                                       box_coder=REGION_SUPPRESSION.box_coder)), precision=precision)
     return TwoStageDetector(networks, TwoStageConfig(
         image_size=image_size,
         proposals=ProposalConfig(candidates_per_level=hparams.training_candidates_per_level, kept=hparams.training_proposals),

@@ -62,7 +62,7 @@ class MaskRcnnHyperparameters(Hyperparameters):
     decayed_weights: str = "all"  # or "kernels": not batch norm and biases
     # suppression
     nms_configs: NmsConfigs = field(default_factory=lambda: NmsConfigs(
-        method="hard", iou_thresh=0.5, score_thresh=0.05, max_output_size=100))
+        method="hard", iou_thresh=0.5, score_thresh=0.05, max_nms_inputs=2000, max_output_size=100))
     # training
     weight_decay: float = 1e-4
     clip_gradients_norm: float = 0.0

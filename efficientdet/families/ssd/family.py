@@ -1,7 +1,7 @@
 """SSD300 (Liu et al. 2016) on ResNet-34, as MLPerf's benchmark of its first rounds trains it on COCO."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
