@@ -164,6 +164,13 @@ def _top_of_classes(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]
 
 def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig) -> Detections:
     """Greedy suppression. boxes [B, N, 4], scores [B, N], classes [B, N] int -> Detections with D = max_detections."""
+    return suppress_and_number(boxes, scores, classes, config=config)[0]
+
+
+def suppress_and_number(
+    boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig
+) -> tuple[Detections, Tensor]:
+    """`suppress`, and which of the N each detection is, [B, D] int32, 0 where not valid."""
     alive = ops.where(scores > config.score_threshold, scores, 0.0)
     far_corner = ops.convert_to_tensor([0.0, 0.0, config.iou_pixel_offset, config.iou_pixel_offset], dtype=boxes.dtype)
     measured = boxes + far_corner
@@ -187,12 +194,13 @@ def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: Suppress
     start = (alive, ops.cast(empty, "int32") + 0 * slots, empty + 0.0 * ops.cast(slots, empty.dtype))
     _, chosen, chosen_scores = ops.fori_loop(0, config.max_detections, select_one, start)
     valid = chosen_scores > 0.0
-    return Detections(
+    detections = Detections(
         boxes=ops.where(valid[..., None], entries(boxes, chosen), 0.0),
         scores=chosen_scores,
         classes=ops.where(valid, ops.cast(entries(classes, chosen), "int32"), 0),
         valid=valid,
     )
+    return detections, ops.where(valid, chosen, 0)
 
 
 def _survival(overlap: Tensor, *, config: SuppressionConfig) -> Tensor:
