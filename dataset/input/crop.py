@@ -110,7 +110,8 @@ def _masks_in_boxes(pngs: np.ndarray, boxes: np.ndarray, offset: np.ndarray, win
         if flip:
             x = size[1] - x
         y, x = (offset[axis] + places * (window[axis] / size[axis]) for axis, places in enumerate((y, x)))  # original pixels
-        rows, columns = (np.clip(places[:side].astype(np.int64), 0, source_size[axis] - 1) for axis, places in enumerate((y, x)))
+        rows, columns = (
+            np.clip(places[:side].astype(np.int64), 0, source_size[axis] - 1) for axis, places in enumerate((y, x)))
         touched = tuple(
             slice(max(int(edges.min()), offset[axis]), min(math.ceil(edges.max()), offset[axis] + window[axis]))
             for axis, edges in enumerate((y[side:], x[side:])))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dataset.class_names import ClassNames
+from dataset.conversion.segmentation import UnusableSegmentation, proved_run_lengths
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset
@@ -21,6 +22,7 @@ from efficientdet.machine.distributed import World, join_world
 from efficientdet.machine.runtime import start_runtime
 from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco_ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
+from object_detection.coco_masks import RunLengths
 from object_detection.coco_results import TESTDEV_FILE_NAME, CocoResults, DetectionRows, results_json, write_results
 from object_detection.errors import InputError
 
@@ -82,7 +84,7 @@ def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: st
     if json_file is not None:
         truth = read_ground_truth(json_file)
         check_categories(truth, class_names)
-        return CocoEvaluator(truth)
+        return CocoEvaluator(truth, segmentations=lambda: _proved_segmentations(truth))
     truth = ground_truth_from_dataset(ground_truth_of_records(index, class_names), source="the records")
 
     def segmentations() -> list:
@@ -90,6 +92,19 @@ def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: st
         return [annotation["segmentation"] for annotation in annotations]
 
     return CocoEvaluator(truth, segmentations=segmentations)
+
+
+def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
+    """Run lengths of each annotation; None where it has no mask or its image no size. Raises InputError for what is no mask."""
+    found = []
+    for annotation in truth.annotations:
+        segmentation, size = annotation.get("segmentation"), truth.image_sizes.get(annotation["image_id"])
+        try:
+            found.append(proved_run_lengths(segmentation, size) if segmentation and size else None)
+        except UnusableSegmentation as error:
+            raise InputError(f"{truth.source}: annotations[{annotation['id'] - 1}] of image {annotation['image_id']} has "
+                             f"{error}") from error
+    return found
 
 
 def check_categories(truth: GroundTruth, class_names: ClassNames) -> None:
