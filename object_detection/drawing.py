@@ -32,9 +32,9 @@ def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], 
     """A copy of an image with a box, a class name and a score in per cent for each detection.
 
     image [h, w, 3] uint8; boxes [N, 4] yxyx pixels of it; classes [N], 0 .. K-1; names, K of them; scores [N], or None
-    where there are none (ground truth); masks, N of [h, w] bool, which are tinted and outlined, or None. Boxes are clipped to the image;
-    what has nothing in it, or is not finite, is left out. The best are drawn last. Raises ValueError for another kind of
-    image or a class without a name.
+    where there are none (ground truth); masks, N of [h, w] bool, which are tinted and outlined, or None. Boxes are clipped to
+    the image; what has nothing in it, or is not finite, is left out. The best are drawn last. Raises ValueError for another
+    kind of image or a class without a name.
     """
     image, boxes = np.asarray(image), np.asarray(boxes, np.float64).reshape(-1, 4)
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:

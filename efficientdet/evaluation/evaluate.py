@@ -64,7 +64,8 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
                           num_threads=config.num_threads)
     predict = build_predict(restored.detector, compiled=runtime.use_xla, runtime=config.runtime,
                             int8_images=config.int8_images, resize=restored.resize)
-    rows = detect_all(predict, index, inputs, class_names=restored.class_names, samples=config.samples, world=world)
+    rows = detect_all(predict, index, inputs, class_names=restored.class_names, samples=config.samples, world=world,
+                      masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels)
     if not world.is_first:
         return None
     if config.testdev_dir:
@@ -119,10 +120,11 @@ def check_categories(truth: GroundTruth, class_names: ClassNames) -> None:
 
 def detect_all(
     predict: Predict, index: RecordIndex, config: InputConfig, *, class_names: ClassNames, samples: int = 0,
-    world: World | None = None, watched: Callable[[Iterable], Iterable] = iter,
+    world: World | None = None, watched: Callable[[Iterable], Iterable] = iter, masks_in_whole_pixels: bool = False,
 ) -> DetectionRows:
     """Detections of the first `samples` records (0: all), each image decoded once, by one rank; all ranks get all rows.
 
+    Masks are pasted into the images, `masks_in_whole_pixels` as `pasted_masks` says.
     The batches pass through `watched`, which may raise at the end or between them.
     """
     world = world or World()
@@ -138,7 +140,8 @@ def detect_all(
             masks = None if detections.masks is None else np.asarray(detections.masks)[rows]
             original_sizes = np.rint(np.asarray(batch.sizes) * np.asarray(batch.scales)).astype(np.int64)[rows]
             results.add(np.asarray(batch.image_ids)[rows], boxes, scores=scores, category_ids=category_ids[classes],
-                        valid=valid, masks=masks, original_sizes=original_sizes)
+                        valid=valid, masks=masks, original_sizes=original_sizes,
+                        masks_in_whole_pixels=masks_in_whole_pixels)
             progress.advance(int(rows.sum()), images=int(rows.sum()))
     if world.size == 1:
         return results.rows()
