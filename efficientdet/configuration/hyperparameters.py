@@ -33,6 +33,7 @@ class InputHyperparameters:
     image_size: int | str | tuple[int, int] = 512  # one side, 'WIDTHxHEIGHT', or (height, width)
     max_instances_per_image: int = 100
     mask_size: int = 0  # side in pixels of the mask that each object brings; 0: none
+    masks_in_whole_pixels: bool = False  # detected masks are pasted into images by torchvision's rule: see `pasted_masks`
     learn_crowds: bool = False  # in training a crowd's box is an object as any other
     input_rand_hflip: bool = True
     jitter_min: float = 0.1
