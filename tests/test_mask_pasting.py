@@ -87,7 +87,6 @@ def test_in_whole_pixels_is_torchvision(torchvision):
     pasted = np.stack(list(pasted_masks(masks, boxes, size=bits.shape[1:], in_whole_pixels=True)))
     np.testing.assert_array_equal(pasted[:4] | (np.abs(first - 0.5) < 1e-3), bits[:4] | (np.abs(first - 0.5) < 1e-3))
     assert (pasted != bits).sum() < 1e-5 * bits.sum()  # of the others it is not known which are within 1e-3 of 0.5
-    assert 0.3 < bits.sum() / bits.size * 10 < 0.9
     exact = np.stack(list(pasted_masks(masks, boxes, size=bits.shape[1:])))
     assert (exact != bits).sum() > 0.05 * bits.sum()  # the two rules are two
 
