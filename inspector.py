@@ -50,7 +50,8 @@ def define_flags() -> None:
                                                   f"({TRUSTED_ONLY}).")
     flags.DEFINE_string("onnx_path", None, "export: file for the network as ONNX; uint8 images in, logits and deltas out.")
     flags.DEFINE_integer("batch_size", 1, "Images a step.")
-    flags.DEFINE_integer("bm_runs", 100, "benchmark: timed runs, after 10 that are not.")
+    flags.DEFINE_integer("bm_runs", 100, "benchmark: timed runs, after those that are not.")
+    flags.DEFINE_integer("bm_warm_up_runs", 10, "benchmark: runs before that are not timed; the first compiles.")
     flags.DEFINE_string("input_image", None, "benchmark, export: this image in place of random pixels.")
     flags.DEFINE_string("trace_filename", None, "benchmark: folder for the profiler's trace of one run.")
     flags.DEFINE_string("dllogger_path", "/tmp/time_log.txt", "benchmark: the log.")
@@ -128,8 +129,9 @@ def _benchmark(model: dict) -> None:
 
     with telling_out_of_memory(batch_size=FLAGS.batch_size):
         benchmark(ModelConfig(**model), BenchmarkConfig(
-            batch_size=FLAGS.batch_size, runs=FLAGS.bm_runs, input_image=image, saved_model_dir=FLAGS.saved_model_dir,
-            trace_folder=FLAGS.trace_filename, log_file=FLAGS.dllogger_path, output_json=FLAGS.output_json))
+            batch_size=FLAGS.batch_size, runs=FLAGS.bm_runs, warm_up_runs=FLAGS.bm_warm_up_runs, input_image=image,
+            saved_model_dir=FLAGS.saved_model_dir, trace_folder=FLAGS.trace_filename, log_file=FLAGS.dllogger_path,
+            output_json=FLAGS.output_json))
 
 
 def _video(model: dict) -> None:

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What every recipe under scripts/D0, scripts/retinanet and scripts/ssd shares: settings, checks before anything starts, and the
-# launch. A recipe sets its numbers as defaults and calls one verb:
+# What every recipe under scripts/D0, of published systems and of benchmarks shares: settings, checks before anything starts, and
+# the launch. A recipe sets its numbers as defaults and calls one verb:
 #
 #   source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 #   settings "$@"                    # KEY=VALUE words, --dry_run and --flag=value of the command line

@@ -213,8 +213,8 @@ WRONG_NUMBERS = [
         "stop_epoch": "-3", "target_ap": "2 -0.1 nan", "warmup_epochs": "nan -1 inf", "warmup_value": "nan -1 inf"}),
     ("eval", EVAL, {"batch_size": "0 99999999999999999999", "eval_samples": "-1"}),
     ("infer", INFER, {"batch_size": "0", "min_score_thresh": "nan -1 2", "max_boxes_to_draw": "-1 0"}),
-    ("inspector", (), {"batch_size": "0", "bm_runs": "0 -1", "min_score_thresh": "nan", "max_boxes_to_draw": "0",
-                       "image_size": "0"}),
+    ("inspector", (), {"batch_size": "0", "bm_runs": "0 -1", "bm_warm_up_runs": "0", "min_score_thresh": "nan",
+                       "max_boxes_to_draw": "0", "image_size": "0"}),
 ]
 MISTAKES += [(script, (*before, f"--{flag}={value}"), f"--{flag}=") for script, before, wrong in WRONG_NUMBERS
              for flag, values in wrong.items() for value in values.split()]

@@ -1,6 +1,5 @@
 """inspector.py as a user calls it, and what its modes dry and export do."""
 
-import keras
 import numpy as np
 import pytest
 from command_lines import outcomes
@@ -8,7 +7,7 @@ from miniature import miniature_detector
 
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.benchmark import inspection
-from efficientdet.benchmark.inspection import Agreement, compare_detections, dry_run, multiply_adds, summary
+from efficientdet.benchmark.inspection import Agreement, compare_detections, dry_run, summary
 from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_arrays, read_description
 from efficientdet.checkpoints.restore import Restored
@@ -72,17 +71,6 @@ def miniature(monkeypatch):
     restored = Restored(detector=miniature_detector(), hparams=hparams, class_names=names, description=description)
     monkeypatch.setattr(inspection, "open_model", lambda _: (restored, Runtime(precision="float32", use_xla=False)))
     return restored
-
-
-def test_multiply_adds_by_hand():
-    shared = keras.layers.SeparableConv2D(4, 3, padding="same")
-    images = keras.Input((8, 8, 3))
-    large = keras.layers.Conv2D(4, 3, strides=2, padding="same")(images)  # 4 x 4 x (3 x 3 x 3 x 4) = 1,728
-    small = keras.layers.DepthwiseConv2D(3, strides=2, padding="same")(large)  # 2 x 2 x (3 x 3 x 4) = 144
-    # 4 x 4 x (3 x 3 x 4 + 4 x 4) = 832, and 2 x 2 x 52 = 208
-    outputs = [keras.layers.GlobalAveragePooling2D()(shared(level)) for level in (large, small)]
-    network = keras.Model(images, keras.layers.Dense(5)(outputs[0] + outputs[1]))  # 20
-    assert multiply_adds(network) == 1728 + 144 + 832 + 208 + 20
 
 
 def test_summary_of_d0_with_random_weights():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from efficientdet.observing.event_file import EventFile
-from efficientdet.observing.journal import TRAINING_UNITS, Interval, Journal, Speed, average_speed, read_curves
+from efficientdet.observing.journal import TRAINING_UNITS, Interval, Journal, Speed, average_speed, read_curves, read_intervals
 from object_detection.errors import InputError
 
 
@@ -39,7 +39,7 @@ def test_the_lines_of_a_run(tmp_path, capsys):
     before = datetime.now().timestamp()
     with Journal(tmp_path) as journal:
         journal.log((3, 7), {"loss": 1.5})
-        journal.interval(Interval(10, 30, 160, 4.0))
+        journal.interval(Interval(10, 30, 160, 4.0, 1.5))
     lines = parsed(tmp_path / "time_log.txt")
     metadata = lines[:len(TRAINING_UNITS)]
     assert {line["metric"]: line["metadata"] for line in metadata} == {
@@ -51,7 +51,8 @@ def test_the_lines_of_a_run(tmp_path, capsys):
     log, interval = lines[len(TRAINING_UNITS):]
     assert (log["type"], log["step"], log["data"]) == ("LOG", [3, 7], {"loss": 1.5})
     assert (interval["step"], interval["data"]) == ("PARAMETER", {"Latency": "4.00 seconds", "fps": 40.0,
-                                                                  "steps": [10, 30]})
+                                                                  "steps": [10, 30], "images": 160, "seconds": 4.0,
+                                                                  "input_seconds": 1.5})
     for line in lines:
         assert set(line) - {"step", "data", "metric", "metadata"} == {"timestamp", "elapsedtime", "datetime", "type"}
         assert before <= float(line["timestamp"]) <= datetime.now().timestamp()
@@ -106,6 +107,24 @@ def test_average_speed_by_hand():
 def test_average_speed_of_few_intervals():
     assert average_speed([]) is None
     assert average_speed([Interval(0, 2, 8, 4.0)]) == Speed(2.0, 2.0, 2.0, 2.0)
+
+
+def test_average_speed_after_so_many_intervals():
+    intervals = [Interval(step, step + 1, 8, 9.0 if step < 3 else 2.0) for step in range(5)]
+    assert average_speed(intervals, dropped=3) == Speed(4.0, 2.0, 2.0, 2.0)
+    assert average_speed(intervals, dropped=5) is None
+
+
+def test_intervals_are_read_as_they_were_written(tmp_path):
+    written = [Interval(0, 1, 8, 1 / 3, 0.1), Interval(1, 4, 24, 2.5)]
+    with Journal(tmp_path) as journal:
+        for interval in written:
+            journal.interval(interval)
+            journal.log((), {"loss": 1.0})
+    with (tmp_path / "time_log.txt").open("a") as log:
+        log.write('DLLL {"step": "PARAM')
+    assert read_intervals(tmp_path / "time_log.txt") == written
+    assert read_intervals(tmp_path / "nosuch.txt") == []
 
 
 def test_average_speed_of_random_intervals():

@@ -1,4 +1,4 @@
-"""RetinaNet's and SSD300's published systems: their numbers, the shape of their jobs, and flags that train.py takes."""
+"""Published systems of RetinaNet, SSD300 and Mask R-CNN: their numbers, the shape of their jobs, flags that train.py takes."""
 
 import re
 import shlex
@@ -25,8 +25,15 @@ RETINANET = {
     "DGXB200": (1, 8, 256, 8.5e-5, 0), "8xH100_320": (1, 8, 320, 8.5e-5, 0), "2xDGXA100": (2, 16, 256, 1e-4, 1),
     "8xDGXA100": (8, 64, 256, 1e-4, 1), "8xDGXA100_512": (8, 64, 512, 1e-4, 1), "32xDGXA100": (32, 256, 8192, 1e-4, 1),
     "160xDGXA100": (160, 1280, 1280, 1e-4, 1), "256xDGXA100": (256, 2048, 2048, 1.35e-4, 1)}
-SYSTEMS = [("ssd", system) for system in SSD] + [("retinanet", system) for system in RETINANET]
-MODELS = {"ssd": "ssd300-resnet34", "retinanet": "retinanet-resnext50"}
+# 3.3: nodes, processes, images a step, iterations of warm-up, those after which the rate drops; the rate is 0.02 for 16 images
+MASK_RCNN = {
+    "1GPU_2": (1, 1, 2, 500, (480_000, 640_000)), "1GPU_4": (1, 1, 4, 500, (240_000, 360_000)),
+    "8GPU_32": (1, 8, 32, 500, (33_000, 44_000)), "2xA30": (1, 2, 8, 500, (144_000, 192_000)),
+    "DGX1": (1, 8, 48, 625, (24_000, 32_000)), "DGXA100_64": (1, 8, 64, 800, (18_000, 24_000)),
+    "DGXA100": (1, 8, 96, 625, (12_000, 16_000)), "8xDGXA100": (8, 64, 128, 625, (9_000, 12_000))}
+TABLES = {"ssd": SSD, "retinanet": RETINANET, "mask_rcnn": MASK_RCNN}
+SYSTEMS = [(family, system) for family, table in TABLES.items() for system in table]
+MODELS = {"ssd": "ssd300-resnet34", "retinanet": "retinanet-resnext50", "mask_rcnn": "mask-rcnn-resnet50"}
 
 
 def run(script, *words, env=None):
@@ -49,7 +56,7 @@ def hparams_of(flags):
 
 
 def test_every_system_is_in_a_table():
-    for family, table in (("ssd", SSD), ("retinanet", RETINANET)):
+    for family, table in TABLES.items():
         assert {path.stem for path in (SCRIPTS / family / "systems").iterdir()} == set(table)
 
 
@@ -72,6 +79,21 @@ def test_numbers_of_retinanet(system):
     assert (int(flags["nodes"]), int(flags["ntasks"])) == (nodes, processes)
     assert (processes * int(flags["batch_size"]), float(flags["lr"]), float(flags["warmup_epochs"])) == (images, rate, warmup)
     assert (flags["target_ap"], flags["eval_period"], "hparams" in flags) == ("0.34", "1", False)
+
+
+@pytest.mark.parametrize("system", MASK_RCNN)
+def test_numbers_of_mask_rcnn(system):
+    nodes, processes, images, warmup, drops = MASK_RCNN[system]
+    flags = flags_of(dry_run("mask_rcnn/run.sub", env={"SYSTEM": system}))
+    assert (int(flags["nodes"]), int(flags["ntasks"])) == (nodes, processes)
+    assert processes * int(flags["batch_size"]) == images
+    assert float(flags["lr"]) == pytest.approx(0.02 * images / 16)
+    steps = 117_266 / images  # an epoch
+    assert float(flags["warmup_epochs"]) * steps == pytest.approx(warmup, rel=2e-3)
+    hparams = hparams_of(flags)
+    found = [float(hparams[f"{which}_lr_drop_epoch"]) * steps for which in ("first", "second")]
+    assert found == pytest.approx(drops, rel=1e-3)
+    assert (flags["model_name"], flags["target_ap"], flags["eval_period"]) == ("mask-rcnn-resnet50", "0.377", "1")
 
 
 def test_ssds_rate_follows_the_batch():
@@ -125,8 +147,9 @@ def test_a_system_of_several_nodes_is_for_sbatch():
     done = run("ssd/run.sh", "SYSTEM=2xC4140", "--dry_run")
     assert done.returncode == 2
     assert "SYSTEM=2xC4140 has 2 nodes; wanted scripts/ssd/run.sub" in done.stderr
-    words = dry_run("retinanet/run.sh", "SYSTEM=DGXA100")
-    assert words[words.index("-np") + 1] == "8"
+    for family in ("retinanet", "mask_rcnn"):
+        words = dry_run(f"{family}/run.sh", "SYSTEM=DGXA100")
+        assert words[words.index("-np") + 1] == "8"
 
 
 @pytest.mark.parametrize("key", ["SYSTEM", "NODES", "GPUS", "CORES", "NETWORK", "LR_PER_32", "DECAY", "DROPS", "BN_GROUP",

@@ -12,7 +12,9 @@ from drawn_records import draw_records
 
 REPOSITORY = Path(__file__).parents[1]
 D0 = REPOSITORY / "scripts" / "D0"
-RECIPES = sorted([*D0.iterdir(), *(REPOSITORY / "scripts" / "docker").iterdir()])
+BENCHMARKS = REPOSITORY / "scripts" / "benchmark"
+RECIPES = sorted([*D0.iterdir(), *(REPOSITORY / "scripts" / "docker").iterdir(),
+                  *BENCHMARKS.iterdir()])
 # The reference's own numbers: processes, batch, evaluation batch, epochs, rate, warm-up, average, momentum, amp, mode.
 CONVERGENCE = {
     "convergence-AMP-8xA100-80G.sh": (8, 200, 10, 400, 2.2, 25, 0.999, 0.93, True, "traineval"),
@@ -109,6 +111,17 @@ def test_numbers_of_training_benchmarks(script):
     assert flags["hparams"] == f"moving_average_decay={average},momentum={momentum}"
     assert (flags["amp"], flags["benchmark"], flags["benchmark_steps"]) == (str(amp), "True", "500")
     assert (flags.get("enable_map_parallelization") == "False") == (ranks == 1)
+
+
+def test_benchmarks_of_any_model():
+    """The rate is the model's own, unless one is given; hyperparameters are inference's too."""
+    flags = flags_of(dry_run(BENCHMARKS / "training.sh", "MODEL=ssd300-resnet34", "BS=2", "STEPS=7", "HPARAMS=image_size=257"))
+    assert (flags["model_name"], flags["batch_size"], flags["benchmark_steps"]) == ("ssd300-resnet34", "2", "7")
+    assert flags["hparams"] == "image_size=257"
+    assert not {"lr", "warmup_epochs"} & flags.keys()
+    assert flags_of(dry_run(BENCHMARKS / "training.sh", "LR=0.1", "WARMUP=2"))["lr"] == "0.1"
+    flags = flags_of(dry_run(BENCHMARKS / "inference.sh", "MODEL=retinanet-resnet18", "RUNS=7", "HPARAMS=image_size=128"))
+    assert (flags["model_name"], flags["bm_runs"], flags["hparams"]) == ("retinanet-resnet18", "7", "image_size=128")
 
 
 @pytest.mark.parametrize("script", EVALUATION)

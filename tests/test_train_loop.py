@@ -40,6 +40,7 @@ from efficientdet.training.interruption import Interrupted, StopWish
 from efficientdet.training.loop import train
 from efficientdet.training.start import initial_state
 from model.detector import losses_of_batch, named_variables
+from model.multiply_adds import multiply_adds
 from object_detection.coco_evaluation import MEASURE_NAMES
 from object_detection.errors import InputError
 
@@ -301,6 +302,12 @@ def test_benchmark_without_average_saves_nothing(drawn, tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["classes.json", "config.json", "time_log.txt"]
     steps = [entry["data"]["steps"] for entry in log_of(tmp_path) if "fps" in entry.get("data", {})]
     assert steps == [[0, 2], [2, 3]]
+    beside = log_of(tmp_path)[-1]["data"]
+    detector = miniature_detector()  # its heads count classes: 3 there, as many here as are drawn
+    assert beside["multiply_adds_per_image"] > 2.9 * multiply_adds(detector.network)
+    assert beside["machine_multiply_adds_per_second"] > 0
+    assert beside["peak_host_memory_bytes"] > 1e8
+    assert beside["peak_device_memory_bytes"] is None
 
 
 def test_starts_from_a_checkpoint_and_the_class_predictor_anew_for_other_classes(unbroken, drawn, tmp_path, capsys):

@@ -1,7 +1,6 @@
 """A detector looked at from outside: made or read, summarised, written as a checkpoint or as a SavedModel."""
 
 import math
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from efficientdet.inference.predict import copied
 from efficientdet.machine.device import backend_name
 from model.dense_detector import DenseDetector
 from model.detector import named_variables
+from model.multiply_adds import multiply_adds
 from object_detection.errors import InputError
 
 _LARGEST_NETWORK_DIFFERENCE = 1e-3
@@ -58,24 +58,6 @@ def summary(restored: Restored) -> dict[str, str]:
         **anchors,
         "GFLOPs": f"{2 * multiply_adds(network) / 1e9:.3g} an image, a multiplication and an addition counted as two",
     }
-
-
-def multiply_adds(network: keras.Model) -> int:
-    """How many multiplications with an addition a network does for one image, in convolutions and matrix products.
-
-    A layer counts once for each place where the network uses it, as the heads are used at every level.
-    """
-    count = 0
-    # Keras has no public way from a shared layer to its several outputs.
-    for node in chain.from_iterable(network._nodes_by_depth.values()):
-        layer = node.operation
-        if isinstance(layer, keras.layers.Conv2D | keras.layers.DepthwiseConv2D | keras.layers.SeparableConv2D):
-            kernels = [variable for variable in layer.weights if variable.name.endswith("kernel")]
-            height, width = node.outputs[0].shape[1:3]
-            count += height * width * sum(math.prod(kernel.shape) for kernel in kernels)
-        elif isinstance(layer, keras.layers.Dense):
-            count += math.prod(layer.kernel.shape)
-    return count
 
 
 def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None:

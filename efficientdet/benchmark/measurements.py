@@ -32,15 +32,16 @@ from efficientdet.machine.device import (
     trace,
     versions,
 )
+from efficientdet.machine.matrix_product import multiply_adds_per_second
 from efficientdet.machine.runtime import start_runtime
 from model.dense_detector import DenseDetector
 from model.detector import Detector
+from model.multiply_adds import multiply_adds
 from object_detection.host_suppression import NetworkOutputs, count_candidates
 
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
 
-WARM_UP_RUNS = 10
 _RANDOM_INPUT = "random pixels, drawn anew for each run"
 
 
@@ -50,7 +51,7 @@ class BenchmarkConfig:
 
     batch_size: int = 1
     runs: int = 100
-    warm_up_runs: int = WARM_UP_RUNS
+    warm_up_runs: int = 10
     input_image: str | None = None  # None: random pixels
     saved_model_dir: str | None = None
     trace_folder: str | None = None
@@ -102,6 +103,8 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
             **(_exported_runtime(model) if model.runtime != "keras" else {}),
             "image_size": list(size),
             "input": config.input_image or _RANDOM_INPUT,
+            "multiply_adds_per_image": multiply_adds(detector.network),
+            "machine_multiply_adds_per_second": multiply_adds_per_second(runtime.precision),
             **_suppression_work(detector, images),
         }
 

@@ -36,6 +36,7 @@ RANGES = {
     "batch_size": _COUNT,
     "benchmark_steps": _COUNT,
     "bm_runs": _COUNT,
+    "bm_warm_up_runs": _COUNT,
     "bn_group": _COUNT,
     "calibration_images": _COUNT_OR_NONE,
     "checkpoint_period": _COUNT,

@@ -9,7 +9,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +46,7 @@ class Interval(NamedTuple):
     last_step: int  # the steps first_step + 1 .. last_step
     images: int  # over all devices
     seconds: float
+    input_seconds: float = 0.0  # of them, that the first process waited for input
 
 
 class Speed(NamedTuple):
@@ -57,13 +58,14 @@ class Speed(NamedTuple):
     p95: float
 
 
-def average_speed(intervals: Sequence[Interval]) -> Speed | None:
-    """Images by seconds, seconds by steps and their percentiles, of all but the first tenth of the intervals; None without any.
+def average_speed(intervals: Sequence[Interval], *, dropped: int | None = None) -> Speed | None:
+    """Images by seconds, seconds by steps and their percentiles, of all but the first `dropped` intervals (None: the first
+    tenth); None without any.
 
     The reference averages the rates of the intervals, which counts a short one as much as a long one and so
     overstates the speed of an uneven run.
     """
-    kept = intervals[int(_WARMUP_FRACTION * len(intervals)):]
+    kept = intervals[int(_WARMUP_FRACTION * len(intervals)) if dropped is None else dropped:]
     seconds = sum(interval.seconds for interval in kept)
     if seconds <= 0:
         return None
@@ -137,6 +139,7 @@ class Journal:
             "Latency": f"{interval.seconds:.2f} seconds",
             "fps": images_per_second,
             "steps": (interval.first_step, interval.last_step),
+            "images": interval.images, "seconds": interval.seconds, "input_seconds": interval.input_seconds,
         }})
         self._to_loggers(interval.last_step, {"global_step/sec": steps / interval.seconds, SPEED: images_per_second})
 
@@ -178,20 +181,30 @@ class Journal:
 def read_curves(path: str | Path) -> dict[str, list[tuple[int, float]]]:
     """(step, value) by tag of a log, whatever the loggers; of a step that was done twice the later value."""
     curves: dict[str, dict[int, float]] = {}
-    with contextlib.suppress(FileNotFoundError), Path(path).open(encoding="utf-8", errors="replace") as log:
-        for line in log:
-            for step, tag, value in _points(line):
-                curves.setdefault(tag, {})[step] = value
+    for entry in read_log(path):
+        for step, tag, value in _points(entry):
+            curves.setdefault(tag, {})[step] = value
     return {tag: sorted(points.items()) for tag, points in curves.items()}
 
 
-def _points(line: str) -> list[tuple[int, str, float]]:
-    """(step, tag, value) of a line of the log; none of one that a crash cut short."""
-    try:
-        entry = json.loads(line.removeprefix("DLLL "))
-        step, data = entry.get("step"), entry.get("data", {})
-    except (ValueError, AttributeError):
-        return []
+def read_intervals(path: str | Path) -> list[Interval]:
+    """The intervals of a log, in its order."""
+    return [Interval(*data["steps"], data["images"], data["seconds"], data["input_seconds"])
+            for entry in read_log(path) if entry.get("step") == _INTERVAL_STEP and "images" in (data := entry["data"])]
+
+
+def read_log(path: str | Path) -> Iterator[dict]:
+    """The lines of a log as objects, without one that a crash cut short; none where there is no file."""
+    with contextlib.suppress(FileNotFoundError), Path(path).open(encoding="utf-8", errors="replace") as log:
+        for line in log:
+            with contextlib.suppress(ValueError):
+                if isinstance(entry := json.loads(line.removeprefix("DLLL ")), dict):
+                    yield entry
+
+
+def _points(entry: dict) -> list[tuple[int, str, float]]:
+    """(step, tag, value) of a line of the log."""
+    step, data = entry.get("step"), entry.get("data", {})
     if step == _INTERVAL_STEP:
         return [(data["steps"][1], SPEED, float(data["fps"]))]
     return [(step, tag, float(value)) for tag, value in data.items() if "/" in tag] if isinstance(step, int) else []

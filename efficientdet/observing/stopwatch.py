@@ -42,6 +42,10 @@ class Stopwatch:
             if name in _IN_STEPS:
                 self._spans.append((name, seconds))
 
+    def total(self, name: str) -> float:
+        """Seconds of a name since the start."""
+        return self._totals.get(name, 0.0)
+
     def totals(self) -> dict[str, float]:
         """Seconds by name since the start."""
         return dict(self._totals)

@@ -1,16 +1,20 @@
 """What a training says of itself: to the log at its start, to MLPerf's, and on the page of its report."""
 
+import os
 from pathlib import Path
 
 import keras
 
 from efficientdet.families.registry import family_of
+from efficientdet.machine.device import device_name, peak_device_memory, peak_host_memory
+from efficientdet.machine.matrix_product import multiply_adds_per_second
 from efficientdet.observing.journal import read_curves
 from efficientdet.observing.report import FILE_NAME, RunSummary, write_report
 from efficientdet.training.run import Run
 from efficientdet.training.start import trainable_parameters
 from efficientdet.training.validation import Validation, minutes_in_words
 from model.detector import named_variables
+from model.multiply_adds import training_multiply_adds
 
 
 def announce(run: Run) -> None:
@@ -56,7 +60,26 @@ def write_run_report(run: Run, validation: Validation) -> None:
         per_class=measures.class_ap if measures else {}, seconds=run.stopwatch.totals(), pictures=validation.pictures))
 
 
-def goal_numbers(run: Run, validation: Validation) -> dict[str, float]:
+def announce_end(run: Run, validation: Validation, *, loss: float, seconds: float) -> None:
+    """The averages of the run into the log, and for a benchmark what they are to be seen beside."""
+    run.journal.finish(training_loss=loss, seconds=seconds, devices=run.world.size,
+                       input_wait=run.stopwatch.recent_share("input"), goal=_goal_numbers(run, validation))
+    if run.config.benchmark:
+        run.journal.log((), _surroundings(run))
+
+
+def _surroundings(run: Run) -> dict:
+    """The machine, the memory of the process that took most, the arithmetic of an image, and how much of it the machine does,
+    all processes at once."""
+    host, device = zip(*run.world.gather((peak_host_memory(), peak_device_memory())), strict=True)  # the product takes more
+    rates = run.world.gather(multiply_adds_per_second(run.runtime.precision))
+    return {"device": device_name(), "load_average": round(os.getloadavg()[0], 2), "peak_host_memory_bytes": max(host),
+            "peak_device_memory_bytes": None if None in device else max(device),
+            "multiply_adds_per_image": training_multiply_adds(run.state.detector.network),
+            "machine_multiply_adds_per_second": sum(rates)}
+
+
+def _goal_numbers(run: Run, validation: Validation) -> dict[str, float]:
     """The AP that was asked for, in per cent as in the log, and the minutes to it; empty where none was."""
     if not run.config.target_ap or not run.config.evaluates:
         return {}

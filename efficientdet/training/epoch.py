@@ -54,7 +54,7 @@ class EpochOfSteps:
     def _steps(self, batches: Iterator[Batch], guard: StepGuard, bar: Progress) -> float:
         run, state, watch = self._run, self._run.state, self._run.stopwatch
         end, first, sums = (run.epoch + 1) * run.steps_per_epoch, state.step, Counter()
-        logged, watch_at = first, watch.lap()
+        logged, watch_at, waited = first, watch.lap(), watch.total("input")
         self._waiting.clear()
         while state.step < end or self._waiting:
             compiles = state.step <= run.first_step + self._reports_behind
@@ -71,7 +71,9 @@ class EpochOfSteps:
                 run.journal.curves(facts.step, {"learning_rate": facts.learning_rate})
             if run.config.time_history and (facts.step % run.config.log_steps == 0 or facts.step == end):
                 watch_at, seconds = watch.lap(), watch.lap() - watch_at
-                run.journal.interval(Interval(logged, facts.step, (facts.step - logged) * run.images_a_step, seconds))
+                waited, input_seconds = watch.total("input"), watch.total("input") - waited
+                run.journal.interval(Interval(logged, facts.step, (facts.step - logged) * run.images_a_step, seconds,
+                                              input_seconds))
                 logged = facts.step
             self.stopping = self.stopping or report["stop_wishes"] > 0
             if not self._waiting and state.step < end:

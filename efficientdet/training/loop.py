@@ -20,7 +20,7 @@ from efficientdet.machine.distributed import World, join_world
 from efficientdet.machine.memory import is_out_of_memory, out_of_memory, with_batch_sizes
 from efficientdet.machine.runtime import Runtime, skip_graph_rewriting, start_runtime
 from efficientdet.observing.journal import Journal
-from efficientdet.training.announcement import announce, announce_report, announce_to_mlperf, goal_numbers, write_run_report
+from efficientdet.training.announcement import announce, announce_end, announce_report, announce_to_mlperf, write_run_report
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.calibration import IMAGES, SMALL_BATCH, Calibration, calibration_batch
 from efficientdet.training.conventions import with_conventions_of_start
@@ -99,8 +99,7 @@ class Training:
                     self._saver.save_what_is_not()
                     run.journal.say(f"asked to stop: {farewell(self._saver.step)}")
                 raise
-        run.journal.finish(training_loss=last_loss, seconds=time.monotonic() - started, devices=run.world.size,
-                           input_wait=run.stopwatch.recent_share("input"), goal=goal_numbers(run, self._validation))
+        announce_end(run, self._validation, loss=last_loss, seconds=time.monotonic() - started)
         return numbers
 
     def _start(self) -> None:

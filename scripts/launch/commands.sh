@@ -56,8 +56,8 @@ _train_command() {
 
 _benchmark_training_command() {
     command=("$PYTHON" "$ROOT/train.py" "--training_mode=train300" "--training_file_pattern=$TRAIN" "--model_name=$MODEL"
-        "--model_dir=$MODEL_DIR" ${BACKBONE:+"--backbone_init=$BACKBONE"} "--batch_size=$BS" "--num_epochs=1" "--lr=$LR"
-        "--warmup_epochs=$WARMUP" "--benchmark=True" "--benchmark_steps=${STEPS:-500}")
+        "--model_dir=$MODEL_DIR" ${BACKBONE:+"--backbone_init=$BACKBONE"} "--batch_size=$BS" "--num_epochs=1" ${LR:+"--lr=$LR"}
+        ${WARMUP:+"--warmup_epochs=$WARMUP"} "--benchmark=True" "--benchmark_steps=${STEPS:-500}")
     _precision_flags
     _hparams
     command+=("$@")
@@ -79,7 +79,7 @@ _infer_command() {
 
 _inspect_command() {
     command=("$PYTHON" "$ROOT/inspector.py" "--model_name=$MODEL" "--mode=benchmark" "--batch_size=$BS"
-        "--bm_runs=${RUNS:-100}")
+        "--bm_runs=${RUNS:-100}" ${HPARAMS:+"--hparams=$HPARAMS"})
     _precision_flags
     command+=("$@")
 }

@@ -23,6 +23,9 @@ defaults_of_model() {
         : "${TARGET_AP=0.23}" "${EVAL_EPOCHS=40,50,55,60,65,70,75,80}" "${CHECKPOINT_PERIOD=5}"
         : "${EPOCHS:=80}" "${BACKBONE=imagenet}"
         ;;
+    mask-rcnn-*) # MLPerf's rules: evaluated after every epoch, until 0.377 of the boxes (and 0.339 of the masks)
+        : "${TARGET_AP=0.377}" "${EVAL_PERIOD=1}" "${CHECKPOINT_PERIOD=1}" "${EPOCHS:=14}" "${BACKBONE=imagenet}"
+        ;;
     *) # NVIDIA's recipes of EfficientDet
         : "${STOP_EPOCH=300}" "${EVAL_FROM=200}" "${EVAL_PERIOD=10}" "${CHECKPOINT_PERIOD=10}" "${EXAMPLES=120000}"
         : "${EVAL_SAMPLES=5000}"

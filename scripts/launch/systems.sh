@@ -20,6 +20,19 @@ system_settings() {
     : "${NGPU:=$((NODES * GPUS))}" "${EVAL_BS:=$BS}"
 }
 
+# train_published_system FOLDER: a recipe of scripts/FOLDER for a system of one node.
+train_published_system() {
+    system_settings "$ROOT/scripts/$1/systems"
+    ((NODES == 1)) || fail "SYSTEM=$SYSTEM has $NODES nodes; wanted scripts/$1/run.sub, for sbatch"
+    launch train
+}
+
+# submit_published_system FOLDER: one for a system of any number, inside a job of sbatch.
+submit_published_system() {
+    system_settings "$ROOT/scripts/$1/systems"
+    submit train
+}
+
 _systems() {
     local file names=()
     for file in "$1"/*.conf; do

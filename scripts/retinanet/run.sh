@@ -4,6 +4,4 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"
 : "${MODEL:=retinanet-resnext50}"
-system_settings "$ROOT/scripts/retinanet/systems"
-((NODES == 1)) || fail "SYSTEM=$SYSTEM has $NODES nodes; wanted scripts/retinanet/run.sub, for sbatch"
-launch train
+train_published_system retinanet

@@ -4,6 +4,4 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"
 : "${MODEL:=ssd300-resnet34}"
-system_settings "$ROOT/scripts/ssd/systems"
-((NODES == 1)) || fail "SYSTEM=$SYSTEM has $NODES nodes; wanted scripts/ssd/run.sub, for sbatch"
-launch train
+train_published_system ssd

@@ -1,0 +1,86 @@
+"""The cells of a matrix, and which of them a machine can run."""
+
+import importlib.util
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from object_detection.errors import InputError
+
+PRECISIONS = {"fp32": "float32", "tf32": "float32", "amp": "mixed_float16", "bf16": "mixed_bfloat16"}  # to --precision
+_TF32_FROM = 8.0  # compute capability: Ampere
+
+
+class Cell(NamedTuple):
+    """One measurement."""
+
+    model: str
+    mode: str  # training or inference
+    gpus: int
+    precision: str
+    batch_size: int  # of each GPU
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{self.model}-{self.mode}-{self.gpus}x-{self.precision}-batch-{self.batch_size}"
+
+
+def cells_of(*, model: str, mode: str, gpus: Sequence[int], precisions: Sequence[str], batch_sizes: Sequence[int]
+             ) -> list[Cell]:
+    """All of them, fewest GPUs first. Raises InputError for a precision that does not exist."""
+    for precision in precisions:
+        if precision not in PRECISIONS:
+            raise InputError(f"--precision={','.join(precisions)}: wanted some of {','.join(PRECISIONS)}")
+    return [Cell(model, mode, *rest) for rest in itertools.product(dict.fromkeys(gpus), dict.fromkeys(precisions),
+                                                                   dict.fromkeys(batch_sizes))]
+
+
+class Machine(NamedTuple):
+    """What this one has: `count` GPUs, or processes that its cores are enough for."""
+
+    device: str  # gpu or cpu
+    name: str
+    count: int
+    compute_capability: float
+    has_horovod: bool
+
+    @classmethod
+    def here(cls, device: str) -> "Machine":
+        """device: gpu, cpu, or auto for GPUs where there are any. Raises InputError for gpu where there is none."""
+        gpus = [] if device == "cpu" else _gpus()
+        has_horovod = importlib.util.find_spec("horovod") is not None
+        if device == "gpu" and not gpus:
+            raise InputError("--device=gpu: nvidia-smi shows none; wanted --device=cpu or auto")
+        if gpus:
+            name, capability = gpus[0]
+            return cls("gpu", name, len(gpus), capability, has_horovod)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cls("cpu", f"CPU with {cores} cores", cores, 0.0, has_horovod)
+
+    def why_not(self, cell: Cell) -> str:
+        """Why a cell cannot run here; empty where it can."""
+        if cell.gpus > self.count:
+            return f"{self.count} GPU{'s' * (self.count != 1)} here" if self.device == "gpu" else f"{self.name} here, no GPU"
+        if cell.mode == "inference" and cell.gpus > 1:
+            return "inference is one process"
+        if cell.gpus > 1 and not self.has_horovod:
+            return "Horovod is not installed: bash scripts/install_horovod.sh"
+        if self.device == "cpu" and cell.precision in ("tf32", "amp"):
+            return f"{cell.precision} is for GPUs, {self.name} here"
+        if cell.precision == "tf32" and self.compute_capability < _TF32_FROM:
+            return f"{self.name} has no TF32"
+        return ""
+
+
+def _gpus() -> list[tuple[str, float]]:
+    """Name and compute capability of each."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    done = subprocess.run(["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"], capture_output=True,
+                          text=True, timeout=60)
+    lines = done.stdout.splitlines() if done.returncode == 0 else []
+    return [(name, float(capability)) for name, capability in (line.rsplit(", ", 1) for line in lines)]

@@ -1,0 +1,64 @@
+"""The figures of a cell, read from what the programs log."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from efficientdet.observing.journal import average_speed, read_intervals, read_log
+
+_ENOUGH_DROPPED, _ENOUGH_TIMED = 100, 200
+
+
+class Figures(NamedTuple):
+    """What was measured."""
+
+    images_per_second: float  # of all GPUs
+    p50_ms: float  # of a step
+    p95_ms: float
+    memory_bytes: int  # of the process that took most: on its GPU, or of the host's on a CPU
+    input_share: float | None  # of the time of the timed steps, waiting for input; None for inference, which has its images
+    arithmetic_share: float  # of the multiply-adds that the machine did at once in a matrix product of this precision
+    multiply_adds_per_image: int  # of inference, or of a training step
+    dropped_steps: int
+    timed_steps: int
+    device: str
+    load_average: float
+
+    @property
+    def is_short(self) -> bool:
+        """Whether fewer steps were dropped or timed than a figure to be relied on takes."""
+        return self.dropped_steps < _ENOUGH_DROPPED or self.timed_steps < _ENOUGH_TIMED
+
+
+def training_figures(log: Path, *, dropped: int) -> Figures | None:
+    """Of the log of `train.py --benchmark`, which has a line for each step; None where it is not whole."""
+    intervals = read_intervals(log)
+    speed = average_speed(intervals, dropped=dropped)
+    surroundings = next((entry["data"] for entry in read_log(log)
+                         if "machine_multiply_adds_per_second" in entry.get("data", {})), None)
+    if speed is None or surroundings is None:
+        return None
+    timed = intervals[dropped:]
+    waited = sum(interval.input_seconds for interval in timed) / sum(interval.seconds for interval in timed)
+    return Figures(images_per_second=speed.images_per_second, p50_ms=1000 * speed.p50, p95_ms=1000 * speed.p95,
+                   input_share=waited, dropped_steps=dropped, timed_steps=len(timed),
+                   **_beside(surroundings, speed.images_per_second))
+
+
+def inference_figures(report: Path, *, dropped: int) -> Figures | None:
+    """Of the report of `inspector.py --mode=benchmark`, from images in memory to detections; None where there is none."""
+    if not report.is_file():
+        return None
+    found = json.loads(report.read_text(encoding="utf-8"))
+    latency, rate = found["latency_ms"]["end_to_end"], found["images_per_s"]["end_to_end"]
+    return Figures(images_per_second=rate, p50_ms=latency["p50"], p95_ms=latency["p95"], input_share=None,
+                   dropped_steps=dropped, timed_steps=found["runs"], **_beside(found, rate))
+
+
+def _beside(surroundings: Mapping[str, Any], images_per_second: float) -> dict[str, Any]:
+    work = surroundings["multiply_adds_per_image"]
+    return {"memory_bytes": surroundings["peak_device_memory_bytes"] or surroundings["peak_host_memory_bytes"],
+            "multiply_adds_per_image": work,
+            "arithmetic_share": images_per_second * work / surroundings["machine_multiply_adds_per_second"],
+            "device": surroundings["device"], "load_average": surroundings["load_average"]}

@@ -1,0 +1,135 @@
+"""A cell run through the launcher of the recipes, and what became of it."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from throughput.cells import PRECISIONS, Cell
+from throughput.figures import Figures, inference_figures, training_figures
+
+ROOT = Path(__file__).resolve().parents[2]
+_SECONDS_TO_END = 180  # horovodrun gives its processes sixty, which on a busy machine end later
+_ERROR = re.compile(r"[\w-]+\.(?:py|sh): error: (.+)")
+_RANK = re.compile(r"^\[\d+(?:,\d+)?\]<std(?:out|err)>: ?")  # horovodrun's, before each line of a process
+_KILLED = (137, -9)
+
+
+class Launch(NamedTuple):
+    """What the cells of a matrix have in common."""
+
+    folder: Path
+    records: str  # a glob; not looked at for inference
+    device: str  # gpu or cpu
+    hparams: str
+    dropped: int
+    timed: int
+    minutes: int
+    python: str = sys.executable
+
+
+class Outcome(NamedTuple):
+    """Figures, or the reason why there are none."""
+
+    figures: Figures | None
+    reason: str = ""
+
+
+def run_cell(cell: Cell, launch: Launch) -> Outcome:
+    """Run it in a folder of its own, its output in a file beside; whatever becomes of it is an outcome."""
+    folder = launch.folder / "runs" / cell.name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    output = folder / "output.txt"
+    code = _run(_command(cell, launch, folder), _environment(cell), output, seconds=60 * launch.minutes)
+    if code is None:
+        return Outcome(None, f"not finished within {launch.minutes} minutes")
+    if code:
+        return Outcome(None, _reason(code, output.read_text(encoding="utf-8", errors="replace")))
+    figures = (training_figures(folder / "time_log.txt", dropped=launch.dropped) if cell.mode == "training" else
+               inference_figures(folder / "report.json", dropped=launch.dropped))
+    return Outcome(figures, "" if figures else "it ended well, but logged no speed")
+
+
+def commit_here() -> str:
+    """The commit of this checkout, with a word where files differ from it."""
+    def git(*words):
+        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "--short", "HEAD")
+    return f"{commit} and changes" if git("status", "--porcelain", "--untracked-files=no") else commit or "unknown"
+
+
+def _command(cell: Cell, launch: Launch, folder: Path) -> list[str]:
+    shared = [f"MODEL={cell.model}", f"NGPU={cell.gpus}", f"BS={cell.batch_size}", f"MODEL_DIR={folder}", "BACKBONE=",
+              f"DEVICE={launch.device}", f"HPARAMS={launch.hparams}", f"PYTHON={launch.python}",
+              f"--precision={PRECISIONS[cell.precision]}"]  # after the launcher's own: on a CPU it would take float32
+    if cell.mode == "training":
+        return ["bash", str(ROOT / "scripts" / "benchmark" / "training.sh"), *shared, f"TRAIN={launch.records}",
+                f"STEPS={launch.dropped + launch.timed}"]
+    return ["bash", str(ROOT / "scripts" / "benchmark" / "inference.sh"), *shared, f"RUNS={launch.timed}",
+            f"--bm_warm_up_runs={launch.dropped}", f"--output_json={folder / 'report.json'}"]
+
+
+def _environment(cell: Cell) -> dict[str, str]:
+    """NVIDIA's libraries round float32 to TF32 unless told not to, in the product that is timed beside as well."""
+    kept = {name: value for name, value in os.environ.items() if name != "NVIDIA_TF32_OVERRIDE"}
+    return kept | ({"NVIDIA_TF32_OVERRIDE": "0"} if cell.precision == "fp32" else {})
+
+
+def _run(command: list[str], environment: dict[str, str], output: Path, *, seconds: float) -> int | None:
+    """The exit code; None where it took too long. Nothing of it is left when this returns or raises."""
+    with output.open("wb") as stream:
+        # In a session of its own: a Ctrl-C is for this program, which then ends the cell.
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+        try:
+            return process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Ask it to end, and see to it in the end: horovodrun's processes are in sessions of their own."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(timeout=_SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        for number in [*_descendants(process.pid), process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        process.wait()
+
+
+def _descendants(number: int) -> list[int]:
+    """Processes that a process started, and that these did; none where there is no /proc to look at."""
+    children: dict[int, list[int]] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended
+            _, _, fields = status.read_text(encoding="utf-8", errors="replace").rpartition(")")
+            children.setdefault(int(fields.split()[1]), []).append(int(status.parent.name))
+    found = children.get(number, [])
+    for child in found:  # which grows meanwhile
+        found.extend(children.get(child, []))
+    return found
+
+
+def _reason(code: int, output: str) -> str:
+    """In a few words why a cell failed."""
+    lines = [line for line in (_RANK.sub("", line).strip() for line in output.splitlines()) if line]
+    errors = [match[1] for line in lines if (match := _ERROR.search(line))]
+    if errors:
+        out_of_memory = [error.partition(": ")[0] for error in errors if error.startswith("out of memory")]  # without advice
+        return (out_of_memory or errors)[0]
+    if code in _KILLED:
+        return f"killed from outside, as a system does whose memory runs out (exit code {code})"
+    return f"exit code {code}" + (f": {lines[-1]}" if lines else "")

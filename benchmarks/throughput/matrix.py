@@ -1,0 +1,78 @@
+"""A matrix that is filled cell by cell and outlives its program: each finished cell is a file at once."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from object_detection.atomic_files import write_text
+from throughput.cells import Cell
+from throughput.figures import Figures
+from throughput.launching import Outcome
+
+NOT_YET = Outcome(None, "its turn has not come yet")
+
+
+class Matrix:
+    """Outcomes by cell; those in the folder that were measured by the same settings are taken from there."""
+
+    def __init__(self, folder: Path, cells: Sequence[Cell], *, settings: Mapping[str, Any], retry_failed: bool = False):
+        self.cells, self.settings = tuple(cells), json.loads(json.dumps(settings))
+        self._folder, self._retry_failed = folder / "cells", retry_failed
+        self._outcomes = dict.fromkeys(self.cells, NOT_YET)
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def __getitem__(self, cell: Cell) -> Outcome:
+        """What became of a cell."""
+        return self._outcomes[cell]
+
+    def measure(self, run: Callable[[Cell], Outcome], *, why_not: Callable[[Cell], str], written: Callable[[], None]
+                ) -> Iterator[str]:
+        """Run what is missing and can run; yields a line for each cell. `written` is called after each."""
+        missing = []
+        for cell in self.cells:
+            if reason := why_not(cell):
+                self._outcomes[cell] = Outcome(None, reason)
+                yield f"{cell.name}: not run: {reason}"
+            elif (kept := self._kept(cell)) is None:
+                missing.append(cell)
+            else:
+                self._outcomes[cell] = kept
+                yield f"{cell.name}: {_in_words(kept)} (measured before)"
+        yield from self._notes(missing)
+        written()
+        for cell in missing:
+            self._outcomes[cell] = outcome = run(cell)
+            self._keep(cell, outcome)
+            written()
+            yield f"{cell.name}: {_in_words(outcome)}"
+
+    def _kept(self, cell: Cell) -> Outcome | None:
+        entry = self._entry(cell)
+        if entry is None or entry["settings"] != self.settings or (self._retry_failed and entry["reason"]):
+            return None
+        return Outcome(Figures(**entry["figures"]) if entry["figures"] else None, entry["reason"])
+
+    def _notes(self, missing: Sequence[Cell]) -> Iterator[str]:
+        """What is measured anew, and because of which setting."""
+        for cell in missing:
+            entry = self._entry(cell)
+            for name, value in self.settings.items() if entry else ():
+                if entry["settings"].get(name) != value:
+                    yield f"{cell.name}: anew, as {name} was {entry['settings'].get(name)!r} and is {value!r}"
+
+    def _entry(self, cell: Cell) -> dict[str, Any] | None:
+        path = self._path(cell)
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def _keep(self, cell: Cell, outcome: Outcome) -> None:
+        figures = outcome.figures._asdict() if outcome.figures else None
+        write_text(self._path(cell), json.dumps({"cell": cell._asdict(), "settings": self.settings, "figures": figures,
+                                                 "reason": outcome.reason}, indent=1) + "\n")
+
+    def _path(self, cell: Cell) -> Path:
+        return self._folder / f"{cell.name}.json"
+
+
+def _in_words(outcome: Outcome) -> str:
+    return f"{outcome.figures.images_per_second:.4g} images/s" if outcome.figures else f"not run: {outcome.reason}"

@@ -1,0 +1,98 @@
+"""Throughput of one model by GPUs, precision and batch size, each cell through the launcher of the recipes:
+
+    python benchmarks/throughput_matrix.py --model=mask-rcnn-resnet50 --gpus=1,8 --precision=fp32,tf32,amp,bf16 \\
+        --batch_sizes=2,4,8 [--mode=training|inference --hparams=image_size=512 --records='DIR/train-*' --output_dir=DIR \\
+        --dropped_steps=100 --timed_steps=200 --device=auto|gpu|cpu --minutes_per_cell=30 --retry_failed]
+
+Writes matrix.md, matrix.csv and matrix.json. A cell that cannot run here says why, and no figure of another machine ever stands
+for it: published ones have columns of their own. The same command again goes on where it was stopped.
+"""
+
+import signal
+import sys
+from pathlib import Path
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+from absl import flags
+from throughput.cells import PRECISIONS, Machine, cells_of
+from throughput.drawing import DRAWN_IMAGES, drawn_records
+from throughput.launching import Launch, commit_here, run_cell
+from throughput.matrix import Matrix
+from throughput.rendering import write_tables
+
+from dataset.command_line import run
+from efficientdet.configuration.flag_values import whole_numbers
+from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of
+from efficientdet.flags.paths import records_of, writable_folder
+from object_detection.errors import InputError
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """What is measured, on what, and where the figures go."""
+    flags.DEFINE_string("model", DEFAULT_MODEL, "As --model_name of train.py.")
+    flags.DEFINE_enum("mode", "training", ["training", "inference"], "What is timed.")
+    flags.DEFINE_list("gpus", ["1"], "Numbers of GPUs, such as 1,8; with --device=cpu of processes.")
+    flags.DEFINE_list("precision", [*PRECISIONS], f"Some of {','.join(PRECISIONS)}.")
+    flags.DEFINE_list("batch_sizes", ["2", "4", "8"], "Images a step of each GPU.")
+    flags.DEFINE_string("hparams", "", "Hyperparameters: key=value items with commas between, or a .yaml file.")
+    flags.DEFINE_string("records", None, f"Glob of TFRecords to train on. Default: {DRAWN_IMAGES} drawn images.")
+    flags.DEFINE_string("output_dir", "/tmp/throughput", "Folder for tables, logs and drawn records.")
+    flags.DEFINE_integer("dropped_steps", 100, "First steps of a cell, which are not timed.", lower_bound=1)
+    flags.DEFINE_integer("timed_steps", 200, "Steps after them, which are.", lower_bound=1)
+    flags.DEFINE_enum("device", "auto", ["auto", "gpu", "cpu"], "auto: GPUs where there are any.")
+    flags.DEFINE_integer("minutes_per_cell", 30, "A cell that takes longer is given up.", lower_bound=1)
+    flags.DEFINE_bool("retry_failed", False, "Run cells that failed once more.")
+
+
+def main() -> None:
+    """Every cell that is missing, and the tables after each."""
+    hparams = with_overrides(hyperparameters_of(FLAGS.model, {}), parse_overrides(FLAGS.hparams))
+    cells = cells_of(model=FLAGS.model, mode=FLAGS.mode, gpus=_counts("gpus"), precisions=FLAGS.precision,
+                     batch_sizes=_counts("batch_sizes"))
+    machine = Machine.here(FLAGS.device)
+    if FLAGS.records:
+        records_of(FLAGS.records, "records")
+    folder = Path(writable_folder(FLAGS.output_dir, "output_dir")).resolve()
+    records = str(Path(FLAGS.records).resolve()) if FLAGS.records else None
+    settings = {"commit": commit_here(), "machine": machine.name, "hparams": FLAGS.hparams, "image_size": hparams.input_size,
+                "records": records or f"{DRAWN_IMAGES} drawn images", "dropped_steps": FLAGS.dropped_steps,
+                "timed_steps": FLAGS.timed_steps}
+    signal.signal(signal.SIGTERM, _end)
+
+    def run_here(cell):
+        launch = Launch(folder=folder, records=records or _drawn(folder, hparams, cell.mode), device=machine.device,
+                        hparams=FLAGS.hparams, dropped=FLAGS.dropped_steps, timed=FLAGS.timed_steps,
+                        minutes=FLAGS.minutes_per_cell)
+        return run_cell(cell, launch)
+
+    matrix = Matrix(folder, cells, settings=settings, retry_failed=FLAGS.retry_failed)
+    for line in matrix.measure(run_here, why_not=machine.why_not, written=lambda: write_tables(folder, matrix)):
+        print(line, flush=True)
+    print(f"wrote {folder}/matrix.md, .csv and .json")
+
+
+def _drawn(folder: Path, hparams: Hyperparameters, mode: str) -> str:
+    return drawn_records(folder, hparams.input_size) if mode == "training" else ""
+
+
+def _counts(name: str) -> tuple[int, ...]:
+    numbers = whole_numbers(FLAGS[name].value, name)
+    if not numbers or min(numbers) < 1:
+        raise InputError(f"--{name}={','.join(FLAGS[name].value)}: wanted whole numbers from 1 on")
+    return numbers
+
+
+def _end(number: int, _frame) -> None:
+    print("throughput_matrix.py: ended by SIGTERM; the same command goes on", file=sys.stderr)
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    define_flags()
+    run(main)

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Inference of any model with random weights, timed: bash scripts/benchmark/inference.sh MODEL=retinanet-resnet18 BS=2 --output_json=FILE
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
+settings "$@"
+: "${BS:=1}" "${MODEL_DIR:=/tmp/benchmark-inference}"
+launch inspect --dllogger_path="$MODEL_DIR/infer-benchmark.log"

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Steps of a training of any model, timed, with the model's own rate: bash scripts/benchmark/training.sh MODEL=retinanet-resnet18 DATA=... BS=2
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
+settings "$@"
+: "${BS:=8}" "${STEPS:=300}"
+launch benchmark_training
