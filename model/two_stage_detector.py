@@ -88,6 +88,7 @@ class TwoStageDetector:
     """A `Detector` of the networks of `build_mask_rcnn`."""
 
     learns_from_outputs = True
+    output_names = ("boxes", "scores", "classes", "masks")  # in an exported file
 
     def __init__(self, networks: MaskRcnn, config: TwoStageConfig):
         self.network, self.first_stage, self.heads, self._grid = networks

@@ -14,7 +14,7 @@ from object_detection.greedy_nms import greedy_nms
 from object_detection.structures import Tensor
 from object_detection.suppression import check_level_sizes
 
-_BOX_CODER = BoxCoder(log_size_limit=LARGEST_LOG_SIZE)
+PROPOSAL_BOX_CODER = BoxCoder(log_size_limit=LARGEST_LOG_SIZE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def region_proposals(
     check_level_sizes(level_sizes, logits.shape[1])
     count = min(config.candidates_per_level, max(level_sizes))
     values, numbers = _best_of_levels(ops.stop_gradient(logits), count, level_sizes)  # [B, L count]
-    boxes = _BOX_CODER.decode(entries(ops.stop_gradient(deltas), numbers), ops.take(anchors, numbers, axis=0))
+    boxes = PROPOSAL_BOX_CODER.decode(entries(ops.stop_gradient(deltas), numbers), ops.take(anchors, numbers, axis=0))
     boxes = clip_boxes(boxes, sizes)
     alive = ops.logical_and(values > -np.inf, ops.all(boxes[..., 2:] - boxes[..., :2] >= config.least_side, axis=-1))
     by_level = (-1, len(level_sizes), count)

@@ -12,7 +12,7 @@ REGION_BOX_CODER = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=LARGE
 REGION_SUPPRESSION = SuppressionConfig(
     method="hard", iou_threshold=0.5, score_threshold=0.05, candidates=2000, max_detections=100,
     scores="softmax, background first", box_coder=REGION_BOX_CODER, clip=True)  # torchvision's
-_LEAST_SIDE = 1e-2  # pixels
+LEAST_SIDE = 1e-2  # pixels
 _NEVER = -1e9  # the logit of a class that a region cannot have
 
 
@@ -36,6 +36,6 @@ def region_detections(
     of_pairs = ops.reshape(deltas, (-1, deltas.shape[1] * count, 4))
     boxes = config.box_coder.decode(entries(of_pairs, numbers * count + classes + 1), entries(regions, numbers))
     boxes = clip_boxes(boxes, sizes)
-    large = ops.all(boxes[..., 2:] - boxes[..., :2] >= _LEAST_SIDE, axis=-1)
+    large = ops.all(boxes[..., 2:] - boxes[..., :2] >= LEAST_SIDE, axis=-1)
     found, places = suppress_and_number(boxes, ops.where(large, scores, 0.0), classes, config=config)
     return found, ops.where(found.valid, entries(numbers, places), 0)

@@ -9,7 +9,9 @@ from torch_recipe import named_shapes, recipe_weights
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.weights import Source, load_weights
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
+from efficientdet.inference.predict import copied, exported_network
 from model.detector import losses
+from model.region_layers import MasksOfClasses
 from model.two_stage_detector import FirstStage
 from object_detection.mask_targets import mask_targets
 from object_detection.region_sampling import assign_regions
@@ -82,21 +84,48 @@ def test_the_whole(golden_folder, published):
     assert found >= 99
 
 
-def test_masks_of_detections_alone_are_those_of_all():
-    """TensorFlow on a CPU computes no mask of an empty slot, XLA all of them."""
-    images = np.random.default_rng(0).integers(0, 255, (2, 64, 96, 3)).astype(np.uint8)
-    sizes = np.int32([(64, 96), (40, 96)])
+@pytest.fixture(scope="module")
+def small():
+    """With random weights, that finds less than it has slots for."""
+    keras.utils.set_random_seed(0)
     detector = detector_of("mask-rcnn-resnet18", classes=3, image_size="96x64", candidates_per_level=20, proposals=12)
     predictor = detector.network.get_layer("roi_heads.box_predictor.cls_score")
-    predictor.kernel.assign(10 * np.asarray(predictor.kernel))  # so that some reach the threshold
-    first, second = ([np.asarray(values) for values in tf.function(detector.outputs, jit_compile=compiled, autograph=False)(
-        tf.constant(images), tf.constant(sizes))] for compiled in (False, True))
-    valid = (first[1] > 0).sum(axis=1)
-    assert 0 < valid[0] and valid.min() < 100
-    for ours, other in zip(first, second, strict=True):
-        np.testing.assert_allclose(ours, other, atol=1e-4)
-    assert not first[3][first[1] == 0].any()
-    assert (first[0][1, :, 2] <= 40).all()  # within its image
+    predictor.kernel.assign(10 * np.asarray(predictor.kernel))
+    return detector
+
+
+IMAGES = np.random.default_rng(0).integers(0, 255, (2, 64, 96, 3)).astype(np.uint8)
+SIZES = np.int32([(64, 96), (40, 96)])
+
+
+def test_masks_of_detections_alone_are_those_of_all(small):
+    """TensorFlow on a CPU computes no mask of an empty slot, XLA all of them."""
+    levels = small.first_stage(small.normalise(IMAGES, SIZES))[:4]
+    boxes, scores, classes, wanted = map(np.asarray, small.outputs(IMAGES, SIZES))
+    assert 0 < (scores > 0).sum() < 24
+
+    def masks(levels, boxes, scores, classes):
+        logits = small.heads.masks(levels, boxes, scores, image_size=small.image_size)
+        return logits, MasksOfClasses()([logits, scores, classes])
+
+    for compiled, rows in ((False, (scores > 0).sum()), (True, scores.size)):
+        logits, found = tf.function(masks, jit_compile=compiled, autograph=False)(levels, boxes, scores, classes)
+        assert len(logits) == rows
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
+    assert not wanted[scores == 0].any()
+    assert (boxes[1, :, 2] <= 40).all()  # within its image
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("sizes", [SIZES, np.int32([(1, 1), (1, 1)])])
+def test_an_exported_file_finds_the_same(small, runtime, sizes):
+    """Also in images too small to find anything in."""
+    wanted = [np.asarray(values) for values in small.outputs(IMAGES, sizes)]
+    network = exported_network(small, runtime=runtime)
+    found = network(IMAGES, sizes, copied)
+    for image, outputs in enumerate(found):
+        for ours, theirs in zip(outputs, wanted, strict=True):
+            np.testing.assert_allclose(ours, theirs[image], atol=2e-3 if ours.shape[-1] == 4 else 1e-4)
 
 
 def objects_of(golden, images, *, size):

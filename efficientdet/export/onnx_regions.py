@@ -12,6 +12,8 @@ from onnx import TensorProto
 
 from efficientdet.export.onnx_graph import OnnxGraph
 from object_detection.box_coding import BoxCoder
+from object_detection.proposals import PROPOSAL_BOX_CODER
+from object_detection.region_detections import LEAST_SIDE
 from object_detection.roi_align import level_strides
 
 _X_FIRST = np.array([1, 0, 3, 2])
@@ -31,7 +33,7 @@ def proposals(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]
         anchors = graph.add("Gather", [grid.boxes[first:first + size], numbers])
         level_scores = [graph.add("Sigmoid", [best]) if other == level else graph.add("Mul", [best, _NONE])
                         for other in range(len(grid.level_sizes))]
-        found.append((graph.add("Sigmoid", [best]), decoded(graph, own, anchors, layer.box_coder), level_scores))
+        found.append((graph.add("Sigmoid", [best]), decoded(graph, own, anchors, PROPOSAL_BOX_CODER), level_scores))
         first += size
     scores = graph.add("Concat", [values for values, _, _ in found], axis=1)
     boxes = _clipped(graph, graph.add("Concat", [values for _, values, _ in found], axis=1), sizes)
@@ -39,7 +41,8 @@ def proposals(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]
     by_level = graph.add("Concat", [_unsqueezed(graph, values, axis=1) for values in by_level], axis=1)  # [B, L, N]
     large = _unsqueezed(graph, _is_large(graph, boxes, config.least_side), axis=1)
     kept = _kept(graph, boxes, graph.add("Mul", [by_level, large]), iou_threshold=config.iou_threshold)
-    boxes, scores, _ = _best(graph, boxes, graph.add("Mul", [scores, kept]), [], count=node.outputs[0].shape[1])
+    boxes, scores, _ = _best(graph, boxes, graph.add("Mul", [scores, kept]), [], count=node.outputs[0].shape[1],
+                             candidates=sum(min(config.candidates_per_level, size) for size in grid.level_sizes))
     return [boxes, graph.add("Greater", [scores, _NONE])]
 
 
@@ -55,10 +58,9 @@ def aligned(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
     else:
         rows = _numbers(graph, boxes)
     images = graph.add("Div", [rows, np.array(count)])
-    chosen = _levels_of(graph, boxes, finest=round(math.log2(level_strides(
-        [tensor.shape[1:3] for tensor in node.input_tensors[:1]], layer.image_size)[0][0])), count=len(levels))
     regions = graph.add("Gather", [boxes, _X_FIRST], axis=1)
     strides = level_strides([tensor.shape[1:3] for tensor in node.input_tensors[:len(levels)]], layer.image_size)
+    chosen = _levels_of(graph, boxes, finest=round(math.log2(strides[0][0])), count=len(levels))
     features, order = [], []
     for number, (level, stride) in enumerate(zip(levels, strides, strict=True)):
         own = _places(graph, graph.add("Equal", [chosen, np.float32(number)]))
@@ -76,27 +78,28 @@ def aligned(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
 def detected(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
     """`DetectedRegions`: boxes [B, D, 4], scores [B, D] and classes [B, D]."""
     logits, deltas, boxes, valid, sizes = map(graph.keras, inputs)
-    config, count = layer.config, node.input_tensors[2].shape[1]
+    suppression, count = layer.config, node.input_tensors[2].shape[1]
     classes = node.input_tensors[0].shape[-1] - 1
-    suppression = config.suppression
     probabilities = graph.add("Slice", [graph.add("Softmax", [logits], axis=-1), np.array([1]), np.array([classes + 1]),
                                         np.array([1])])
     probabilities = graph.add("Reshape", [probabilities, np.array([-1, count, classes])])
     exist = _unsqueezed(graph, graph.add("Cast", [valid], to=TensorProto.FLOAT))
     flat = graph.add("Reshape", [graph.add("Mul", [probabilities, exist]), np.array([0, -1])])
-    best, places = graph.add_several("TopK", [flat, np.array([min(suppression.candidates, count * classes)])], 2)
+    candidates = min(suppression.candidates, count * classes)
+    best, places = graph.add_several("TopK", [flat, np.array([candidates])], 2)
     numbers, own = graph.add("Div", [places, np.array(classes)]), graph.add("Mod", [places, np.array(classes)])
     own_deltas = graph.add("Reshape", [deltas, np.array([-1, count * (classes + 1), 4])])
     picked = graph.add("Add", [graph.add("Mul", [numbers, np.array(classes + 1)]), graph.add("Add", [own, np.array(1)])])
     own_deltas = graph.add("GatherND", [own_deltas, _unsqueezed(graph, picked)], batch_dims=1)
     regions = graph.add("GatherND", [boxes, _unsqueezed(graph, numbers)], batch_dims=1)
-    found = _clipped(graph, decoded(graph, own_deltas, regions, config.box_coder), sizes)
+    found = _clipped(graph, decoded(graph, own_deltas, regions, suppression.box_coder), sizes)
     taken = graph.add("Cast", [graph.add("Greater", [best, np.float32(suppression.score_threshold)])], to=TensorProto.FLOAT)
-    scores = graph.add("Mul", [graph.add("Mul", [best, taken]), _is_large(graph, found, config.least_side)])
+    scores = graph.add("Mul", [graph.add("Mul", [best, taken]), _is_large(graph, found, LEAST_SIDE)])
     is_class = graph.add("Equal", [_unsqueezed(graph, own, axis=1), np.arange(classes)[:, None]])  # [B, K, N]
     by_class = graph.add("Mul", [graph.add("Cast", [is_class], to=TensorProto.FLOAT), _unsqueezed(graph, scores, axis=1)])
     kept = _kept(graph, found, by_class, iou_threshold=suppression.iou_threshold)
-    found, scores, [own] = _best(graph, found, graph.add("Mul", [scores, kept]), [own], count=suppression.max_detections)
+    found, scores, [own] = _best(graph, found, graph.add("Mul", [scores, kept]), [own], candidates=candidates,
+                                 count=suppression.max_detections)
     exist = graph.add("Greater", [scores, _NONE])
     found = graph.add("Where", [_unsqueezed(graph, exist), found, _NONE])
     own = graph.add("Where", [exist, own, np.array(0)])
@@ -149,16 +152,23 @@ def _kept(graph: OnnxGraph, boxes: str, scores: str, *, iou_threshold: float) ->
     chosen = graph.add("NonMaxSuppression", [boxes, scores, np.array([2**31 - 1]), np.float32([iou_threshold]),
                                              np.float32([0.0])])
     places = graph.add("Gather", [chosen, np.array([0, 2])], axis=1)
-    ones = graph.add("Add", [graph.add("ConstantOfShape", [graph.add("Slice", [graph.add("Shape", [places]), np.array([0]),
-                                                                               np.array([1])])]), np.float32(1)])
+    # Of the chosen ones themselves, so that a runtime that checks shapes beforehand sees them agree
+    ones = graph.add("Cast", [graph.add("Gather", [chosen, np.array(0)], axis=1)], to=TensorProto.FLOAT)
+    ones = graph.add("Add", [graph.add("Mul", [ones, _NONE]), np.float32(1)])
     shape = graph.add("Gather", [graph.add("Shape", [scores]), np.array([0, 2])])
     return graph.add("ScatterND", [graph.add("ConstantOfShape", [shape]), places, ones])
 
 
-def _best(graph: OnnxGraph, boxes: str, scores: str, others: Sequence[str], *, count: int) -> tuple[str, str, list[str]]:
-    """The `count` boxes [B, N, 4] of the highest scores [B, N], best first, and the same entries of `others` [B, N]."""
-    best, places = graph.add_several("TopK", [scores, np.array([count])], 2)
+def _best(
+    graph: OnnxGraph, boxes: str, scores: str, others: Sequence[str], *, candidates: int, count: int
+) -> tuple[str, str, list[str]]:
+    """The `count` boxes [B, N, 4] of the highest scores [B, N], best first, and the same entries of `others` [B, N]; zeros
+    behind them where N, which is `candidates`, is less."""
+    best, places = graph.add_several("TopK", [scores, np.array([min(count, candidates)])], 2)
     picked = [graph.add("GatherND", [values, _unsqueezed(graph, places)], batch_dims=1) for values in (boxes, *others)]
+    if candidates < count:
+        best, *picked = (graph.add("Pad", [values, np.array([0] * (rank + 1) + [count - candidates] + [0] * (rank - 2))])
+                         for values, rank in zip((best, *picked), (2, 3, *[2] * len(others)), strict=True))
     return picked[0], best, picked[1:]
 
 

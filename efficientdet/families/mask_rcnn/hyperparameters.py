@@ -44,6 +44,7 @@ class MaskRcnnHyperparameters(Hyperparameters):
     resize: str = "letterbox"  # into image_size; "fit": the shorter side to image_size, the longer to longer_side at most
     longer_side: int = 1333  # of "fit"
     mask_size: int = 112
+    masks_in_whole_pixels: bool = True
     # network
     backbone_name: str = "resnet50"
     batch_norm_epsilon: float = 1e-5
