@@ -76,3 +76,11 @@ def test_padding_is_finite():
     nothing = np.zeros((1, 1, 4), np.float32)
     found = targets_of(np.zeros((1, 1, 4, 4), np.uint8), nothing, nothing, np.int32([[0]]), np.int32([[4, 4]]), size=3)
     np.testing.assert_array_equal(found, np.zeros((1, 1, 3, 3)))
+
+
+def test_a_mask_goes_on_at_the_border_of_the_image_and_fades_at_its_own():
+    """Cells of four pixels: at a border within the image the first of them has half its value, at the image's all."""
+    masks, frames = np.ones((1, 2, 2, 2), np.uint8), np.float32([[[0, 4, 8, 12], [8, 0, 16, 8]]])
+    regions = np.float32([[[0, 3.5, 1, 4.5], [15, 7, 16, 8]]])
+    found = targets_of(masks, frames, regions, np.int32([[0, 1]]), np.int32([[16, 16]]), size=1)
+    np.testing.assert_allclose(found[0, :, 0, 0], [1 * 0.625, 1 * 0.5], atol=1e-6)
