@@ -28,6 +28,7 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference.opening import ModelConfig, open_model
 from efficientdet.machine.runtime import Runtime
+from model.multiply_adds import multiply_adds
 from object_detection.host_suppression import NetworkOutputs, count_candidates
 from object_detection.suppression import SuppressionConfig
 
@@ -44,6 +45,7 @@ def miniature(monkeypatch):
     restored = Restored(detector=detector, hparams=EfficientDetHyperparameters(image_size=64), class_names=names,
                         description=description)
     monkeypatch.setattr(module, "open_model", lambda _: (restored, Runtime(precision="float32", use_xla=False)))
+    monkeypatch.setattr(module, "multiply_adds_per_second", lambda precision: 1e9)
     return detector
 
 
@@ -166,6 +168,8 @@ def test_report_log_and_trace(miniature, tmp_path, capsys):
     assert report["backend"] == "tensorflow"
     assert {"tensorflow", "keras", "numpy"} <= set(report["versions"])
     assert report["peak_host_memory_bytes"] > 2**20
+    assert report["multiply_adds_per_image"] == multiply_adds(miniature.network)
+    assert report["machine_multiply_adds_per_second"] == 1e9
     lines = [json.loads(line.removeprefix("DLLL ")) for line in (tmp_path / "time_log.txt").read_text().splitlines()]
     assert lines[-1]["type"] == "LOG"
     assert lines[-1]["data"] == log_values(report)

@@ -9,7 +9,7 @@ from keras import ops
 from efficientdet.machine.device import wait
 from efficientdet.machine.runtime import accelerator_count
 
-_SIDE, _SIDE_ON_CPU = 8192, 2048
+_SIDE, _SIDE_ON_CPU = 8192, 1024
 _TOGETHER = 4  # products that an accelerator is given at once, so that it does not wait for the next
 _FEWEST_TURNS = 3
 
