@@ -105,7 +105,7 @@ def main() -> None:
     detector = build_detector(hparams, num_classes=arguments.classes, precision=arguments.precision)
     most = max(hparams.max_instances_per_image, *arguments.boxes)
     batches = {
-        boxes: drawn_batch(arguments.size, arguments.batch_size, boxes=boxes,
+        boxes: drawn_batch(arguments.size, arguments.batch_size, boxes=boxes, mask_size=hparams.mask_size,
                            slots=most if accelerator_count() or not on_tensorflow else boxes)
         for boxes in arguments.boxes}
     together = 10 if accelerator_count() else 1
