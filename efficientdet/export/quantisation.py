@@ -20,8 +20,8 @@ def quantised(model: onnx.ModelProto, images: Sequence[str], *, resize: ResizeRu
     """A file of `onnx_model` with uint8 inputs and int8 kernels of its convolutions, as nodes that runtimes fuse.
 
     An input's range is what it takes over (up to a hundred of) the image files; a kernel has a scale for each output channel.
-    All else, and what a convolution adds up to, stays float32. Kernels have 7 bits on a CPU whose sums would overflow: it is the
-    one that the network is for. Raises InputError for an image that cannot be read.
+    All else, and what a convolution adds up to, stays float32. Kernels have 7 bits if the sums of this CPU, which the network is
+    for, would overflow. Raises InputError for an image that cannot be read.
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
@@ -30,7 +30,8 @@ def quantised(model: onnx.ModelProto, images: Sequence[str], *, resize: ResizeRu
         onnx.save(model, str(before))
         quantize_static(
             before, after, _reader(_inputs(images, resize)), quant_format=QuantFormat.QDQ, op_types_to_quantize=["Conv"],
-            per_channel=True, reduce_range=sums_of_bytes_saturate(), activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+            per_channel=True, reduce_range=sums_of_bytes_saturate(),
+            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
             extra_options={"OpTypesToExcludeOutputQuantization": ["Conv"]})  # what follows is fused as float32
         return onnx.load(str(after))
 
