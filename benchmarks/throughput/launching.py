@@ -41,16 +41,15 @@ class Outcome(NamedTuple):
 
 
 def run_cell(cell: Cell, launch: Launch) -> Outcome:
-    """Run it in a folder of its own, its output in a file beside; whatever becomes of it is an outcome."""
+    """Run it in a folder of its own, where the launcher keeps its output; whatever becomes of it is an outcome."""
     folder = launch.folder / "runs" / cell.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    output = folder / "output.txt"
-    code = _run(_command(cell, launch, folder), _environment(cell), output, seconds=60 * launch.minutes)
-    if code is None:
+    done = _run(_command(cell, launch, folder), _environment(cell), seconds=60 * launch.minutes)
+    if done is None:
         return Outcome(None, f"not finished within {launch.minutes} minutes")
-    if code:
-        return Outcome(None, _reason(code, output.read_text(encoding="utf-8", errors="replace")))
+    if done.returncode:
+        return Outcome(None, _reason(done.returncode, done.stdout))
     figures = (training_figures(folder / "time_log.txt", dropped=launch.dropped) if cell.mode == "training" else
                inference_figures(folder / "report.json", dropped=launch.dropped))
     return Outcome(figures, "" if figures else "it ended well, but logged no speed")
@@ -78,18 +77,21 @@ def _command(cell: Cell, launch: Launch, folder: Path) -> list[str]:
 
 
 def _environment(cell: Cell) -> dict[str, str]:
-    """NVIDIA's libraries round float32 to TF32 unless told not to, in the product that is timed beside as well."""
+    """NVIDIA's libraries round float32 to TF32 unless told not to, in the product that is timed beside as well. A step may be
+    as slow in several processes as in one: what hangs ends with the minutes of its cell."""
     kept = {name: value for name, value in os.environ.items() if name != "NVIDIA_TF32_OVERRIDE"}
-    return kept | ({"NVIDIA_TF32_OVERRIDE": "0"} if cell.precision == "fp32" else {})
+    return {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0", **kept} | (
+        {"NVIDIA_TF32_OVERRIDE": "0"} if cell.precision == "fp32" else {})
 
 
-def _run(command: list[str], environment: dict[str, str], output: Path, *, seconds: float) -> int | None:
-    """The exit code; None where it took too long. Nothing of it is left when this returns or raises."""
-    with output.open("wb") as stream:
-        # In a session of its own: a Ctrl-C is for this program, which then ends the cell.
-        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+def _run(command: list[str], environment: dict[str, str], *, seconds: float) -> subprocess.CompletedProcess | None:
+    """Exit code and output; None where it took too long. Nothing of it is left when this returns or raises."""
+    # In a session of its own: a Ctrl-C is for this program, which then ends the cell.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+                          text=True, errors="replace") as process:
         try:
-            return process.wait(timeout=seconds)
+            output, _ = process.communicate(timeout=seconds)  # until the launcher's tee has written all
+            return subprocess.CompletedProcess(command, process.returncode, output)
         except subprocess.TimeoutExpired:
             return None
         finally:
@@ -125,7 +127,8 @@ def _descendants(number: int) -> list[int]:
 
 def _reason(code: int, output: str) -> str:
     """In a few words why a cell failed."""
-    lines = [line for line in (_RANK.sub("", line).strip() for line in output.splitlines()) if line]
+    of_ranks = [line for line in output.splitlines() if _RANK.match(line)]  # what horovodrun adds says less
+    lines = [line for line in (_RANK.sub("", line).strip() for line in of_ranks or output.splitlines()) if line]
     errors = [match[1] for line in lines if (match := _ERROR.search(line))]
     if errors:
         out_of_memory = [error.partition(": ")[0] for error in errors if error.startswith("out of memory")]  # without advice

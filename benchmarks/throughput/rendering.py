@@ -16,6 +16,7 @@ from throughput.published import Published, published_figures
 _HEADS = ("GPUs", "precision", "batch of each", "images/s", "p50 ms", "p95 ms", "memory", "waits for input", "weak scaling",
           "of the arithmetic", "published: images/s", "published: by whom, on what")
 _MARK = " \\*"  # of a figure that few steps were timed for
+_BUSIER = "no share: the machine was busier in the product"
 _SHORT = "\\*: fewer than 100 steps dropped or 200 timed."
 _NOTES = (
     "Memory: of the process that took most, on its GPU, or without one in the host. Waits for input: share of the time of the "
@@ -94,7 +95,8 @@ def _cells_of_row(matrix: Matrix, cell: Cell, published: list[Published]) -> lis
             f"{figures.images_per_second:.4g}{_MARK if figures.is_short else ''}", f"{figures.p50_ms:.4g}",
             f"{figures.p95_ms:.4g}", f"{figures.memory_bytes / 1e9:.2f} GB",
             "-" if figures.input_share is None else f"{figures.input_share:.1%}",
-            "-" if scaling is None else f"{scaling:.2f}", f"{figures.arithmetic_share:.1%}"]
+            "-" if scaling is None else f"{scaling:.2f}",
+            f"{figures.arithmetic_share:.1%}" if figures.arithmetic_share <= 1 else _BUSIER]
     others = [row for row in published if row.is_of(cell)]
     return [str(cell.gpus), cell.precision, str(cell.batch_size), *(text.replace("|", "\\|") for text in measured),
             "; ".join(f"{row.images_per_second:g}" for row in others) or "-",
