@@ -20,8 +20,8 @@ def quantised(model: onnx.ModelProto, images: Sequence[str], *, resize: ResizeRu
     """A file of `onnx_model` with uint8 inputs and int8 kernels of its convolutions, as nodes that runtimes fuse.
 
     An input's range is what it takes over (up to a hundred of) the image files; a kernel has a scale for each output channel.
-    All else, and what a convolution adds up to, stays float32. Kernels have 7 bits if the sums of this CPU, which the network is
-    for, would overflow. Raises InputError for an image that cannot be read.
+    All else, and what a convolution adds up to, stays float32. Kernels have 7 bits if sums would overflow on this CPU, for
+    which the network is. Raises InputError for an image that cannot be read.
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
