@@ -136,7 +136,9 @@ class RegionHeads:
                           name=f"roi_heads.mask_head.mask_fcn{number}") for number in range(1, _MASK_CONVOLUTIONS + 1)]
         self._upsampled = layers.Conv2DTranspose(WIDTH, 2, strides=2, activation="relu", kernel_initializer=relu_fan_out,
                                                  name="roi_heads.mask_predictor.conv5_mask")
-        self._mask_logits = layers.Conv2D(num_classes + 1, 1, kernel_initializer=relu_fan_out, dtype="float32",
+        # Not by its outputs, as torchvision has it: with few classes the loss of masks would begin at 9 and hide the others
+        relu_fan_in = keras.initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal")
+        self._mask_logits = layers.Conv2D(num_classes + 1, 1, kernel_initializer=relu_fan_in, dtype="float32",
                                           name="roi_heads.mask_predictor.mask_fcn_logits")
 
     def classes_and_deltas(self, levels: Sequence[Tensor], boxes: Tensor, *, image_size: tuple[int, int]) -> list[Tensor]:

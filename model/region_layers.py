@@ -2,12 +2,12 @@
 and none a gradient but the features of regions."""
 
 import keras
-from keras import ops
+from keras import KerasTensor, ops
 
 from model import tensorflow_cpu
 from object_detection.anchor_grid import AnchorGrid
 from object_detection.greedy_nms import greedy_nms
-from object_detection.proposals import ProposalConfig, region_proposals
+from object_detection.proposals import ProposalConfig, proposal_slots, region_proposals
 from object_detection.region_detections import region_detections
 from object_detection.region_losses import of_classes
 from object_detection.roi_align import features_of_regions
@@ -28,6 +28,11 @@ class Proposals(keras.layers.Layer):
         boxes, _, valid = region_proposals(logits, deltas, ops.convert_to_tensor(self.grid.boxes), self.grid.level_sizes,
                                            ops.cast(sizes, "int32"), self.config, nms=nms())
         return boxes, valid
+
+    def compute_output_spec(self, inputs):
+        """As `call`; shapes of an open batch are not told from reshaped tensors by every backend."""
+        slots = proposal_slots(self.grid.level_sizes, self.config)
+        return KerasTensor((None, slots, 4), "float32"), KerasTensor((None, slots), "bool")
 
 
 class AlignedRegions(keras.layers.Layer):
@@ -52,6 +57,10 @@ class AlignedRegions(keras.layers.Layer):
             levels, ops.cast(regions, "float32"), rows // count, size=self.side, image_size=self.image_size,
             weighted_sums=tensorflow_cpu.sparse_sums if tensorflow_cpu.applies() else None)
 
+    def compute_output_spec(self, inputs):
+        """As `call`."""
+        return KerasTensor((None, self.side, self.side, inputs[0].shape[-1]), inputs[0].dtype)
+
 
 class DetectedRegions(keras.layers.Layer):
     """Class logits [B P, K + 1], deltas [B P, 4 (K + 1)], boxes [B, P, 4], which of them are proposals, [B, P] bool, and sizes
@@ -70,6 +79,12 @@ class DetectedRegions(keras.layers.Layer):
             ops.cast(sizes, "int32"), config=self.config)
         return found.boxes, found.scores, found.classes
 
+    def compute_output_spec(self, inputs):
+        """As `call`."""
+        slots = self.config.max_detections
+        return (KerasTensor((None, slots, 4), "float32"), KerasTensor((None, slots), "float32"),
+                KerasTensor((None, slots), "int32"))
+
 
 class MasksOfClasses(keras.layers.Layer):
     """Mask logits [R, S, S, K + 1] of the regions whose score is above 0, or of all, scores [B, D] and classes [B, D] ->
@@ -86,6 +101,10 @@ class MasksOfClasses(keras.layers.Layer):
         places = ops.scatter(rows[:, None], ops.sigmoid(own), (ops.shape(scores)[0] * scores.shape[1], *own.shape[1:]))
         probabilities = ops.reshape(places, (-1, scores.shape[1], *own.shape[1:]))
         return ops.where(scores[..., None, None] > 0.0, probabilities, 0.0)
+
+    def compute_output_spec(self, inputs):
+        """As `call`."""
+        return KerasTensor((None, inputs[1].shape[1], *inputs[0].shape[1:3]), "float32")
 
 
 def nms():

@@ -48,7 +48,7 @@ def region_proposals(
     level sizes that are not those of A anchors.
     """
     check_level_sizes(level_sizes, logits.shape[1])
-    count = min(config.candidates_per_level, max(level_sizes))
+    count = _candidates(level_sizes, config)
     values, numbers = _best_of_levels(ops.stop_gradient(logits), count, level_sizes)  # [B, L count]
     boxes = PROPOSAL_BOX_CODER.decode(entries(ops.stop_gradient(deltas), numbers), ops.take(anchors, numbers, axis=0))
     boxes = clip_boxes(boxes, sizes)
@@ -56,10 +56,20 @@ def region_proposals(
     by_level = (-1, len(level_sizes), count)
     kept = nms(ops.reshape(boxes, (*by_level, 4)), ops.reshape(alive, by_level), iou_threshold=config.iou_threshold)
     values = ops.where(ops.reshape(kept, (-1, values.shape[1])), values, -np.inf)
-    best, places = ops.top_k(values, min(config.kept, values.shape[1]))
+    best, places = ops.top_k(values, proposal_slots(level_sizes, config))
     valid = best > -np.inf
     boxes = ops.where(valid[..., None], entries(boxes, places), 0.0)
     return boxes, ops.where(valid, ops.sigmoid(best), 0.0), valid
+
+
+def proposal_slots(level_sizes: Sequence[int], config: ProposalConfig) -> int:
+    """The P of `region_proposals`."""
+    return min(config.kept, len(level_sizes) * _candidates(level_sizes, config))
+
+
+def _candidates(level_sizes: Sequence[int], config: ProposalConfig) -> int:
+    """Slots of a level's candidates, as many on each."""
+    return min(config.candidates_per_level, max(level_sizes))
 
 
 def _best_of_levels(logits: Tensor, count: int, level_sizes: Sequence[int]) -> tuple[Tensor, Tensor]:

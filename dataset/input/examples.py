@@ -84,13 +84,10 @@ def _objects(record: dict[str, Tensor], boxes: Tensor, kept: Tensor, crop: Crop,
 
 
 def _masks_of(record: dict[str, Tensor]) -> Tensor:
-    """The PNG of each object, [N] string."""
-    masks, boxes = record["masks"], record["boxes"]
-    tf.debugging.Assert(
-        tf.size(masks) == tf.shape(boxes)[0],
-        ["masks are wanted: file", record["file_name"], "has", tf.size(masks), "of them (image/object/mask) and",
-         tf.shape(boxes)[0], "boxes; convert with --include_masks"])
-    return masks
+    """The PNG of each object, [N] string; empty ones, of which the first that is wanted is told, where there is not one for
+    each."""
+    masks, count = record["masks"], tf.shape(record["boxes"])[0]
+    return tf.cond(tf.size(masks) == count, lambda: masks, lambda: tf.fill([count], ""))
 
 
 def _classes_of(record: dict[str, Tensor], category_ids: tuple[int, ...]) -> Tensor:
