@@ -1,5 +1,6 @@
 """Mask R-CNN (He et al. 2017) on ResNets; torchvision's weights of COCO are read."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -8,7 +9,7 @@ import numpy as np
 
 from efficientdet.families.family import Arrays
 from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparameters
-from efficientdet.families.mask_rcnn.presets import NUMBERS_PER_PIXEL, PRESETS
+from efficientdet.families.mask_rcnn.presets import NUMBERS_PER_MASK, NUMBERS_PER_PIXEL, NUMBERS_PER_REGION, PRESETS
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
 
 if TYPE_CHECKING:
@@ -55,8 +56,10 @@ class MaskRcnnFamily(TorchFamily):
         return ResizeAndFlip(self.resize_rule(hparams), 0.5 if hparams.input_rand_hflip else 0.0)
 
     def numbers_per_pixel(self, hparams: MaskRcnnHyperparameters) -> float:
-        """Of the published network, whatever is changed in it."""
-        return NUMBERS_PER_PIXEL[hparams.backbone_name]
+        """Of the published first stage, and of as many regions and masks as are drawn."""
+        regions, pixels = hparams.regions_an_image, math.prod(self.resize_rule(hparams).size)
+        of_regions = regions * (NUMBERS_PER_REGION + hparams.positive_regions * NUMBERS_PER_MASK)
+        return NUMBERS_PER_PIXEL[hparams.backbone_name] + of_regions / pixels
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
         """torchvision's weights of COCO are told by their number of classes."""
