@@ -1,16 +1,19 @@
 """Mask R-CNN as the registry builds it: each stage, the losses and the detections against torchvision's."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from torch_recipe import named_shapes, recipe_weights
 
-from dataset.class_names import ClassNames
+from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.weights import Source, load_weights
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.predict import copied, exported_network
-from model.detector import losses
+from model.batch_norm import BatchNormalization
+from model.detector import losses, named_variables
 from model.region_layers import MasksOfClasses
 from model.two_stage_detector import FirstStage
 from object_detection.mask_targets import mask_targets
@@ -37,6 +40,33 @@ def with_published_weights(detector, golden_folder):
     names = ClassNames(tuple(range(1, CLASSES + 1)), tuple(f"class {number}" for number in range(CLASSES)))
     load_weights(detector.network, Source("maskrcnn.pth", arrays, None), family=family_of(MODEL), class_names=names)
     return detector
+
+
+def test_torchvisions_coco_weights_bring_their_conventions(golden_folder):
+    """Of 91 rows, which are category ids, the 80 are taken, with the background; batch norm has no epsilon."""
+    newer = recipe_weights(named_shapes(golden_folder, "torchvision_maskrcnn_resnet50_fpn"), 1)
+    names = golden_folder / "families" / "names" / "torchvision_maskrcnn_resnet50_fpn.checkpoint_aliases.json"
+    aliases = json.loads(names.read_text())
+    published = {old: newer[new] for old, new in aliases.items()} | {
+        name: array for name, array in newer.items() if name not in aliases.values()}
+    family, loaded = family_of(MODEL), []
+    for arrays in (newer, published):
+        source = Source("maskrcnn_resnet50_fpn_coco.pth", arrays, None)
+        known = source.conventions(family)
+        assert known == {"batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
+        detector = detector_of(classes=80, **{**known, "image_size": 64, "longer_side": 96})
+        load_weights(detector.network, source, family=family, class_names=COCO_2017)
+        loaded.append({name: np.asarray(value) for name, value in named_variables(detector.network).items()})
+    assert detector.image_size == (96, 96)
+    for name, array in loaded[0].items():
+        np.testing.assert_array_equal(array, loaded[1][name])
+    rows = [0, *COCO_2017.category_ids]
+    for module, values in (
+            ("box_predictor.cls_score", 1), ("box_predictor.bbox_pred", 4), ("mask_predictor.mask_fcn_logits", 1)):
+        wanted = newer[f"roi_heads.{module}.bias"].reshape(91, values)[rows]
+        wanted = wanted[:, YX] if values == 4 else wanted
+        np.testing.assert_array_equal(loaded[0][f"roi_heads/{module.replace('.', '/')}/bias"], wanted.ravel())
+    assert {layer.epsilon for layer in detector.network.layers if isinstance(layer, BatchNormalization)} == {0.0}
 
 
 def test_features_and_the_first_stage(golden_folder, published):
