@@ -35,7 +35,7 @@ def our_step(detector, hparams, *, size: int, batch_size: int):
     optimizer = build_optimizer(hparams, precision="float32")
     optimizer.build(detector.network.trainable_variables)
     step = build_train_step(detector, optimizer, None, compiled=False)
-    batch = drawn_batch(size, batch_size, boxes=BOXES, slots=BOXES)
+    batch = drawn_batch(size, batch_size, boxes=BOXES, slots=BOXES, mask_size=hparams.mask_size)
     return lambda: float(step(batch, 1e-4)["loss"])
 
 
@@ -59,7 +59,7 @@ def main() -> None:
     arguments = parser.parse_args()
     skip_graph_rewriting()
     keras.utils.set_random_seed(0)
-    hparams = hyperparameters_of(arguments.model, {"image_size": arguments.size})
+    hparams = hyperparameters_of(arguments.model, {"image_size": arguments.size})  # both are square then
     detector = build_detector(hparams, num_classes=CLASSES)
     ours = (our_detection(detector, size=arguments.size) if arguments.detect
             else our_step(detector, hparams, size=arguments.size, batch_size=arguments.batch_size))

@@ -24,7 +24,7 @@ from efficientdet.inference.predict import exported_network, predict_on_host
 from efficientdet.machine.device import device_name, versions
 
 SIZE, TURN, PAUSE = 512, 5, 0.05
-CLASSES = {"efficientdet-d0": 90, "retinanet-resnet50": 91}  # as the peers have
+CLASSES = {"efficientdet-d0": 90, "retinanet-resnet50": 91, "mask-rcnn-resnet50": 90}  # as the peers have
 
 
 def peer_in_onnxruntime(path: str) -> Callable:

@@ -47,7 +47,9 @@ def main() -> None:
     if arguments.onnx:
         torch.onnx.export(model.eval(), (images[:1],), arguments.onnx, opset_version=18, dynamo=False)
         return
-    optimizer = torch.optim.Adam([weight for weight in model.parameters() if weight.requires_grad], lr=1e-4, foreach=True)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = (torch.optim.Adam(weights, lr=1e-4, foreach=True) if arguments.model.startswith("retinanet")
+                 else torch.optim.SGD(weights, lr=1e-4, momentum=0.9, weight_decay=1e-4, foreach=True))
     corners = torch.rand(arguments.batch_size, 8, 2) * size * 0.6
     boxes = torch.cat([corners, corners + size * (0.05 + 0.3 * torch.rand(arguments.batch_size, 8, 2))], dim=-1)
     targets = [{"boxes": of_image, "labels": torch.randint(1, arguments.classes, (8,)),

@@ -34,8 +34,8 @@ from object_detection.structures import Batch, Objects
 CLASSES = 90  # of drawn objects
 
 
-def drawn_batch(size: int, batch_size: int, *, boxes: int, slots: int) -> Batch:
-    """Noise with so many boxes an image in the first of the slots."""
+def drawn_batch(size: int, batch_size: int, *, boxes: int, slots: int, mask_size: int = 0) -> Batch:
+    """Noise with so many boxes an image in the first of the slots, which their masks fill."""
     random = np.random.default_rng(0)
     corners = random.uniform(0, size * 0.7, (batch_size, slots, 2)).astype(np.float32)
     sides = random.uniform(size * 0.02, size * 0.3, (batch_size, slots, 2)).astype(np.float32)
@@ -46,7 +46,8 @@ def drawn_batch(size: int, batch_size: int, *, boxes: int, slots: int) -> Batch:
         sizes=tensor(np.full((batch_size, 2), size, np.int32)),
         objects=Objects.of_boxes(boxes=tensor(np.concatenate([corners, corners + sides], axis=-1)),
                                  classes=tensor(random.integers(0, CLASSES, valid.shape).astype(np.int32)),
-                                 valid=tensor(valid), crowd=tensor(np.zeros(valid.shape, bool))),
+                                 valid=tensor(valid), crowd=tensor(np.zeros(valid.shape, bool)))._replace(
+                                     masks=tensor(np.ones((*valid.shape, mask_size, mask_size), np.uint8))),
         image_ids=tensor(np.arange(batch_size, dtype=np.int32)), positions=tensor(np.arange(batch_size)),
         scales=tensor(np.ones((batch_size, 2), np.float32)))
 
@@ -104,7 +105,7 @@ def main() -> None:
     detector = build_detector(hparams, num_classes=arguments.classes, precision=arguments.precision)
     most = max(hparams.max_instances_per_image, *arguments.boxes)
     batches = {
-        boxes: drawn_batch(arguments.size, arguments.batch_size, boxes=boxes,
+        boxes: drawn_batch(arguments.size, arguments.batch_size, boxes=boxes, mask_size=hparams.mask_size,
                            slots=most if accelerator_count() or not on_tensorflow else boxes)
         for boxes in arguments.boxes}
     together = 10 if accelerator_count() else 1

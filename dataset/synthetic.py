@@ -1,8 +1,8 @@
-"""The embedded data set: pictures that are drawn, with exact boxes, as JPEGs and COCO annotation files.
+"""The embedded data set: pictures that are drawn, with exact boxes and masks, as JPEGs and COCO annotation files.
 
 Five classes of very different size and shape lie on textured ground, cover one another and reach over the border; some
-images are crowded, some hold a shoal that is annotated as one crowd region, a few are empty. A box encloses exactly the
-pixels of its object that are seen. The same seed draws the same bytes.
+images are crowded, some hold a shoal that is annotated as one crowd region, a few are empty. A mask shows exactly the pixels
+of its object that are seen, and a box encloses them. The same seed draws the same bytes.
 """
 
 import json

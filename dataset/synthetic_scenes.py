@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from dataset.synthetic_shapes import FISH, KINDS, Kind, draw_shoal, draw_sprite, extent
+from object_detection.coco_masks import run_lengths
 
 _UNITS = 128
 _LEAST_SIDE = 10.0  # units; what is smaller could not be learnt at an input of 128
@@ -74,12 +75,13 @@ class Scene:
         self.pixels[y, x] = (ground * (1 - opacity) + part[..., :3] * opacity + 0.5).astype(np.uint8)
 
     def annotations(self) -> list[dict]:
-        """The objects as COCO has them, without the ids: category_id, bbox, area and iscrowd of what is seen of each."""
+        """The objects as COCO has them, without the ids: category_id, bbox, area, iscrowd and the run lengths of the pixels
+        that are seen of each."""
         found = []
         for number, (kind, crowd) in enumerate(self._kinds):
             seen = self._shown == number
             found.append({"category_id": kind.category_id, "bbox": list(extent(seen)), "area": int(seen.sum()),
-                          "iscrowd": int(crowd)})
+                          "iscrowd": int(crowd), "segmentation": run_lengths(seen)})
         return found
 
 

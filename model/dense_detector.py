@@ -10,8 +10,8 @@ from keras import ops
 
 from model import tensorflow_cpu
 from model.detector import named_variables
-from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
 from model.folding import folded, has_frozen_norms
+from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV, normalised
 from object_detection.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
 from object_detection.assignment import MatchRule, assign_anchors
 from object_detection.box_geometry import IOU_KINDS, generalised_iou
@@ -136,14 +136,11 @@ class DenseDetector:
 
     def normalise(self, images: Tensor, sizes: Tensor) -> Tensor:
         """uint8 [B, H, W, 3] -> float32, mean and deviation removed, then 0 outside `sizes` [B, 2]."""
-        mean, stddev = np.float32(self.config.mean), np.float32(self.config.stddev)
-        normalised = (ops.cast(images, "float32") / 255.0 - mean) / stddev
-        rows = ops.arange(images.shape[1])[None, :, None] < ops.cast(sizes[:, 0], "int32")[:, None, None]
-        columns = ops.arange(images.shape[2])[None, None, :] < ops.cast(sizes[:, 1], "int32")[:, None, None]
-        normalised = ops.where(ops.logical_and(rows, columns)[..., None], normalised, 0.0)
+        values = normalised(images, sizes, mean=self.config.mean, stddev=self.config.stddev)
         for _ in range(self.config.normalisations - 1):
-            normalised = (normalised - mean) / stddev  # over the padding too, as its network does it
-        return normalised
+            # over the padding too, as its network does it
+            values = (values - np.float32(self.config.mean)) / np.float32(self.config.stddev)
+        return values
 
     def targets(self, objects: Objects, outputs=None, seeds=None) -> Targets:
         """Each anchor's class and box offsets; neither outputs nor chance play a part."""

@@ -48,6 +48,12 @@ class Detector(Protocol):
         """In pixels of the network input, not clipped."""
 
 
+def outputs_to_learn_from(detector: Detector, images: Tensor, sizes: Tensor, *, training: bool) -> Outputs:
+    """What `targets` and `loss_sums` read: `outputs`, unless a detector finds objects in another way than it learns and has a
+    method of this name."""
+    return getattr(detector, "outputs_to_learn_from", detector.outputs)(images, sizes, training=training)
+
+
 def losses(detector: Detector, outputs: Outputs, targets: Targets, counts: dict[str, Tensor]) -> dict[str, Tensor]:
     """The detection losses by name, each divided by its normaliser; their sum, with the regularisation, is minimised."""
     sums, normalisers = detector.loss_sums(outputs, targets), detector.normalisers(counts)
@@ -56,7 +62,7 @@ def losses(detector: Detector, outputs: Outputs, targets: Targets, counts: dict[
 
 def losses_of_batch(detector: Detector, batch: Batch, *, training: bool = True) -> dict[str, Tensor]:
     """All losses of one batch by name, as one process takes them."""
-    outputs = detector.outputs(batch.images, batch.sizes, training=training)
+    outputs = outputs_to_learn_from(detector, batch.images, batch.sizes, training=training)
     targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None)
     return {**losses(detector, outputs, targets, detector.counts(targets)), **detector.regularisation()}
 

@@ -12,10 +12,9 @@ import numpy as np
 from model.activations import SiLU
 from model.batch_norm import BatchNormalization
 from model.depthwise_conv import DepthwiseConv2D
+from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV
 from object_detection.errors import InputError
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of pixels in 0 .. 1, red green blue
-IMAGENET_STDDEV = (0.229, 0.224, 0.225)
 _APPLICATIONS_DROP_RATE = 0.2  # what keras.applications builds with
 _NAME = re.compile(r"efficientnet-b([0-7])")
 _BLOCK_LAYER = re.compile(r"block(?P<stage>\d)(?P<repeat>[a-z])_(?P<role>\w+)")

@@ -33,6 +33,7 @@ _MEASURE_MEANINGS = (
     "recall, 1 detection per image", "recall, 10 detections per image", "recall, 100 detections per image",
     "recall, objects < 32x32 px", "recall, objects 32x32 to 96x96 px", "recall, objects > 96x96 px",
 )
+_LACKS_MASKS = "an annotation has no segmentation, or its image no height and width"
 
 OverlapOf = Callable[[np.ndarray, np.ndarray], Overlap]  # row numbers of the detections and of the objects that are compared
 
@@ -49,13 +50,13 @@ class CocoMeasures:
     detections: int
     explanation: str  # the likely cause of an AP of 0 or -1, else empty
     mask_numbers: dict[str, float] = field(default_factory=dict)  # the 12 of masks (COCO's "segm"); empty where there are none
+    mask_class_ap: dict[str, float] = field(default_factory=dict)  # AP of masks per class, by name
+    mask_explanation: str = ""  # why masks that were found are not measured
 
     def to_json(self) -> dict:
         """For `json.dump`: the 12 numbers of boxes at the top, the rest under its name."""
         rest = {name: value for name, value in vars(self).items() if name != "numbers"}
-        if not self.mask_numbers:
-            del rest["mask_numbers"]
-        return {**self.numbers, **rest}
+        return {**self.numbers, **{name: value for name, value in rest.items() if value or not name.startswith("mask_")}}
 
     def table(self) -> str:
         """The numbers, the classes and the explanation as plain text, many lines."""
@@ -64,15 +65,23 @@ class CocoMeasures:
                   for name, meaning in zip(MEASURE_NAMES, _MEASURE_MEANINGS, strict=True)]
         if self.mask_numbers:
             lines += ["", "masks", *(f"{name:<9}{number:7.4f}" for name, number in self.mask_numbers.items())]
-        width = max(map(len, ["class", *self.class_ap]))
-        lines += ["", f"{'class':<{width}}       AP  objects"]
-        lines += [f"{name:<{width}}  {ap:7.4f}  {self.class_objects[name]:7d}" for name, ap in self.class_ap.items()]
+        lines += ["", *self._class_table()]
         if self.unknown_images:
             lines += ["", f"{self.unknown_images} of the {self.images} evaluated images are not in the ground truth: "
                       "each detection in them counts as wrong"]
         if self.explanation:
             lines += ["", f"AP is {self.numbers['AP']:g}: {self.explanation}"]
+        if self.mask_explanation:
+            lines += ["", f"masks are not measured: {self.mask_explanation}"]
         return "\n".join(lines)
+
+    def _class_table(self) -> list[str]:
+        """A line for each class, AP of masks beside that of boxes."""
+        columns = {"AP": self.class_ap} | ({"of masks": self.mask_class_ap} if self.mask_class_ap else {})
+        width = max(map(len, ["class", *self.class_ap]))
+        return [f"{'class':<{width}}" + "".join(f"{title:>9}" for title in columns) + "  objects"] + [
+            f"{name:<{width}}" + "".join(f"  {column[name]:7.4f}" for column in columns.values())
+            + f"  {self.class_objects[name]:7d}" for name in self.class_ap]
 
 
 class CocoEvaluator:
@@ -84,7 +93,7 @@ class CocoEvaluator:
 
     def __init__(self, ground_truth: GroundTruth, *, segmentations: Callable[[], Sequence[Any]] | None = None):
         """`segmentations` fetches those of the annotations (in their order, None where there is none) when masks are first to
-        be measured, for ground truth that comes without."""
+        be measured, for ground truth that comes without or with what nobody has proved yet."""
         self._ground_truth, self._fetch_segmentations = ground_truth, segmentations
         annotations = ground_truth.annotations
         self._image_ids = np.array([annotation["image_id"] for annotation in annotations], np.int64)
@@ -104,12 +113,15 @@ class CocoEvaluator:
         measured = self._measure(rows.image_ids, rows.category_ids, rows.scores, boxes[:, 2] * boxes[:, 3],
                                  evaluated_ids=rows.evaluated_ids, overlap_of=self._overlap_of_boxes(boxes))
         explanation = explain_poor_result(self._ground_truth, rows) if measured.numbers["AP"] <= 0 else ""
-        mask_numbers = {}
-        if rows.masks is not None and self._masks is not None:
-            mask_numbers = self._measure(
-                rows.image_ids, rows.category_ids, rows.scores, mask_areas(rows.masks), evaluated_ids=rows.evaluated_ids,
-                overlap_of=self._overlap_of_masks(rows.masks)).numbers
-        return replace(measured, explanation=explanation, mask_numbers=mask_numbers)
+        measured = replace(measured, explanation=explanation)
+        if rows.masks is None:
+            return measured
+        if self._masks is None:
+            return replace(measured, mask_explanation=f"{self._ground_truth.source}: {_LACKS_MASKS}")
+        of_masks = self._measure(
+            rows.image_ids, rows.category_ids, rows.scores, mask_areas(rows.masks), evaluated_ids=rows.evaluated_ids,
+            overlap_of=self._overlap_of_masks(rows.masks))
+        return replace(measured, mask_numbers=of_masks.numbers, mask_class_ap=of_masks.class_ap)
 
     def evaluate_results(self, results: Sequence[dict], *, image_ids: Sequence[int],
                          iou_type: str = "bbox") -> CocoMeasures:
@@ -125,8 +137,7 @@ class CocoEvaluator:
             boxes = values("bbox", np.float64).reshape(-1, 4)
             areas, overlap_of = boxes[:, 2] * boxes[:, 3], self._overlap_of_boxes(boxes)
         elif self._masks is None:
-            raise InputError(f"{self._ground_truth.source}: an annotation has no segmentation, or its image no height and "
-                             "width; wanted masks of all")
+            raise InputError(f"{self._ground_truth.source}: {_LACKS_MASKS}; wanted masks of all")
         else:
             masks = [encoded(result["segmentation"], self._ground_truth.image_sizes[result["image_id"]]) for result in results]
             areas, overlap_of = mask_areas(masks), self._overlap_of_masks(masks)
@@ -137,9 +148,10 @@ class CocoEvaluator:
     def _masks(self) -> list[RunLengths] | None:
         """Run lengths of all annotations; None where one has none, or its image no size."""
         annotations, sizes = self._ground_truth.annotations, self._ground_truth.image_sizes
-        segmentations = [annotation.get("segmentation") for annotation in annotations]
-        if self._fetch_segmentations and not all(segmentations):
+        if self._fetch_segmentations:
             segmentations = self._fetch_segmentations()
+        else:
+            segmentations = [annotation.get("segmentation") for annotation in annotations]
         placed = [(segmentation, sizes.get(annotation["image_id"]))
                   for segmentation, annotation in zip(segmentations, annotations, strict=True)]
         return [encoded(*entry) for entry in placed] if all(all(entry) for entry in placed) else None

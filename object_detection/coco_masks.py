@@ -19,9 +19,10 @@ def run_lengths(mask: np.ndarray) -> RunLengths:
     return {"size": [int(side) for side in encoded["size"]], "counts": encoded["counts"].decode("ascii")}
 
 
-def pasted_run_lengths(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int]) -> list[RunLengths]:
+def pasted_run_lengths(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int],
+                       in_whole_pixels: bool = False) -> list[RunLengths]:
     """Run lengths in an image of `size` (height, width) of masks within boxes; see `pasted_masks`."""
-    return [run_lengths(mask) for mask in pasted_masks(masks, boxes, size=size)]
+    return [run_lengths(mask) for mask in pasted_masks(masks, boxes, size=size, in_whole_pixels=in_whole_pixels)]
 
 
 def decoded(segmentation: RunLengths) -> np.ndarray:
@@ -32,7 +33,10 @@ def decoded(segmentation: RunLengths) -> np.ndarray:
 
 
 def encoded(segmentation: Any, size: tuple[int, int]) -> RunLengths:
-    """Run lengths of what COCO calls a segmentation in an image of `size` (height, width): polygons or run lengths."""
+    """Run lengths of what COCO calls a segmentation in an image of `size` (height, width): polygons or run lengths.
+
+    pycocotools' C code trusts them; those of a stranger's file go through `dataset.conversion.segmentation` first.
+    """
     if isinstance(segmentation, list):
         return coco_mask.merge(coco_mask.frPyObjects(segmentation, *size))
     return coco_mask.frPyObjects(segmentation, *size) if isinstance(segmentation["counts"], list) else segmentation

@@ -52,13 +52,15 @@ class CocoResults:
         """How many images were looked at, those without detections among them."""
         return len(self._seen)
 
-    def add(self, image_ids, boxes, *, scores, category_ids, valid, masks=None, original_sizes=None) -> None:
+    def add(self, image_ids, boxes, *, scores, category_ids, valid, masks=None, original_sizes=None,
+            masks_in_whole_pixels: bool = False) -> None:
         """Add a batch, left out where not `valid`.
 
         image_ids [B] integer; boxes [B, D, 4] yxyx in pixels of the original image; scores, category_ids (the data
         set's own), valid [B, D]; where the detector has masks, masks [B, D, S, S], probabilities within the boxes, which are
-        pasted into images of original_sizes [B, 2] (height, width). Raises InputError where an image comes a second time,
-        ValueError for ids that are not integers or for boxes or scores that are not finite.
+        pasted into images of original_sizes [B, 2] (height, width), `masks_in_whole_pixels` as `pasted_masks` says. Raises
+        InputError where an image comes a second time, ValueError for ids that are not integers or for boxes or scores that
+        are not finite.
         """
         image_ids, valid = np.asarray(image_ids), np.asarray(valid, bool)
         if not np.issubdtype(image_ids.dtype, np.integer):
@@ -66,7 +68,8 @@ class CocoResults:
         if masks is not None:
             images = zip(masks, boxes, valid, np.asarray(original_sizes).tolist(), strict=True)
             masks = _objects([encoded for mask, box, here, size in images for encoded in
-                              pasted_run_lengths(np.asarray(mask)[here], np.asarray(box)[here], size=(*size,))])
+                              pasted_run_lengths(np.asarray(mask)[here], np.asarray(box)[here], size=(*size,),
+                                                 in_whole_pixels=masks_in_whole_pixels)])
         rows = DetectionRows(
             image_ids=np.repeat(image_ids.astype(np.int64), valid.sum(axis=1)),
             boxes=np.asarray(boxes, np.float32)[valid],

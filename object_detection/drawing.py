@@ -1,6 +1,7 @@
 """Detections drawn into an image, for people to look at."""
 
 import functools
+import itertools
 import math
 import unicodedata
 from collections.abc import Sequence
@@ -31,9 +32,9 @@ def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], 
     """A copy of an image with a box, a class name and a score in per cent for each detection.
 
     image [h, w, 3] uint8; boxes [N, 4] yxyx pixels of it; classes [N], 0 .. K-1; names, K of them; scores [N], or None
-    where there are none (ground truth); masks, N of [h, w] bool, which are tinted, or None. Boxes are clipped to the image;
-    what has nothing in it, or is not finite, is left out. The best are drawn last. Raises ValueError for another kind of
-    image or a class without a name.
+    where there are none (ground truth); masks, N of [h, w] bool, which are tinted and outlined, or None. Boxes are clipped to
+    the image; what has nothing in it, or is not finite, is left out. The best are drawn last. Raises ValueError for another
+    kind of image or a class without a name.
     """
     image, boxes = np.asarray(image), np.asarray(boxes, np.float64).reshape(-1, 4)
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
@@ -50,8 +51,7 @@ def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], 
             text = text if scores is None else f"{text} {100 * float(scores[index]):.0f}%".strip()
             labels.append(_Label(text, box, class_colour(classes[index])))
             if masks is not None:
-                here = tinted[masks[index]]
-                tinted[masks[index]] = (here + _TINT * (np.array(labels[-1].colour) - here) + 0.5).astype(np.uint8)
+                _draw_mask(tinted, masks[index], class_colour(classes[index]))
     canvas = Image.fromarray(tinted)
     _draw_boxes(canvas, labels)
     _draw_labels(canvas, labels)
@@ -101,8 +101,27 @@ def _clipped(box: np.ndarray, *, height: int, width: int) -> tuple[float, float,
     return (x_min, y_min, x_max, y_max) if y_max > y_min and x_max > x_min else None
 
 
+def _draw_mask(image: np.ndarray, mask: np.ndarray, colour: Colour) -> None:
+    """Tint what a mask [h, w] bool covers, in place, and paint its edge: neighbours of one class stay apart."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not rows.size:
+        return
+    window = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+    mask, here = mask[window], image[window]
+    here[mask] = (here[mask] + _TINT * (np.array(colour) - here[mask]) + 0.5).astype(np.uint8)
+    width = max(1, _line_width(min(image.shape[:2])) // 2)
+    around, inner = np.pad(mask, width), mask.copy()
+    for y, x in itertools.product((0, width, 2 * width), repeat=2):
+        inner &= around[y : y + mask.shape[0], x : x + mask.shape[1]]
+    here[mask & ~inner] = colour
+
+
+def _line_width(shorter_side: int) -> int:
+    return max(1, round(shorter_side * _LINE_FRACTION))
+
+
 def _draw_boxes(canvas: Image.Image, labels: Sequence[_Label]) -> None:
-    line = max(1, round(min(canvas.size) * _LINE_FRACTION))
+    line = _line_width(min(canvas.size))
     rim = max(1, line // 3)  # dark on both sides of the line, for images of its own colour
     draw = ImageDraw.Draw(canvas)
     for label in labels:

@@ -105,7 +105,7 @@ def hardest(losses: Tensor, counts: Tensor) -> Tensor:
 
     All of a row where it has fewer. To find the least of them takes a sort; which they are, no order of all.
     """
-    length = losses.shape[1]
+    length = ops.shape(losses)[1]
     counts = ops.cast(ops.clip(counts, 0, length), "int32")[:, None]
     ascending = ops.sort(losses, axis=1)
     place = ops.clip(length - counts, 0, length - 1)

@@ -4,23 +4,39 @@ from collections.abc import Iterator
 
 import numpy as np
 
-THRESHOLD = 0.5  # probability from which on a pixel shows the object
+THRESHOLD = 0.5  # probability above which a pixel shows the object
 
 
-def pasted_masks(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int],
-                 threshold: float = THRESHOLD) -> Iterator[np.ndarray]:
+def pasted_masks(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int], threshold: float = THRESHOLD,
+                 in_whole_pixels: bool = False) -> Iterator[np.ndarray]:
     """Each mask in an image of `size` (height, width), [h, w] bool; one at a time, as a hundred of a photo are 1 GB.
 
     masks [N, S, S] are probabilities in the S x S cells of each box; boxes [N, 4] yxyx are pixels of that image and may reach
     over its border. A pixel is interpolated bilinearly between the middles of cells, at its own middle; beyond the outermost
     middles the probability stays what it is there, so that a mask of ones covers the pixels whose middles lie in the box.
+
+    `in_whole_pixels`: as torchvision and Detectron paste. The mask gets a border of zeros, one cell wide, and the box that
+    this takes up is moved to whole pixels, of which it begins and ends in the middle of one (the legacy of boxes of whole
+    pixels whose width is x_max - x_min + 1).
     """
-    for mask, box in zip(np.asarray(masks, np.float32), np.asarray(boxes, np.float64), strict=True):
+    masks, boxes = np.asarray(masks, np.float32), np.asarray(boxes).reshape(-1, 4)
+    if in_whole_pixels:
+        masks, boxes = _bordered(masks, boxes)
+    for mask, box in zip(masks, boxes.astype(np.float64), strict=True):
         pasted = np.zeros(size, bool)
         rows, row_weights = _weights(box[0], box[2], length=size[0], cells=mask.shape[0])
         columns, column_weights = _weights(box[1], box[3], length=size[1], cells=mask.shape[1])
-        pasted[rows, columns] = row_weights @ mask @ column_weights.T >= threshold
+        pasted[rows, columns] = row_weights @ mask @ column_weights.T > threshold
         yield pasted
+
+
+def _bordered(masks: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Masks [N, S, S] with a border of zeros, and their boxes, wider by as much and from whole pixel to whole pixel."""
+    boxes, cells = boxes.astype(np.float32), masks.shape[-1]  # as there: what is truncated must be rounded alike
+    low, high = boxes[:, :2], boxes[:, 2:]
+    centres, halves = (high + low) * 0.5, (high - low) * 0.5 * ((cells + 2) / cells)
+    first, last = np.trunc(centres - halves), np.trunc(centres + halves)
+    return np.pad(masks, ((0, 0), (1, 1), (1, 1))), np.concatenate([first, np.maximum(last, first) + 1], axis=1)
 
 
 def _weights(low: float, high: float, *, length: int, cells: int) -> tuple[slice, np.ndarray]:

@@ -1,6 +1,5 @@
 """Random numbers that are a function of a seed and a position: the same in any batch, on any rank and backend."""
 
-import numpy as np
 from keras import ops
 
 from object_detection.structures import Tensor
@@ -14,14 +13,13 @@ def seeds_of(positions: Tensor, *, seed: int) -> Tensor:
     return ops.stack([ops.full_like(positions, seed % 2**31), positions], axis=-1)
 
 
-def uniform_draws(seeds: Tensor, count: int) -> Tensor:
+def uniform_draws(seeds: Tensor, count: int | Tensor) -> Tensor:
     """`count` numbers for each image, uniform in [0, 1). seeds [B, 2] int32 (seed, position) -> [B, count] float32.
 
     A hash of seed, position and number in 32 bits, mixed as Wellons' lowbias32 does (2018); the upper 24 bits count.
     """
-    numbers = np.arange(count, dtype=np.int64) * _OF_NUMBER
     mixed = ops.expand_dims(_mixed(_mixed(seeds[:, 0] * _OF_SEED) + seeds[:, 1] * _OF_POSITION), 1)
-    mixed = _mixed(mixed + ops.convert_to_tensor(numbers.astype(np.int32)[None]))
+    mixed = _mixed(mixed + ops.arange(count, dtype="int32")[None] * _OF_NUMBER)
     return ops.cast(_shifted(mixed, 8), "float32") / 2.0**24
 
 

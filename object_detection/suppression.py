@@ -12,6 +12,7 @@ from keras import ops
 
 from object_detection.box_coding import PLAIN_BOX_CODER, BoxCoder
 from object_detection.box_geometry import clip_boxes, iou
+from object_detection.entries import entries
 from object_detection.errors import InputError
 from object_detection.structures import Detections, Tensor
 
@@ -72,7 +73,7 @@ def detections_from_outputs(
     level_sizes: see `top_candidates`. clip_to: [B, 2] height and width of the images, wanted where config.clip says so.
     """
     scores, classes, anchor_numbers = top_candidates(class_logits, config=config, level_sizes=level_sizes)
-    deltas = _entries(box_deltas, anchor_numbers)
+    deltas = entries(box_deltas, anchor_numbers)
     boxes = config.box_coder.decode(deltas, ops.take(anchors, anchor_numbers, axis=0))
     if config.clip:
         boxes = clip_boxes(boxes, clip_to)
@@ -100,7 +101,7 @@ def top_candidates(
     best, classes, anchors = found
     if config.candidates_per_level is not None or config.candidates_per_class is not None:
         best, numbers = ops.top_k(best, min(config.candidates, best.shape[1]))
-        classes, anchors = _entries(classes, numbers), _entries(anchors, numbers)
+        classes, anchors = entries(classes, numbers), entries(anchors, numbers)
     return ops.sigmoid(best) if config.scores == "sigmoid" else ops.exp(best), classes, anchors
 
 
@@ -137,9 +138,9 @@ def _top(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     kept_anchors = min(count, num_anchors)
     _, anchor_numbers = ops.top_k(ops.max(values, axis=-1), kept_anchors)
     anchor_numbers = ops.sort(anchor_numbers, axis=-1)  # ascending, so that ties fall as in the flattened order
-    kept = _entries(values, anchor_numbers)  # [B, k, K]
+    kept = entries(values, anchor_numbers)  # [B, k, K]
     best, flat = ops.top_k(ops.reshape(kept, (-1, kept_anchors * num_classes)), min(count, kept_anchors * num_classes))
-    anchors = _entries(anchor_numbers, flat // num_classes)
+    anchors = entries(anchor_numbers, flat // num_classes)
     return best, flat % num_classes, anchors
 
 
@@ -163,6 +164,13 @@ def _top_of_classes(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]
 
 def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig) -> Detections:
     """Greedy suppression. boxes [B, N, 4], scores [B, N], classes [B, N] int -> Detections with D = max_detections."""
+    return suppress_and_number(boxes, scores, classes, config=config)[0]
+
+
+def suppress_and_number(
+    boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig
+) -> tuple[Detections, Tensor]:
+    """`suppress`, and which of the N each detection is, [B, D] int32, 0 where not valid."""
     alive = ops.where(scores > config.score_threshold, scores, 0.0)
     far_corner = ops.convert_to_tensor([0.0, 0.0, config.iou_pixel_offset, config.iou_pixel_offset], dtype=boxes.dtype)
     measured = boxes + far_corner
@@ -173,10 +181,10 @@ def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: Suppress
         remaining, chosen, chosen_scores = state
         best = ops.cast(ops.argmax(remaining, axis=1), "int32")[:, None]  # [B, 1]
         best_score = ops.max(remaining, axis=1)[:, None]
-        overlap = iou(_entries(measured, best), measured)  # [B, N]
+        overlap = iou(entries(measured, best), measured)  # [B, N]
         weight = _survival(overlap, config=config)
         if config.per_class:
-            weight = ops.where(classes == _entries(classes, best), weight, 1.0)
+            weight = ops.where(classes == entries(classes, best), weight, 1.0)
         remaining = remaining * ops.where(numbers == best, 0.0, weight)
         remaining = ops.where(remaining > config.score_threshold, remaining, 0.0)
         here = slots == step
@@ -186,22 +194,13 @@ def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: Suppress
     start = (alive, ops.cast(empty, "int32") + 0 * slots, empty + 0.0 * ops.cast(slots, empty.dtype))
     _, chosen, chosen_scores = ops.fori_loop(0, config.max_detections, select_one, start)
     valid = chosen_scores > 0.0
-    return Detections(
-        boxes=ops.where(valid[..., None], _entries(boxes, chosen), 0.0),
+    detections = Detections(
+        boxes=ops.where(valid[..., None], entries(boxes, chosen), 0.0),
         scores=chosen_scores,
-        classes=ops.where(valid, ops.cast(_entries(classes, chosen), "int32"), 0),
+        classes=ops.where(valid, ops.cast(entries(classes, chosen), "int32"), 0),
         valid=valid,
     )
-
-
-def _entries(values: Tensor, numbers: Tensor) -> Tensor:
-    """Each image's entries of those numbers: [B, N, ...], [B, n] int32 -> [B, n, ...].
-
-    What `take_along_axis` does too; with TensorFlow under it that one transposes all values at each call.
-    """
-    count = values.shape[1]
-    first = count * ops.arange(ops.shape(values)[0], dtype="int32")[:, None]
-    return ops.take(ops.reshape(values, (-1, *values.shape[2:])), first + numbers, axis=0)
+    return detections, ops.where(valid, chosen, 0)
 
 
 def _survival(overlap: Tensor, *, config: SuppressionConfig) -> Tensor:

@@ -1,6 +1,5 @@
 """Drawn images as records, the way a user makes them: `dataset.synthetic`, then the converter."""
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,22 +25,12 @@ class Drawn(NamedTuple):
 
 
 def draw_records(folder: Path, *, images: dict[str, int], side: int = 64, with_masks: bool = False) -> Drawn:
-    """Draw and convert `images[split]` pictures for each split, two shards each; as masks the boxes themselves."""
+    """Draw and convert `images[split]` pictures for each split, two shards each."""
     draw_data_set(folder, images=images, image_size=(side, side), seed=1)
     for split in images:
-        if with_masks:
-            _add_masks(folder / "annotations" / f"instances_{split}.json")
         convert(read_coco(object_annotations_file=str(folder / "annotations" / f"instances_{split}.json"),
                           with_segmentation=with_masks),
                 ConversionConfig(image_folder=str(folder / split), output_prefix=str(folder / split), num_shards=2,
                                  processes=1, max_bad_fraction=0.0,
                                  include_masks=with_masks), say=lambda line: None)
     return Drawn(folder, read_class_names(folder / "annotations" / f"instances_{next(iter(images))}.json"))
-
-
-def _add_masks(path: Path) -> None:
-    content = json.loads(path.read_text())
-    for annotation in content["annotations"]:
-        x, y, width, height = annotation["bbox"]
-        annotation["segmentation"] = [[x, y, x + width, y, x + width, y + height, x, y + height]]
-    path.write_text(json.dumps(content))

@@ -292,9 +292,24 @@ def test_rows_with_masks_are_measured_by_boxes_and_by_masks(data_folder):
     measures = CocoEvaluator(truth).evaluate(rows._replace(masks=masks))
     for numbers in published_numbers(expected["segm"]):
         np.testing.assert_allclose(list(measures.mask_numbers.values()), numbers, atol=1e-4)
+    reader = COCO(str(folder / expected["gt"]))
+    oracle = COCOeval(reader, reader.loadRes(results), "segm")
+    oracle.evaluate()
+    oracle.accumulate()
+    per_class = oracle.eval["precision"][:, :, :, 0, 2].mean(axis=(0, 1))
+    assert ((per_class > 0) & (per_class < 1)).sum() > 20
+    np.testing.assert_allclose(list(measures.mask_class_ap.values()), per_class, atol=1e-4)
+    exact = CocoEvaluator(truth).evaluate_results(results, image_ids=list(truth.image_sizes), iou_type="segm")
+    np.testing.assert_allclose(list(exact.class_ap.values()), per_class, atol=1e-12)
     assert measures.numbers["AP"] < 0.01
-    assert measures.to_json()["mask_numbers"] == measures.mask_numbers
+    document = measures.to_json()
+    assert (document["mask_numbers"], document["mask_class_ap"]) == (measures.mask_numbers, measures.mask_class_ap)
+    assert "mask_explanation" not in document
     table = measures.table().splitlines()
+    [header] = [number for number, line in enumerate(table) if line.startswith("class ")]
+    assert table[header].split() == ["class", "AP", "of", "masks", "objects"]
+    assert [line.split()[-2] for line in table[header + 1 :][: len(per_class)]] == [
+        f"{ap:.4f}" for ap in measures.mask_class_ap.values()]
     assert table[table.index("masks") + 1] == f"AP       {measures.mask_numbers['AP']:7.4f}"
 
 
@@ -316,9 +331,24 @@ def test_masks_that_the_ground_truth_fetches_late():
     for _ in range(2):
         assert evaluator.evaluate(rows._replace(masks=masks)).mask_numbers["AP"] == pytest.approx(1.0)
     assert asked == [1]
-    assert CocoEvaluator(truth).evaluate(rows._replace(masks=masks)).mask_numbers == {}  # none to compare with
+    alone = CocoEvaluator(truth).evaluate(rows._replace(masks=masks))
+    assert alone.mask_numbers == alone.mask_class_ap == {}  # none to compare with
+    assert alone.table().splitlines()[-1] == (
+        "masks are not measured: truth.json: an annotation has no segmentation, or its image no height and width")
     with pytest.raises(InputError, match=r"truth\.json: an annotation has no segmentation"):
         CocoEvaluator(truth).evaluate_results([], image_ids=[0], iou_type="segm")
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("iou_type", ["bbox", "segm"])
+def test_a_perfect_result_on_photos_has_ap_1(data_folder, split, iou_type):
+    """Polygons, run lengths and crowds: crowds are found by nobody, and nobody misses them."""
+    truth = read_ground_truth(data_folder / f"coco_sample/annotations/instances_{split}2017.json")
+    results = [{**annotation, "score": 1.0} for annotation in truth.annotations if not annotation["iscrowd"]]
+    measures = CocoEvaluator(truth).evaluate_results(results, image_ids=list(truth.image_sizes), iou_type=iou_type)
+    assert measures.numbers["AP"] == pytest.approx(1.0, abs=1e-12)
+    assert {ap for ap in measures.class_ap.values() if abs(ap - 1.0) > 1e-12} == {-1.0}  # of classes without an object
+    assert measures.detections == sum(measures.class_objects.values()) > 500
 
 
 @pytest.mark.parametrize(("found", "ap"), [

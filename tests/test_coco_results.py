@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from object_detection.coco_masks import decoded
+from object_detection.coco_masks import decoded, pasted_run_lengths
 from object_detection.coco_results import TESTDEV_FILE_NAME, CocoResults, results_json, write_results
 from object_detection.errors import InputError
 
@@ -56,6 +56,14 @@ def test_ranks_are_joined():
         whole.add_rows(part.rows())
 
 
+def test_masks_are_pasted_by_the_rule_that_is_asked_for():
+    masks, sizes = np.random.default_rng(0).random((2, 2, 3, 3), np.float32), np.array([[12, 30], [20, 20]])
+    whole = batch(masks=masks, original_sizes=sizes, masks_in_whole_pixels=True).rows()
+    wanted = pasted_run_lengths(masks[0], whole.boxes[:2], size=(12, 30), in_whole_pixels=True)
+    assert whole.masks[:2].tolist() == wanted
+    assert batch(masks=masks, original_sizes=sizes).rows().masks[:2].tolist() != wanted
+
+
 def test_masks_are_pasted_into_the_original_image(tmp_path):
     masks = np.zeros((2, 2, 2, 2), np.float32)
     masks[0, 0] = [[1, 0], [0, 0]]  # of the box 1 2 11 22
@@ -66,7 +74,7 @@ def test_masks_are_pasted_into_the_original_image(tmp_path):
     wanted = np.zeros((12, 30), bool)
     for y, x in itertools.product(range(1, 11), range(2, 22)):  # bilinear between the four middles
         down, right = (np.clip((place + 0.5 - low) / side * 2 - 0.5, 0, 1) for place, low, side in ((y, 1, 10), (x, 2, 20)))
-        wanted[y, x] = (1 - down) * (1 - right) >= 0.5
+        wanted[y, x] = (1 - down) * (1 - right) > 0.5
     np.testing.assert_array_equal(shown[0], wanted)
     assert np.argwhere(shown[1]).tolist() == [[5, 5]]  # the only pixel whose middle lies in 5 5 6 6.126
     assert not shown[2].any()

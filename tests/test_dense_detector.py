@@ -11,7 +11,7 @@ from oracles import to_numpy
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.detector import losses as losses_of_outputs
 from model.detector import losses_of_batch, named_variables
-from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
+from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV
 from object_detection.anchor_grid import AnchorConfig
 from object_detection.errors import InputError
 from object_detection.structures import Batch, Objects, Targets

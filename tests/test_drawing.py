@@ -167,13 +167,34 @@ def test_real_images(data_folder):
         assert 0.01 < (drawn != image).any(axis=-1).mean() < 0.6
 
 
-def test_masks_are_tinted_beneath_the_boxes():
+def test_masks_are_tinted_and_outlined_beneath_the_boxes():
     image = plain_image(20, 30)
     mask = np.zeros((20, 30), bool)
     mask[7:12, 13:20] = True
     box = [[5.0, 10.0, 15.0, 28.0]]
     drawn = draw_detections(image, box, classes=[3], names="abcd", scores=[0.5], masks=[mask])
     wanted = draw_detections(image, box, classes=[3], names="abcd", scores=[0.5]).copy()
-    wanted[7:12, 13:20] = np.round(128 + 0.45 * (np.array(class_colour(3)) - 128))
+    wanted[7:12, 13:20] = class_colour(3)
+    wanted[8:11, 14:19] = np.round(128 + 0.45 * (np.array(class_colour(3)) - 128))
     np.testing.assert_array_equal(drawn, wanted)
     assert (image == 128).all()
+
+
+def test_masks_of_neighbours_have_an_edge_between_them():
+    """Of one class and of any shape: each pixel within the width of a line of the mask's edge has the pure colour."""
+    image, (height, width) = plain_image(960, 1200), (960, 1200)
+    y, x = np.mgrid[:height, :width]
+    discs = [np.hypot(y - 400, x - centre) <= 200 for centre in (300, 701)]
+    drawn = draw_detections(image, [[100, 50, 700, 950]] * 2, classes=[0, 0], names=["a"], masks=discs)
+    pure = (drawn == class_colour(0)).all(axis=-1)
+    assert pure[400, 499:503].all()  # two outlines of two pixels
+    for disc, centre in zip(discs, (300, 701), strict=True):
+        radius = np.hypot(y - 400, x - centre)
+        assert pure[(radius > 199) & disc].all()
+        assert not pure[radius < 197].any()
+
+
+def test_an_empty_mask_leaves_the_picture_alone():
+    box = [[5.0, 10.0, 15.0, 28.0]]
+    drawn = draw_detections(plain_image(20, 30), box, classes=[3], names="abcd", masks=[np.zeros((20, 30), bool)])
+    np.testing.assert_array_equal(drawn, draw_detections(plain_image(20, 30), box, classes=[3], names="abcd"))

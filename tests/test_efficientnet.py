@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from model.detector import named_variables
-from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV, build_backbone
+from model.efficientnet import build_backbone
+from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV
 from object_detection.errors import InputError
 
 CHANNELS = {  # of levels 1 to 5, and the number of blocks

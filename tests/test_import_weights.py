@@ -18,7 +18,7 @@ from efficientdet.families.efficientdet.family import FAMILY
 from efficientdet.families.efficientdet.published_weights import from_nvidia
 from model.bifpn import NearestResize
 from model.detector import named_variables
-from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
+from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV
 from model.weight_arrays import check_against, is_object_based, model_arrays
 from object_detection.errors import InputError
 

@@ -11,9 +11,11 @@ from PIL import Image
 from test_pipeline import NAMES, batches, config, image_of, written
 
 from dataset.conversion.segmentation import mask_png
-from dataset.input.augmentation import ResizeAndFlip, ScaleJitterCrop
+from dataset.input.augmentation import Cropping, ResizeAndFlip, ScaleJitterCrop
+from dataset.input.crop import Crop, crop_image
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
+from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import FitWithin, Letterbox
 from dataset.records.schema import Record, RecordObject
@@ -68,16 +70,19 @@ def brute_force(polygon, box, *, offset, window, size, flip):
     return cells
 
 
-@pytest.mark.parametrize("augmentation", [ScaleJitterCrop((64, 64), 0.3, 3.0), ResizeAndFlip(FitWithin(40, 64, 64))])
+@pytest.mark.parametrize("augmentation", [
+    ScaleJitterCrop((64, 64), 0.3, 3.0), ResizeAndFlip(FitWithin(40, 64, 64)), OverlapCrop((64, 64), tries=5)])
 def test_masks_of_crops_equal_brute_force(tmp_path, augmentation):
     index = records_of(tmp_path, objects(), count=3)
     inputs = InputConfig(resize=Letterbox((64, 64)), augmentation=augmentation, batch_size=1, category_ids=NAMES.category_ids,
                          max_instances_per_image=4, mask_size=SIDE, seed=3)
     seen, flips = 0, []
+    corners = np.float32([(y, x, y + h, x + w) for x, y, w, h in (found.box_xywh for found in objects())])
+    fractions = corners / np.float32([HEIGHT, WIDTH] * 2)
     for position, batch in enumerate(batches(training_dataset(index, inputs), 25)):
         assert batch.objects.masks.shape == (1, 4, SIDE, SIDE)
         assert batch.objects.masks.dtype == np.uint8
-        drawn = augmentation.draw(tf.constant([HEIGHT, WIDTH]), tf.constant([3, position], tf.int64))
+        drawn = augmentation.draw(tf.constant([HEIGHT, WIDTH]), tf.constant([3, position], tf.int64), boxes=fractions)
         plan = {name: value.numpy() for name, value in drawn._asdict().items()}
         flips.append(bool(plan["flip"]))
         for slot in np.flatnonzero(batch.objects.valid[0]):
@@ -88,6 +93,41 @@ def test_masks_of_crops_equal_brute_force(tmp_path, augmentation):
         assert not batch.objects.masks[0][~batch.objects.valid[0]].any()
     assert seen > 20
     assert 5 < sum(flips) < 20
+
+
+class FixedCrop(Cropping):
+    """The same window of every image, at its own size."""
+
+    def __init__(self, *, offset, window, flip):
+        self.size, self._crop = window, (offset, window, window, flip)
+
+    def draw(self, source_size, seed, boxes=None):
+        return Crop(*map(tf.constant, self._crop))
+
+    def image(self, encoded, crop, *, window):
+        return crop_image(encoded, crop, size=self.size, window=window)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_of_what_a_crop_shows_no_pixel_is_no_object(tmp_path, flip):
+    """Of four objects whose boxes are the image: all around the crop, a pixel in its corner, pixels beside it, all of it."""
+    crop = FixedCrop(offset=(20, 30), window=(16, 24), flip=flip)
+    masks = np.zeros((4, HEIGHT, WIDTH), bool)
+    masks[0] = True
+    masks[0, 20:36, 30:54] = False
+    masks[1, 20, 53] = masks[2, 36, 30] = masks[2, 35, 29] = True
+    masks[3, 20:36, 30:54] = True
+    found = [RecordObject(box_xywh=(0.0, 0.0, WIDTH, HEIGHT), category_id=NAMES.category_ids[number % 3], category_name="?",
+                          area=1.0, is_crowd=number == 2, mask_png=png(mask)) for number, mask in enumerate(masks)]
+    index = records_of(tmp_path, found)
+    for side, kept in ((0, [0, 1, 2, 3]), (5, [1, 3]), (24, [1, 3])):
+        inputs = InputConfig(resize=Letterbox(crop.size), augmentation=crop, batch_size=1, mask_size=side,
+                             category_ids=NAMES.category_ids, max_instances_per_image=4)
+        (batch,) = batches(training_dataset(index, inputs), 1)
+        assert batch.objects.valid[0].tolist() == [True] * len(kept) + [False] * (4 - len(kept))
+        assert batch.objects.classes[0, : len(kept)].tolist() == [number % 3 for number in kept]
+        assert batch.objects.masks[0].sum(axis=(1, 2)).tolist() == {0: [0] * 4, 5: [0, 25, 0, 0], 24: [1, 576, 0, 0]}[side]
+        assert not batch.objects.boxes[0, len(kept):].any()
 
 
 def test_masks_of_evaluation_are_those_of_the_whole_image(tmp_path):
@@ -128,7 +168,7 @@ def test_masks_of_another_size_are_refused(tmp_path):
 
 def test_records_without_masks_are_told(tmp_path):
     index = records_of(tmp_path, objects(masks=False))
-    with pytest.raises(InputError, match=r"byte 0 \(0\.jpg, image 100\).* convert with --include_masks"):
+    with pytest.raises(InputError, match=r"0\.jpg: image/object/mask holds no PNG; .* convert again with --include_masks"):
         next(iter(training_dataset(index, config(batch_size=1, mask_size=SIDE, jitter_min=1.0, jitter_max=1.0))))
 
 

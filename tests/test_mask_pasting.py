@@ -1,7 +1,8 @@
-"""Masks within boxes, pasted into images: against a loop over pixels."""
+"""Masks within boxes, pasted into images: against a loop over pixels, and against torchvision."""
 
 import itertools
 
+import cv2
 import numpy as np
 import pytest
 
@@ -17,7 +18,7 @@ def by_loop(mask, box, size):
                       for place, low, high in ((y, box[0], box[2]), (x, box[1], box[3]))]
             value = sum(mask[i, j] * max(0, 1 - abs(places[0] - i)) * max(0, 1 - abs(places[1] - j))
                         for i, j in itertools.product(range(cells), range(cells)))
-            pasted[y, x] = value >= 0.5
+            pasted[y, x] = value > 0.5
     return pasted
 
 
@@ -43,3 +44,57 @@ def test_boxes_without_a_pixel_show_nothing(box):
     [mask] = pasted_masks(np.ones((1, 4, 4)), [box], size=(10, 10))
     assert mask.shape == (10, 10)
     assert not mask.any()
+
+
+def by_torchvision(mask, box, size):
+    """Its rule in words (shared/golden/families/README.md), on OpenCV's resize: probabilities [h, w] float32."""
+    cells, (y0, x0, y1, x1) = len(mask), np.float32(box)
+    grown = (cells + 2) / cells
+    ends = [(high + low) * 0.5 + sign * ((high - low) * 0.5 * grown) for low, high in ((y0, y1), (x0, x1)) for sign in (-1, 1)]
+    top, bottom, left, right = (int(end) for end in ends)
+    resized = cv2.resize(np.pad(mask, 1), (right - left + 1, bottom - top + 1), interpolation=cv2.INTER_LINEAR)
+    pasted = np.zeros(size, np.float32)
+    for y, x in itertools.product(range(max(top, 0), min(bottom + 1, size[0])), range(max(left, 0), min(right + 1, size[1]))):
+        pasted[y, x] = resized[y - top, x - left]
+    return pasted
+
+
+@pytest.mark.parametrize("cells", [1, 3, 28])
+def test_in_whole_pixels_against_a_loop(cells):
+    random, size = np.random.default_rng(cells), (23, 31)
+    low = random.uniform(-6, 18, (20, 2))
+    boxes = np.concatenate([low, low + random.uniform(0.1, 25, (20, 2))], axis=1).astype(np.float32)  # some over the border
+    masks = random.random((20, cells, cells)).astype(np.float32)
+    found = list(pasted_masks(masks, boxes, size=size, in_whole_pixels=True))
+    for mask, box, pasted in zip(masks, boxes, found, strict=True):
+        wanted = by_torchvision(mask, box, size)
+        clear = np.abs(wanted - 0.5) > 1e-3
+        assert clear.mean() > 0.9
+        np.testing.assert_array_equal(pasted[clear], wanted[clear] > 0.5)
+
+
+@pytest.fixture(scope="module")
+def torchvision(golden_folder):
+    """Boxes yxyx, probabilities, pasted bits and the first four as probabilities, in an image of 240 x 320."""
+    stored = np.load(golden_folder / "families" / "maskrcnn_forward.npz")
+    size = stored["image"].shape[:2]
+    bits = np.unpackbits(stored["pasted_bits"], axis=-1)[..., : size[1]].astype(bool)
+    return stored["boxes_original"][:, [1, 0, 3, 2]], stored["mask_probabilities"], bits, stored["pasted_first4"]
+
+
+def test_in_whole_pixels_is_torchvision(torchvision):
+    boxes, masks, bits, first = torchvision
+    pasted = np.stack(list(pasted_masks(masks, boxes, size=bits.shape[1:], in_whole_pixels=True)))
+    np.testing.assert_array_equal(pasted[:4] | (np.abs(first - 0.5) < 1e-3), bits[:4] | (np.abs(first - 0.5) < 1e-3))
+    assert (pasted != bits).sum() < 1e-5 * bits.sum()  # of the others it is not known which are within 1e-3 of 0.5
+    exact = np.stack(list(pasted_masks(masks, boxes, size=bits.shape[1:])))
+    assert (exact != bits).sum() > 0.05 * bits.sum()  # the two rules are two
+
+
+@pytest.mark.parametrize("threshold", [0.001, 0.2, 0.4, 0.6, 0.9])
+def test_probabilities_in_whole_pixels_are_torchvisions(torchvision, threshold):
+    boxes, masks, _, first = torchvision
+    pasted = pasted_masks(masks[:4], boxes[:4], size=first.shape[-2:], threshold=threshold, in_whole_pixels=True)
+    for found, probabilities in zip(pasted, first, strict=True):
+        clear = np.abs(probabilities - threshold) > 1e-4
+        np.testing.assert_array_equal(found[clear], (probabilities > threshold)[clear])

@@ -52,9 +52,25 @@ def test_numbers_per_pixel_are_those_of_the_network(model, classes, side):
     hparams = hyperparameters_of(model, {"image_size": side})
     with keras.StatelessScope(initialize_variables=False):
         network = build_detector(hparams, num_classes=classes).network
+    assert family_of(model).numbers_per_pixel(hparams) == pytest.approx(counted(network) / side**2, rel=0.02)
+
+
+def test_numbers_of_regions_are_those_of_the_second_stage():
+    """A network for 40 proposals and 10 detections draws as many regions and masks."""
+    side, regions = 128, {"proposals": 40, "regions_an_image": 40, "positive_regions": 0.25}
+    hparams = hyperparameters_of("mask-rcnn-resnet18", {"image_size": side, "nms_configs.max_output_size": 10, **regions})
+    with keras.StatelessScope(initialize_variables=False):
+        detector = build_detector(hparams, num_classes=90)
+    of_heads = sum(math.prod(output.shape[1:]) * (10 if "mask" in node.operation.name else 40)
+                   for node in chain.from_iterable(detector.network._nodes_by_depth.values()) for output in node.outputs
+                   if node.operation.name.startswith("roi_heads."))
+    assert family_of("mask-rcnn-resnet18").numbers_per_pixel(hparams) == pytest.approx(
+        (counted(detector.first_stage) + of_heads) / side**2, rel=0.01)
+
+
+def counted(network):
     outputs = chain.from_iterable(node.outputs for node in chain.from_iterable(network._nodes_by_depth.values()))
-    counted = sum(math.prod(output.shape[1:]) for output in outputs) / side**2
-    assert family_of(model).numbers_per_pixel(hparams) == pytest.approx(counted, rel=0.02)
+    return sum(math.prod(output.shape[1:]) for output in outputs)
 
 
 def test_default_batches_by_hand(machine):

@@ -4,6 +4,7 @@ import pytest
 
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training.optimizer import SGD, build_optimizer, global_norm
+from object_detection.errors import InputError
 
 
 def built(values, *, precision="float32", **overrides):
@@ -60,6 +61,22 @@ def test_clipping_of_random_gradients():
 
 def test_global_norm():
     assert float(global_norm([np.float32([3.0]), np.float16([[4.0]])])) == 5.0
+
+
+def test_biases_at_a_rate_of_their_own():
+    """As a whole training at twice the rate would move them; the other weights as without the factor."""
+    gradients = [[2.0], [-1.0], [3.0]]
+    moved = {}
+    for name, factor, rate in (("both", 2.0, 0.1), ("slow", 1.0, 0.1), ("fast", 1.0, 0.2)):
+        optimizer = SGD(momentum=0.9, bias_rate_factor=factor)
+        variables = [keras.Variable(np.float32([1.0]), name=role) for role in ("kernel", "bias")]
+        optimizer.build(variables)
+        for gradient in gradients:
+            take(optimizer, variables, [gradient, gradient], rate=rate)
+        moved[name] = [float(np.asarray(variable)[0]) for variable in variables]
+    assert moved["both"] == pytest.approx([moved["slow"][0], moved["fast"][1]], rel=1e-6)
+    with pytest.raises(InputError, match=r"bias_rate_factor is 2\.0; wanted 1 with optimizer=adam"):
+        built([[1.0]], optimizer="adam", bias_rate_factor=2.0)
 
 
 def test_momentum_by_hand():

@@ -18,13 +18,15 @@ from object_detection.coco_results import TESTDEV_FILE_NAME
 pytestmark = pytest.mark.slow
 
 SMALLEST = {"ssd300-resnet34": "image_size=257,backbone_name=resnet18",
-            "retinanet-resnet18": "image_size=64,trainable_backbone_stages=5,is_training_bn=True"}
+            "retinanet-resnet18": "image_size=64,trainable_backbone_stages=5,is_training_bn=True",
+            "mask-rcnn-resnet18": "image_size=64,anchor_scale=4,trainable_backbone_stages=5,is_training_bn=True,mask_size=28,"
+                                  "candidates_per_level=50,proposals=30,training_proposals=30,regions_an_image=32"}
 STEPS, SAVED = 4, 2
 
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 2 * STEPS, "val": 2}, side=96)
+    return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 2 * STEPS, "val": 2}, side=96, with_masks=True)
 
 
 @pytest.fixture(scope="module", params=SMALLEST)

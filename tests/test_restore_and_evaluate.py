@@ -1,6 +1,8 @@
 """From a checkpoint on disk to COCO numbers, annotated images and an exported model, with the miniature network."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +25,9 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.predict import build_predict
 from model.detector import named_variables
+from object_detection.coco_evaluation import MEASURE_NAMES
 from object_detection.coco_ground_truth import read_ground_truth
+from object_detection.coco_masks import run_lengths
 from object_detection.errors import InputError
 from object_detection.structures import Detections
 
@@ -189,6 +193,29 @@ def test_perfect_detections_have_ap_1(drawn, against_json):
     assert measures.numbers["AP"] > 0.9  # letterboxing rounds to whole pixels
     assert measures.images == 7
     assert measures.unknown_images == 0
+
+
+@pytest.mark.parametrize(("segmentation", "reason"), [
+    ([[1, 2, 3]], "has polygon [1, 2, 3] in its segmentation, wanted at least 3 pairs of x and y"),
+    ({"size": [5, 5], "counts": [25]}, "has segmentation of size [5, 5], wanted that of the image"),
+    ({"size": [64, 64], "counts": "?"}, ", wanted "), ("x", "has segmentation 'x', wanted polygons or run lengths"),
+    ([[0, 0, 1e9, 0, 0, 1e9]], None), ([[1, 1, 9, 1, 9, 9]], None)])
+def test_masks_of_a_json_are_proved(drawn, tmp_path, segmentation, reason):
+    """pycocotools' C code is given none that is not one; a polygon far over the border is."""
+    content = json.loads(Path(drawn.annotations("val")).read_text())
+    content["annotations"][1]["segmentation"] = segmentation
+    (tmp_path / "val.json").write_text(json.dumps(content))
+    index, config = index_records(drawn.records("val")), inputs(drawn)
+    evaluator = read_evaluator(index, drawn.class_names, json_file=str(tmp_path / "val.json"))
+    rows = detect_all(perfect_predict(drawn, config), index, config, class_names=drawn.class_names)
+    assert evaluator.evaluate(rows).mask_numbers == {}  # nobody asks for masks
+    with_masks = rows._replace(masks=np.array([run_lengths(np.ones((64, 64)))] * len(rows.scores), object))
+    if reason is None:
+        assert set(evaluator.evaluate(with_masks).mask_numbers) == set(MEASURE_NAMES)
+    else:
+        with pytest.raises(InputError, match=re.escape(reason)) as caught:
+            evaluator.evaluate(with_masks)
+        assert str(caught.value).startswith(f"{tmp_path / 'val.json'}: annotations[1] of image ")
 
 
 @pytest.mark.parametrize(("samples", "images"), [(0, 7), (4, 4), (100, 7)])

@@ -198,7 +198,7 @@ def test_the_first_steps_are_those_of_torchvision():
     wanted = np.load(oracles.TESTDATA / "retinanet_first_steps.npz")["losses"]
     assert wanted[-5:].mean() < 0.6 * wanted[0].mean(), "it learns"
     np.testing.assert_allclose(found[:2], wanted[:2], rtol=1e-5)
-    np.testing.assert_allclose(found[2:5], wanted[2:5], rtol=1e-3)
+    np.testing.assert_allclose(found[2:5], wanted[2:5], rtol=3e-3)  # with AVX-512 1e-3; by that much another CPU differs
     # Adam's first steps are as long for a gradient that is all rounding as for any other: differences grow tenfold a step
     np.testing.assert_allclose(found, wanted, rtol=3e-2)
 

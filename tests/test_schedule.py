@@ -59,6 +59,12 @@ def test_fractions_of_a_step_are_cut_off():
     assert (rate.warmup_steps, rate.total_steps) == (3, 14)
 
 
+@pytest.mark.parametrize(("steps_per_epoch", "wanted"), [(7, 500), (1000, 500), (3000, 1500)])
+def test_short_epochs_warm_up_for_a_number_of_steps(steps_per_epoch, wanted):
+    rate = from_epochs(1.0, steps_per_epoch=steps_per_epoch, lr_warmup_epoch=0.5, lr_warmup_least_steps=500, num_epochs=100)
+    assert rate.warmup_steps == wanted
+
+
 def test_no_warmup_starts_at_the_peak():
     assert schedule(warmup_steps=0)(0) == 0.8
 

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from dataset import synthetic, synthetic_scenes, synthetic_shapes
+from object_detection.coco_masks import decoded
 from object_detection.errors import InputError
 
 ROOT = Path(__file__).parent.parent
@@ -72,7 +73,9 @@ def test_annotations_are_sound_coco(drawn):
         assert x + w <= width
         assert y + h <= height
         assert min(w, h) >= 10 * max(width, height) / 128
-        assert 0 < annotation["area"] <= w * h
+        mask = decoded(annotation["segmentation"])
+        assert mask.shape == (height, width)
+        assert annotation["area"] == mask.sum() == mask[y : y + h, x : x + w].sum()
     for image in coco["images"]:
         with Image.open(drawn / "train" / image["file_name"]) as opened:
             assert opened.format == "JPEG"
@@ -105,8 +108,8 @@ COLOURS = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 0, 255), 
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_box_encloses_the_pixels_that_are_seen(seed):
-    """Rectangles of one colour each: the boxes are found again in the finished picture."""
+def test_masks_show_the_pixels_that_are_seen_and_boxes_enclose_them(seed):
+    """Rectangles of one colour each: they are found again in the finished picture."""
     random = np.random.default_rng(seed)
     scene = synthetic_scenes.Scene(np.full((90, 110, 3), 128, np.uint8), unit=1.0)
     placed = []
@@ -117,7 +120,9 @@ def test_a_box_encloses_the_pixels_that_are_seen(seed):
     annotations = scene.annotations()
     assert len(annotations) == len(placed) >= 2
     for annotation, (colour, full_area) in zip(annotations, placed, strict=True):
-        y, x = np.nonzero((scene.pixels == colour).all(axis=-1))
+        seen = (scene.pixels == colour).all(axis=-1)
+        np.testing.assert_array_equal(decoded(annotation["segmentation"]), seen)
+        y, x = np.nonzero(seen)
         assert annotation["bbox"] == [x.min(), y.min(), x.max() + 1 - x.min(), y.max() + 1 - y.min()]
         assert annotation["area"] == len(x) >= 0.5 * full_area
 

@@ -3,6 +3,7 @@
 h, w are the pixels of the original image, H, W those of the network input.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -85,32 +86,39 @@ def crop_boxes(boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tenso
     return tf.where(crop.flip, tf.concat([mirrored_low, mirrored_high], axis=-1), plain), kept
 
 
-def crop_masks(pngs: Tensor, boxes: Tensor, crop: Crop, *, source_size: Tensor, side: int, file_name: Tensor) -> Tensor:
-    """Masks under a crop, each cut to its object's box: [n, side, side] uint8, 0 or 1.
+def crop_masks(pngs: Tensor, boxes: Tensor, crop: Crop, *, source_size: Tensor, side: int,
+               file_name: Tensor) -> tuple[Tensor, Tensor]:
+    """Masks under a crop, each cut to its object's box: [n, side, side] uint8, 0 or 1, and [n] bool, whether anything shows.
 
     `pngs` [n] of the size of the image, not 0 where the object is; `boxes` [n, 4] float32 as `crop_boxes` gives them, in
     input pixels after crop and flip. A cell is 1 where the original pixel that its centre falls into shows the object, so
-    that nothing between the original pixels and the cells rounds twice. Raises InputError, naming `file_name`, for a PNG that
-    is no mask of this image.
+    that nothing between the original pixels and the cells rounds twice. An object shows where any original pixel that its box
+    touches does, also one between the centres. Raises InputError, naming `file_name`, for a PNG that is no mask of this image.
     """
-    masks = tf.numpy_function(
-        _masks_in_boxes, [pngs, boxes, *crop, source_size, side, file_name], tf.uint8, stateful=False)
-    return tf.ensure_shape(masks, [None, side, side])
+    masks, shows = tf.numpy_function(
+        _masks_in_boxes, [pngs, boxes, *crop, source_size, side, file_name], (tf.uint8, tf.bool), stateful=False)
+    return tf.ensure_shape(masks, [None, side, side]), tf.ensure_shape(shows, [None])
 
 
 def _masks_in_boxes(pngs: np.ndarray, boxes: np.ndarray, offset: np.ndarray, window: np.ndarray, size: np.ndarray,
-                    flip: np.ndarray, source_size: np.ndarray, side: np.ndarray, file_name: bytes) -> np.ndarray:
-    masks = np.zeros((len(pngs), side, side), np.uint8)
-    middles = (np.arange(side) + 0.5) / side
+                    flip: np.ndarray, source_size: np.ndarray, side: np.ndarray,
+                    file_name: bytes) -> tuple[np.ndarray, np.ndarray]:
+    masks, shows = np.zeros((len(pngs), side, side), np.uint8), np.zeros(len(pngs), bool)
+    shares = np.concatenate([(np.arange(side) + 0.5) / side, [0.0, 1.0]])  # of the box: the centres of cells, and its edges
     for number, (png, box) in enumerate(zip(pngs, boxes.astype(np.float64), strict=True)):
-        y, x = (low + middles * (high - low) for low, high in zip(box[:2], box[2:], strict=True))  # [side] input pixels
+        y, x = (low + shares * (high - low) for low, high in zip(box[:2], box[2:], strict=True))  # [side + 2] input pixels
         if flip:
             x = size[1] - x
+        y, x = (offset[axis] + places * (window[axis] / size[axis]) for axis, places in enumerate((y, x)))  # original pixels
         rows, columns = (
-            np.clip((offset[axis] + places * (window[axis] / size[axis])).astype(np.int64), 0, source_size[axis] - 1)
-            for axis, places in enumerate((y, x)))
-        masks[number] = decoded_mask(png, source_size, file_name)[rows[:, None], columns] != 0
-    return masks
+            np.clip(places[:side].astype(np.int64), 0, source_size[axis] - 1) for axis, places in enumerate((y, x)))
+        touched = tuple(
+            slice(max(int(edges.min()), offset[axis]), min(math.ceil(edges.max()), offset[axis] + window[axis]))
+            for axis, edges in enumerate((y[side:], x[side:])))
+        mask = decoded_mask(png, source_size, file_name)
+        masks[number] = mask[rows[:, None], columns] != 0
+        shows[number] = mask[touched].any()
+    return masks, shows
 
 
 def decoded_mask(png: bytes, size: np.ndarray, file_name: bytes) -> np.ndarray:

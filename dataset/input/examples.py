@@ -58,37 +58,36 @@ def evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]
 
 def _objects(record: dict[str, Tensor], boxes: Tensor, kept: Tensor, crop: Crop, *, source_size: Tensor,
              config: InputConfig) -> Objects:
-    """The objects of one image in M slots, in the order of the record; more than M: the largest. Boxes in input pixels."""
+    """The objects of one image in M slots, in the order of the record; more than M: the largest. Boxes in input pixels.
+
+    Where masks are wanted, an object of which the crop shows a part of the box and nothing of the mask is none.
+    """
     numbers = tf.where(kept)[:, 0]  # of the objects that stay
     slots = config.max_instances_per_image
     areas = tf.gather(tf.reduce_prod(boxes[:, 2:] - boxes[:, :2], axis=-1), numbers)
     largest = tf.sort(tf.math.top_k(areas, tf.minimum(slots, tf.size(areas))).indices)
     numbers = tf.gather(numbers, largest)
-    empty = [0, slots - tf.size(largest)]
+    masks = tf.zeros([tf.size(numbers), 0, 0], tf.uint8)
+    if config.mask_size:
+        masks, shows = crop_masks(tf.gather(_masks_of(record), numbers), tf.gather(boxes, numbers), crop,
+                                  source_size=source_size, side=config.mask_size, file_name=record["file_name"])
+        numbers, masks = tf.boolean_mask(numbers, shows), tf.boolean_mask(masks, shows)
 
     def in_slots(values: Tensor) -> Tensor:
-        padded = tf.pad(values, [empty] + [[0, 0]] * (values.shape.rank - 1))
+        padded = tf.pad(values, [[0, slots - tf.size(numbers)]] + [[0, 0]] * (values.shape.rank - 1))
         return tf.ensure_shape(padded, [slots, *values.shape[1:]])
 
-    boxes, classes, crowd, difficult = (tf.gather(values, numbers) for values in (
+    boxes, classes, crowd, difficult = (in_slots(tf.gather(values, numbers)) for values in (
         boxes, _classes_of(record, config.category_ids), record["crowd"], record["difficult"]))
-    masks = tf.zeros([slots, 0, 0], tf.uint8)
-    if config.mask_size:
-        masks = in_slots(crop_masks(tf.gather(_masks_of(record), numbers), boxes, crop, source_size=source_size,
-                                    side=config.mask_size, file_name=record["file_name"]))
-    return Objects(
-        boxes=in_slots(boxes), classes=in_slots(classes), valid=tf.range(slots) < tf.size(largest), crowd=in_slots(crowd),
-        difficult=in_slots(difficult), masks=masks)
+    return Objects(boxes=boxes, classes=classes, valid=tf.range(slots) < tf.size(numbers), crowd=crowd, difficult=difficult,
+                   masks=in_slots(masks))
 
 
 def _masks_of(record: dict[str, Tensor]) -> Tensor:
-    """The PNG of each object, [N] string."""
-    masks, boxes = record["masks"], record["boxes"]
-    tf.debugging.Assert(
-        tf.size(masks) == tf.shape(boxes)[0],
-        ["masks are wanted: file", record["file_name"], "has", tf.size(masks), "of them (image/object/mask) and",
-         tf.shape(boxes)[0], "boxes; convert with --include_masks"])
-    return masks
+    """The PNG of each object, [N] string; empty ones, of which the first that is wanted is told, where there is not one for
+    each."""
+    masks, count = record["masks"], tf.shape(record["boxes"])[0]
+    return tf.cond(tf.size(masks) == count, lambda: masks, lambda: tf.fill([count], ""))
 
 
 def _classes_of(record: dict[str, Tensor], category_ids: tuple[int, ...]) -> Tensor:

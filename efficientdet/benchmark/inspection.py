@@ -82,7 +82,7 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     detect, _ = detect_with_checkpoint(restored, batch_size=1, compiled=False)
     signature, _ = load_saved_model(folder)
     outputs = {name: np.asarray(value)[0] for name, value in signature(image[None]).items()}
-    reloaded = rows_of_signature(outputs, image)
+    reloaded = rows_of_signature(outputs, image, description=restored.description)
     score_tolerance, pixels = _TOLERANCES[runtime.precision]
     agreement = compare_detections(detect([image])[0], reloaded, pixels=pixels)
     print(f"read back: {agreement.share:.1%} of {agreement.compared} detections agree within {pixels} pixels; "

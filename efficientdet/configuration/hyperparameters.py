@@ -33,6 +33,7 @@ class InputHyperparameters:
     image_size: int | str | tuple[int, int] = 512  # one side, 'WIDTHxHEIGHT', or (height, width)
     max_instances_per_image: int = 100
     mask_size: int = 0  # side in pixels of the mask that each object brings; 0: none
+    masks_in_whole_pixels: bool = False  # detected masks are pasted into images by torchvision's rule: see `pasted_masks`
     learn_crowds: bool = False  # in training a crowd's box is an object as any other
     input_rand_hflip: bool = True
     jitter_min: float = 0.1
@@ -44,7 +45,8 @@ class OptimizerHyperparameters:
     """How a gradient changes the weights."""
 
     optimizer: str = "sgd"
-    momentum: float = 0.9  # of sgd
+    momentum: float = 0.9  # of sgd, as the next one
+    bias_rate_factor: float = 1.0  # what the learning rate of biases is multiplied by
     beta_1: float = 0.9  # of adam and adamw, as the next two
     beta_2: float = 0.999
     epsilon: float = 1e-8
@@ -66,6 +68,7 @@ class ScheduleHyperparameters:
     lr_decay_method: str = "cosine"
     lr_warmup_init: float = 0.0001
     lr_warmup_epoch: float = 1.0
+    lr_warmup_least_steps: int = 0  # where epochs are short
     first_lr_drop_epoch: float = 200.0  # of stepwise, as the next two
     second_lr_drop_epoch: float = 250.0
     lr_drop_factor: float = 0.1
@@ -93,6 +96,7 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
         "jitter_max": ABOVE_ZERO,
         "optimizer": one_of(*OPTIMIZERS),
         "momentum": BELOW_ONE,
+        "bias_rate_factor": ABOVE_ZERO,
         "beta_1": BELOW_ONE,
         "beta_2": BELOW_ONE,
         "epsilon": ABOVE_ZERO,
@@ -104,6 +108,7 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
         "lr_decay_method": one_of(*SCHEDULES),
         "lr_warmup_init": at_least(0),
         "lr_warmup_epoch": at_least(0),
+        "lr_warmup_least_steps": at_least(0),
         "first_lr_drop_epoch": ABOVE_ZERO,
         "second_lr_drop_epoch": ABOVE_ZERO,
         "lr_drop_factor": ABOVE_ZERO,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dataset.class_names import ClassNames
+from dataset.conversion.segmentation import UnusableSegmentation, proved_run_lengths
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset
@@ -21,6 +22,7 @@ from efficientdet.machine.distributed import World, join_world
 from efficientdet.machine.runtime import start_runtime
 from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco_ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
+from object_detection.coco_masks import RunLengths
 from object_detection.coco_results import TESTDEV_FILE_NAME, CocoResults, DetectionRows, results_json, write_results
 from object_detection.errors import InputError
 
@@ -62,7 +64,8 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
                           num_threads=config.num_threads)
     predict = build_predict(restored.detector, compiled=runtime.use_xla, runtime=config.runtime,
                             int8_images=config.int8_images, resize=restored.resize)
-    rows = detect_all(predict, index, inputs, class_names=restored.class_names, samples=config.samples, world=world)
+    rows = detect_all(predict, index, inputs, class_names=restored.class_names, samples=config.samples, world=world,
+                      masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels)
     if not world.is_first:
         return None
     if config.testdev_dir:
@@ -82,7 +85,7 @@ def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: st
     if json_file is not None:
         truth = read_ground_truth(json_file)
         check_categories(truth, class_names)
-        return CocoEvaluator(truth)
+        return CocoEvaluator(truth, segmentations=lambda: _proved_segmentations(truth))
     truth = ground_truth_from_dataset(ground_truth_of_records(index, class_names), source="the records")
 
     def segmentations() -> list:
@@ -90,6 +93,19 @@ def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: st
         return [annotation["segmentation"] for annotation in annotations]
 
     return CocoEvaluator(truth, segmentations=segmentations)
+
+
+def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
+    """Run lengths of each annotation; None where it has no mask or its image no size. Raises InputError for what is no mask."""
+    found = []
+    for annotation in truth.annotations:
+        segmentation, size = annotation.get("segmentation"), truth.image_sizes.get(annotation["image_id"])
+        try:
+            found.append(proved_run_lengths(segmentation, size) if segmentation and size else None)
+        except UnusableSegmentation as error:
+            raise InputError(f"{truth.source}: annotations[{annotation['id'] - 1}] of image {annotation['image_id']} has "
+                             f"{error}") from error
+    return found
 
 
 def check_categories(truth: GroundTruth, class_names: ClassNames) -> None:
@@ -104,10 +120,11 @@ def check_categories(truth: GroundTruth, class_names: ClassNames) -> None:
 
 def detect_all(
     predict: Predict, index: RecordIndex, config: InputConfig, *, class_names: ClassNames, samples: int = 0,
-    world: World | None = None, watched: Callable[[Iterable], Iterable] = iter,
+    world: World | None = None, watched: Callable[[Iterable], Iterable] = iter, masks_in_whole_pixels: bool = False,
 ) -> DetectionRows:
     """Detections of the first `samples` records (0: all), each image decoded once, by one rank; all ranks get all rows.
 
+    Masks are pasted into the images, `masks_in_whole_pixels` as `pasted_masks` says.
     The batches pass through `watched`, which may raise at the end or between them.
     """
     world = world or World()
@@ -123,7 +140,8 @@ def detect_all(
             masks = None if detections.masks is None else np.asarray(detections.masks)[rows]
             original_sizes = np.rint(np.asarray(batch.sizes) * np.asarray(batch.scales)).astype(np.int64)[rows]
             results.add(np.asarray(batch.image_ids)[rows], boxes, scores=scores, category_ids=category_ids[classes],
-                        valid=valid, masks=masks, original_sizes=original_sizes)
+                        valid=valid, masks=masks, original_sizes=original_sizes,
+                        masks_in_whole_pixels=masks_in_whole_pixels)
             progress.advance(int(rows.sum()), images=int(rows.sum()))
     if world.size == 1:
         return results.rows()

@@ -38,8 +38,9 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False) -> onnx.Mod
     moment.
 
     A dense detector's outputs are `class_logits` [B, A, K], `box_deltas` [B, A, 4] and `best_logits` [B, A], the highest of
-    each anchor, all float32. Those of another network have the names and layout that Keras has for them
-    (`network.output_names`), `.1`, `.2`, .. after the name of a layer with several.
+    each anchor, all float32. Those of another network have the layout that Keras has for them, and the names
+    `detector.output_names` where there are such, else `network.output_names` with `.1`, `.2`, .. after the name of a layer that
+    has several.
 
     Raises InputError naming a layer that has no translation and brings none (see `OnnxGraph`).
 
@@ -48,10 +49,13 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False) -> onnx.Mod
     """
     graph, network = OnnxGraph(for_onnxruntime=for_onnxruntime), detector.network
     pixels = add_normalisation(graph, detector, images=_INPUTS[0], sizes=_INPUTS[1])
-    made = add_network(graph, network, [pixels])
-    outputs = (_dense_outputs if isinstance(detector, DenseDetector) else _own_outputs)(graph, network, made)
+    made = add_network(graph, network, [pixels, _INPUTS[1]][:len(network.inputs)])
+    if isinstance(detector, DenseDetector):
+        outputs = _dense_outputs(graph, network, made)
+    else:
+        outputs = _own_outputs(graph, network, made, names=getattr(detector, "output_names", None) or _output_names(network))
     nodes = graph.nodes([output.name for output in outputs])
-    inputs = [_value("images", "uint8", network.input_shape), _value("sizes", "int32", (None, 2))]
+    inputs = [_value("images", "uint8", (None, *detector.image_size, 3)), _value("sizes", "int32", (None, 2))]
     model = helper.make_model(
         helper.make_graph(nodes, network.name, inputs, outputs, graph.initializers(nodes)),
         opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10, producer_name="efficientdet")
@@ -59,9 +63,10 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False) -> onnx.Mod
     return model
 
 
-def _own_outputs(graph: OnnxGraph, network: keras.Model, made: Sequence[str]) -> list[onnx.ValueInfoProto]:
+def _own_outputs(
+    graph: OnnxGraph, network: keras.Model, made: Sequence[str], *, names: Sequence[str]
+) -> list[onnx.ValueInfoProto]:
     """The tensors `made` by a network as the file's outputs, as Keras has them."""
-    names = _output_names(network)
     for tensor, name in zip(made, names, strict=True):
         graph.call_output(graph.keras(tensor), name)
     return [_value(name, tensor.dtype, tensor.shape) for name, tensor in zip(names, network.outputs, strict=True)]

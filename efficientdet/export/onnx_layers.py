@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 import keras
+import numpy as np
 
+from efficientdet.export import onnx_regions
 from efficientdet.export import onnx_translations as translations
 from efficientdet.export.onnx_convolutions import convolution, depthwise, normalisation
 from efficientdet.export.onnx_graph import OnnxGraph
@@ -13,6 +15,7 @@ from model.activations import SiLU
 from model.batch_norm import BatchNormalization
 from model.bifpn import NearestResize, WeightedFusion
 from model.depthwise_conv import DepthwiseConv2D
+from model.region_layers import AlignedRegions, DetectedRegions, MasksOfClasses, Proposals
 from object_detection.errors import InputError
 
 
@@ -56,7 +59,8 @@ def _translated(graph: OnnxGraph, node, inputs: list[str]) -> list[str]:
     for kind, translate in _TRANSLATIONS:
         # A subclass that computes otherwise is another layer.
         if isinstance(layer, kind) and type(layer).call is kind.call and translations.is_channels_last(layer):
-            return [translate(graph, layer, inputs, node)]
+            made = translate(graph, layer, inputs, node)
+            return [made] if isinstance(made, str) else made
     raise InputError(f"layer {layer.name} of type {type(layer).__name__} has no translation to ONNX, and brings none as a "
                      "method to_onnx")
 
@@ -65,6 +69,16 @@ def _convolution(graph, layer, inputs, node) -> str:
     convolved = convolution(graph, inputs[0], layer, layer.kernel, layer.bias, size=node.input_tensors[0].shape[1:3],
                             strides=layer.strides, dilation=layer.dilation_rate, groups=layer.groups)
     return translations.activated(graph, convolved, layer.activation)
+
+
+def _transposed(graph, layer, inputs, node) -> str:
+    if layer.padding != "valid" or layer.output_padding is not None:
+        raise InputError(f"layer {layer.name} of type Conv2DTranspose has no translation to ONNX with padding {layer.padding}")
+    kernel = np.transpose(translations.array(layer.kernel), (3, 2, 0, 1))  # rows, columns, out, in -> in, out, rows, columns
+    bias = [] if layer.bias is None else [translations.array(layer.bias)]
+    made = graph.add_image("ConvTranspose", [graph.image(inputs[0]), kernel, *bias], strides=layer.strides,
+                           dilations=layer.dilation_rate)
+    return translations.activated(graph, made, layer.activation)
 
 
 def _depthwise(graph, layer, inputs, node) -> str:
@@ -95,6 +109,11 @@ _TRANSLATIONS: list[tuple[type, Callable]] = [
     (keras.layers.SeparableConv2D, _separable),
     (keras.layers.DepthwiseConv2D, _depthwise),
     (keras.layers.Conv2D, _convolution),
+    (keras.layers.Conv2DTranspose, _transposed),
+    (Proposals, onnx_regions.proposals),
+    (AlignedRegions, onnx_regions.aligned),
+    (DetectedRegions, onnx_regions.detected),
+    (MasksOfClasses, onnx_regions.masks_of_classes),
     (keras.layers.Dense, translations.dense),
     (keras.layers.MaxPooling2D, translations.pooled("MaxPool")),
     (keras.layers.AveragePooling2D, translations.pooled("AveragePool")),

@@ -5,7 +5,7 @@ from keras import ops
 from onnx import TensorProto
 
 from efficientdet.export.onnx_graph import OnnxGraph
-from model.efficientnet import IMAGENET_MEAN, IMAGENET_STDDEV
+from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV
 from object_detection.errors import InputError
 
 _LARGEST_DIFFERENCE = 1e-4  # of the largest value
@@ -17,7 +17,7 @@ def add_normalisation(graph: OnnxGraph, detector, *, images: str, sizes: str) ->
     That must be a scale and a shift of each channel within `sizes` and one colour outside. Raises InputError where it is
     something else.
     """
-    height, width = detector.network.input_shape[1:3]
+    height, width = detector.image_size
     probe = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)
     size = np.int32([[height // 2, width // 2]])
     probe *= _is_inside(probe, size)  # as images come: black outside

@@ -11,6 +11,7 @@ import onnx
 
 from dataset.files.image_files import read_image
 from dataset.input.resize import ResizeRule
+from efficientdet.machine.cpu import sums_of_bytes_saturate
 
 _MOST_IMAGES = 100  # ranges of activations change little after some dozens
 
@@ -19,7 +20,8 @@ def quantised(model: onnx.ModelProto, images: Sequence[str], *, resize: ResizeRu
     """A file of `onnx_model` with uint8 inputs and int8 kernels of its convolutions, as nodes that runtimes fuse.
 
     An input's range is what it takes over (up to a hundred of) the image files; a kernel has a scale for each output channel.
-    All else, and what a convolution adds up to, stays float32. Raises InputError for an image that cannot be read.
+    All else, and what a convolution adds up to, stays float32. Kernels have 7 bits if sums would overflow on this CPU, for
+    which the network is. Raises InputError for an image that cannot be read.
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
@@ -28,7 +30,8 @@ def quantised(model: onnx.ModelProto, images: Sequence[str], *, resize: ResizeRu
         onnx.save(model, str(before))
         quantize_static(
             before, after, _reader(_inputs(images, resize)), quant_format=QuantFormat.QDQ, op_types_to_quantize=["Conv"],
-            per_channel=True, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+            per_channel=True, reduce_range=sums_of_bytes_saturate(),
+            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
             extra_options={"OpTypesToExcludeOutputQuantization": ["Conv"]})  # what follows is fused as float32
         return onnx.load(str(after))
 

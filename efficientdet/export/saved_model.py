@@ -46,7 +46,9 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
 
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"a SavedModel is written by the TensorFlow backend; this is {keras.backend.backend()}")
-    tf.saved_model.save(module, folder, signatures={SIGNATURE: detect})
+    # For inference: gradients of ours hold on to tensors of the forward pass, which cannot be saved
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(module, folder, signatures={SIGNATURE: detect}, options=options)
     description.write(f"{folder}/{DESCRIPTION_FILE}")
 
 

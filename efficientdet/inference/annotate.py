@@ -18,6 +18,7 @@ from dataset.files.image_files import (
     read_stored_image,
 )
 from dataset.progress import Progress
+from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.restore import Restored, restore_detector
 from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
 from efficientdet.inference.predict import build_predict
@@ -151,7 +152,8 @@ def detect_with_checkpoint(
         boxes, scores, classes, valid = map(np.asarray, found[:4])
         masks = None if found.masks is None else np.asarray(found.masks)
         return [rows_of_image(boxes[i][valid[i]], scores[i][valid[i]], category_ids[classes[i][valid[i]]], image=image,
-                              masks=None if masks is None else masks[i][valid[i]])
+                              masks=None if masks is None else masks[i][valid[i]],
+                              masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels)
                 for i, image in enumerate(images)]
 
     return detect, restored.class_names
@@ -175,23 +177,25 @@ def saved_model_detector(folder: str) -> tuple[Detect, ClassNames]:
 
     def detect(images):
         outputs = {name: np.asarray(value) for name, value in signature(np.stack(images)).items()}
-        return [rows_of_signature({name: values[i] for name, values in outputs.items()}, image)
+        return [rows_of_signature({name: values[i] for name, values in outputs.items()}, image, description=description)
                 for i, image in enumerate(images)]
 
     return detect, ClassNames.from_categories(description.categories)
 
 
-def rows_of_signature(outputs: Mapping[str, np.ndarray], image: np.ndarray) -> DetectionRows:
+def rows_of_signature(outputs: Mapping[str, np.ndarray], image: np.ndarray, *, description: Description) -> DetectionRows:
     """One image's outputs of a SavedModel (see `export_saved_model`) as rows; `masks` [D, S, S] may be among them."""
     count = int(outputs["count"])
     masks = outputs["masks"][:count] if "masks" in outputs else None
-    return rows_of_image(*(outputs[name][:count] for name in ("boxes", "scores", "classes")), image=image, masks=masks)
+    return rows_of_image(*(outputs[name][:count] for name in ("boxes", "scores", "classes")), image=image, masks=masks,
+                         masks_in_whole_pixels=description.hparams.get("masks_in_whole_pixels", False))
 
 
 def rows_of_image(boxes: np.ndarray, scores: np.ndarray, category_ids: np.ndarray, *, image: np.ndarray,
-                  masks: np.ndarray | None = None) -> DetectionRows:
-    """Rows of an image [h, w, 3]; masks [N, S, S] within the boxes are pasted into it."""
-    pasted = None if masks is None else pasted_run_lengths(masks, boxes, size=image.shape[:2])
+                  masks: np.ndarray | None = None, masks_in_whole_pixels: bool = False) -> DetectionRows:
+    """Rows of an image [h, w, 3]; masks [N, S, S] within the boxes are pasted into it, as `pasted_masks` says."""
+    pasted = None if masks is None else pasted_run_lengths(masks, boxes, size=image.shape[:2],
+                                                           in_whole_pixels=masks_in_whole_pixels)
     return DetectionRows.of_image(boxes, scores, category_ids, masks=pasted)
 
 

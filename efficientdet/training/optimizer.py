@@ -13,6 +13,7 @@ from keras import ops
 from efficientdet.configuration.hyperparameters import OptimizerHyperparameters
 from efficientdet.training.packing import Packing
 from model import tensorflow_cpu
+from object_detection.errors import InputError
 from object_detection.structures import Tensor
 
 State = dict[str, Tensor]
@@ -39,6 +40,7 @@ class PackedOptimizer:
         """For these weights, whose gradients come in their order; only the first call counts."""
         if not hasattr(self, "packing"):
             self.packing = Packing([variable.shape for variable in variables])
+            self._rate_factors = [self.rate_factor(variable) for variable in variables]
             self.slot_variables = {name: _variable(np.zeros(self.packing.size, np.float32), name) for name in self.slots}
 
     @property
@@ -69,21 +71,31 @@ class PackedOptimizer:
         """Of a packed gradient [size]: what the packed weights move by, and the slots afterwards."""
         raise NotImplementedError
 
+    def rate_factor(self, variable: keras.Variable) -> float:
+        """What the learning rate of a weight is multiplied by."""
+        return 1.0
+
     def _clipped(self, gradients: Sequence[Tensor]) -> Tensor:
         if self.clip_gradients_norm:
             factors = _clipping_factors(gradients, self.clip_gradients_norm)
             gradients = [gradient * ops.cast(factors[i], gradient.dtype) for i, gradient in enumerate(gradients)]
-        return self.packing.pack(gradients)
+        return self.packing.pack([gradient if factor == 1.0 else gradient * factor
+                                  for gradient, factor in zip(gradients, self._rate_factors, strict=True)])
 
 
 class SGD(PackedOptimizer):
-    """v = momentum v - rate g; w += v (Polyak 1964), as the published models were trained."""
+    """v = momentum v - rate g; w += v (Polyak 1964), as the published models were trained; biases at a rate of their own where
+    there is a factor for it."""
 
     slots = ("Momentum",)
 
-    def __init__(self, *, momentum: float, **settings):
+    def __init__(self, *, momentum: float, bias_rate_factor: float = 1.0, **settings):
         super().__init__(**settings)
-        self.momentum = momentum
+        self.momentum, self.bias_rate_factor = momentum, bias_rate_factor
+
+    def rate_factor(self, variable):
+        """See `PackedOptimizer.rate_factor`."""
+        return self.bias_rate_factor if variable.name == "bias" else 1.0
 
     def move(self, state, gradient, learning_rate, *, weights=None):
         """See `PackedOptimizer.move`."""
@@ -124,7 +136,10 @@ def build_optimizer(hparams: OptimizerHyperparameters, *, precision: str) -> Pac
     settings = {"clip_gradients_norm": hparams.clip_gradients_norm,
                 "loss_scale": hparams.loss_scale if precision == "mixed_float16" else None}
     if hparams.optimizer == "sgd":
-        return SGD(momentum=hparams.momentum, **settings)
+        return SGD(momentum=hparams.momentum, bias_rate_factor=hparams.bias_rate_factor, **settings)
+    if hparams.bias_rate_factor != 1:
+        raise InputError(f"hparam bias_rate_factor is {hparams.bias_rate_factor}; wanted 1 with optimizer={hparams.optimizer}, "
+                         "whose steps do not grow with gradients")
     decay = hparams.weight_decay if hparams.optimizer == "adamw" else 0.0
     return Adam(beta_1=hparams.beta_1, beta_2=hparams.beta_2, epsilon=hparams.epsilon, weight_decay=decay, **settings)
 

@@ -46,7 +46,8 @@ class Schedule:
 
         return cls(
             peak_learning_rate=peak_learning_rate, warmup_init=hparams.lr_warmup_init,
-            warmup_steps=steps(hparams.lr_warmup_epoch), total_steps=steps(hparams.num_epochs),
+            warmup_steps=max(steps(hparams.lr_warmup_epoch), hparams.lr_warmup_least_steps),
+            total_steps=steps(hparams.num_epochs),
             method=hparams.lr_decay_method, drop_factor=hparams.lr_drop_factor, flat_share=hparams.flat_share,
             drop_steps=(steps(hparams.first_lr_drop_epoch), steps(hparams.second_lr_drop_epoch)))
 

@@ -19,7 +19,9 @@ from efficientdet.observing.journal import Journal
 from efficientdet.training.guards import check_collapse
 from efficientdet.training.interruption import StopWish
 from efficientdet.training.state import TrainingState
+from model.detector import outputs_to_learn_from
 from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
+from object_detection.coco_masks import decoded
 from object_detection.coco_results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from object_detection.drawing import draw_detections
 from object_detection.seeded_draws import seeds_of
@@ -121,7 +123,7 @@ class Validation:
         with self._state.averaged_weights():
             for batch, row_valid in self._stop_wish.watched(batches):
                 batch = _first_rows(batch, int(np.sum(row_valid)))  # the others only fill up
-                outputs = detector.outputs(batch.images, batch.sizes)
+                outputs = outputs_to_learn_from(detector, batch.images, batch.sizes, training=False)
                 seeds = seeds_of(np.asarray(batch.positions), seed=0)  # the same draws in every evaluation
                 targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None, seeds)
                 sums.update({name: float(value) for name, value in detector.loss_sums(outputs, targets).items()})
@@ -166,14 +168,16 @@ class Validation:
             drawn = np.flatnonzero((rows.image_ids == image_id) & (rows.scores >= _DRAWN_FROM))
             classes = [ids.index(category_id) for category_id in rows.category_ids[drawn]]
             self.pictures.append((f"image {image_id}, score {_DRAWN_FROM} and above", draw_detections(
-                image, rows.boxes[drawn], classes=classes, names=names, scores=rows.scores[drawn])))
+                image, rows.boxes[drawn], classes=classes, names=names, scores=rows.scores[drawn],
+                masks=None if rows.masks is None else [decoded(mask) for mask in rows.masks[drawn]])))
         self._journal.pictures(self._state.step, {f"detections/{number}": image
                                                   for number, (_, image) in enumerate(self.pictures)})
 
     def _measure(self) -> tuple[CocoMeasures, DetectionRows]:
         config, world = self._config, self._state.world
         rows = detect_all(self._predict, self._index, self._inputs, class_names=config.class_names,
-                          samples=config.eval_samples, world=world, watched=self._stop_wish.watched)
+                          samples=config.eval_samples, world=world, watched=self._stop_wish.watched,
+                          masks_in_whole_pixels=config.hparams.masks_in_whole_pixels)
         return world.gather(self._evaluator.evaluate(rows) if world.is_first else None)[0], rows
 
     def _keep_best(self, weights: str) -> None:

@@ -1,17 +1,17 @@
 """SSD300 (Liu et al. 2016) on ResNet-34, as MLPerf's benchmark of its first rounds trains it on COCO."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from efficientdet.families.family import Arrays, Family
+from efficientdet.families.family import Arrays
 from efficientdet.families.ssd import mlperf
 from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
 from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL, PRESETS
-from efficientdet.families.torch_backbones import IMAGENET_FILES, refuse_other_backbones
-from model.torch_weights import YX_OF_XY, from_torch, is_torch
+from efficientdet.families.torch_family import TorchFamily
+from model.torch_weights import YX_OF_XY
 from object_detection.anchor_conventions import SSD300_BOXES_A_CELL
 
 if TYPE_CHECKING:
@@ -19,31 +19,25 @@ if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
     from model.dense_detector import DenseDetector
 
-BODY = "backbone/"
 _PREDICTOR = re.compile(r"(?:conf|loc)/([0-5])/(?:kernel|bias)")  # of classes, of boxes; of each map
 # The reference's backbone is two sequences: conv1, bn1, ReLU, pooling and the first two stages; the third stage.
 _BODY_MODULES = {"model.layer1.0.": "conv1.", "model.layer1.1.": "bn1.", "model.layer1.4.": "layer1.",
                  "model.layer1.5.": "layer2.", "model.layer2.0.": "layer3."}
 
 
-class SsdFamily(Family):
+class SsdFamily(TorchFamily):
     """See `Family`."""
 
     name = "ssd"
+    body = "backbone/"
     hyperparameters = SsdHyperparameters
     presets = PRESETS
 
-    def build(self, hparams: SsdHyperparameters, *, num_classes: int, precision: str = "float32",
-              backbone_weights: str | None = None) -> "DenseDetector":
-        """A detector with random weights; a backbone of torchvision's is loaded into it as any checkpoint is."""
+    def build_detector(self, hparams: SsdHyperparameters, *, num_classes: int, precision: str) -> "DenseDetector":
+        """See `build.build_detector`."""
         from efficientdet.families.ssd.build import build_detector
 
-        refuse_other_backbones(backbone_weights, model_name=hparams.model_name, file=self.imagenet_backbone(hparams))
         return build_detector(hparams, num_classes=num_classes, precision=precision)
-
-    def imagenet_backbone(self, hparams: SsdHyperparameters) -> str:
-        """torchvision's, which MLPerf starts from."""
-        return IMAGENET_FILES[hparams.backbone_name]
 
     def resize_rule(self, hparams: SsdHyperparameters) -> "ResizeRule":
         """To one size whatever the aspect, antialiased as Pillow does it."""
@@ -69,21 +63,22 @@ class SsdFamily(Family):
         """See `mlperf.values`."""
         return mlperf.values(hparams, batch_norm_images=batch_norm_images)
 
-    def named_arrays(self, arrays: Arrays, names: Iterable[str], *, averaged: bool) -> dict[str, np.ndarray]:
-        """torch's translated, those of a classifier as the backbone's; all others have our names."""
-        if not is_torch(arrays):
-            return super().named_arrays(arrays, names, averaged=averaged)
-        translated = from_torch(arrays, names, module=_our_module)
-        return {name: _with_y_first(array, _boxes_a_cell(name)) if name.startswith("loc/") else array
-                for name, array in translated.items()}
+    def our_module(self, name: str) -> str:
+        """The reference's names, and those of torchvision's classifiers."""
+        for theirs, ours in _BODY_MODULES.items():
+            if name.startswith(theirs):
+                return f"backbone.{ours}{name.removeprefix(theirs)}"
+        return f"backbone.{name}" if name.startswith(("conv1.", "bn1.", "layer")) else name
+
+    def our_layout(self, name: str, array: np.ndarray) -> np.ndarray:
+        """Offsets have y first; the reference's are [..., 4 x boxes]."""
+        if not name.startswith("loc/"):
+            return array
+        return array.reshape(*array.shape[:-1], 4, _boxes_a_cell(name))[..., YX_OF_XY, :].reshape(array.shape)
 
     def is_class_predictor(self, name: str) -> bool:
         """One convolution for each map."""
         return name.startswith("conf/")
-
-    def is_backbone(self, name: str) -> bool:
-        """The ResNet's."""
-        return name.startswith(BODY)
 
     def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
         """From the bias of the first class predictor, where the background is one too."""
@@ -97,22 +92,9 @@ class SsdFamily(Family):
                 if self.is_class_predictor(name) else array for name, array in arrays.items()}
 
 
-def _our_module(name: str) -> str:
-    """The reference's name of a weight, or a classifier's of torchvision -> ours."""
-    for theirs, ours in _BODY_MODULES.items():
-        if name.startswith(theirs):
-            return f"backbone.{ours}{name.removeprefix(theirs)}"
-    return f"backbone.{name}" if name.startswith(("conv1.", "bn1.", "layer")) else name
-
-
 def _boxes_a_cell(name: str) -> int:
     """Of the map that a predictor's weight is for."""
     return SSD300_BOXES_A_CELL[int(_PREDICTOR.fullmatch(name)[1])]
-
-
-def _with_y_first(array: np.ndarray, boxes: int) -> np.ndarray:
-    """[..., 4 x boxes] with torch's order of the offsets -> ours."""
-    return array.reshape(*array.shape[:-1], 4, boxes)[..., YX_OF_XY, :].reshape(array.shape)
 
 
 FAMILY = SsdFamily()

@@ -1,0 +1,105 @@
+"""What masks lose and weigh on their way through the input: `python benchmarks/masks.py --records='DIR/val-*'`.
+
+Each mask of the records is cut to S x S cells of its box, as the input does it, pasted back into the image and compared with
+the mask of the record: IoU. Then, for 100 masks of one image of 832 x 1344 pixels, bytes and time.
+"""
+
+import argparse
+import glob
+import io
+import os
+import time
+import tracemalloc
+from collections.abc import Iterator
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from dataset.files.image_decoding import image_size
+from dataset.input.crop import crop_masks, decoded_mask
+from dataset.input.resize import Letterbox
+from dataset.records.record_index import RecordIndex, RecordReader, index_records
+from dataset.records.schema import parse_record
+from object_detection.mask_pasting import pasted_masks
+
+INPUT, OBJECTS = (832, 1344), 100
+SMALL, LARGE = 32**2, 96**2  # pixels of a mask, COCO's limits
+
+
+def records_with_masks(index: RecordIndex) -> Iterator[dict[str, tf.Tensor]]:
+    """Those of images with objects."""
+    reader = RecordReader(index)
+    for number in range(len(index)):
+        record = parse_record(reader.read([number])[0], with_masks=True)
+        if len(record["masks"]):
+            yield record
+
+
+def overlaps(record: dict[str, tf.Tensor], side: int, *, in_whole_pixels: bool) -> Iterator[tuple[int, float]]:
+    """Of each mask that has any: its pixels, and its IoU with itself after the way through side x side cells."""
+    source_size = image_size(record["encoded"])
+    crop, original = Letterbox(INPUT).whole(source_size), np.tile(source_size, 2)
+    boxes = record["boxes"] * np.tile(crop.size, 2)
+    masks, _ = crop_masks(record["masks"], boxes, crop, source_size=source_size, side=side, file_name=record["file_name"])
+    pasted = pasted_masks(masks, record["boxes"] * original, size=(*source_size.numpy(),), in_whole_pixels=in_whole_pixels)
+    for png, found in zip(record["masks"].numpy(), pasted, strict=True):
+        wanted = decoded_mask(png, source_size.numpy(), b"") != 0
+        if wanted.any():
+            yield int(wanted.sum()), (wanted & found).sum() / (wanted | found).sum()
+
+
+def print_error(index: RecordIndex, side: int, *, in_whole_pixels: bool) -> None:
+    """A line of the table."""
+    found = [values for record in records_with_masks(index)
+             for values in overlaps(record, side, in_whole_pixels=in_whole_pixels)]
+    pixels, iou = map(np.array, zip(*found, strict=True))
+    small, large = pixels < SMALL, pixels >= LARGE
+    means = (iou, iou[small], iou[~small & ~large], iou[large])
+    print(f"{side:4} {'whole' if in_whole_pixels else 'exact':6}" + "".join(f"{values.mean():8.4f}" for values in means)
+          + f"{np.quantile(iou, 0.05):8.4f} {(iou < 0.5).sum():6} of {len(iou)}")
+
+
+def print_cost(side: int) -> None:
+    """Bytes and time of 100 discs whose boxes are half the image."""
+    y, x = np.mgrid[: INPUT[0], : INPUT[1]]
+    file = io.BytesIO()
+    Image.fromarray((np.hypot(y - INPUT[0] / 2, x - INPUT[1] / 2) < 300).astype(np.uint8)).save(file, "PNG")
+    height, width = INPUT
+    boxes = np.tile(np.float32([height / 2 - 300, width / 2 - 300, height / 2 + 300, width / 2 + 300]), (OBJECTS, 1))
+    source_size = tf.constant(INPUT)
+    crop = Letterbox(INPUT).whole(source_size)
+    pngs = tf.constant([file.getvalue()] * OBJECTS)
+    tracemalloc.start()
+    masks, _ = crop_masks(pngs, boxes, crop, source_size=source_size, side=side, file_name=tf.constant(""))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    start = time.perf_counter()
+    crop_masks(pngs, boxes, crop, source_size=source_size, side=side, file_name=tf.constant(""))
+    milliseconds = (time.perf_counter() - start) * 1000
+    print(f"{OBJECTS} objects at {height} x {width}, side {side}: {masks.numpy().nbytes / 1e6:.2f} MB in the batch, at most "
+          f"{peak / 1e6:.2f} MB on the way, {milliseconds:.0f} ms; whole masks {OBJECTS * height * width / 1e6:.0f} MB")
+
+
+def main() -> None:
+    """A table of errors, and a line of costs for each side."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", required=True, help="glob of TFRecords with masks")
+    parser.add_argument("--sides", type=int, nargs="+", default=[28, 56, 112])
+    arguments = parser.parse_args()
+    files = sorted(glob.glob(arguments.records))
+    if not files:
+        parser.error(f"--records={arguments.records}: no such file")
+    index = index_records(files)
+    print("side pasted     all   small  medium   large   5 %     IoU < 0.5")
+    for side in arguments.sides:
+        for in_whole_pixels in (False, True):
+            print_error(index, side, in_whole_pixels=in_whole_pixels)
+    for side in arguments.sides:
+        print_cost(side)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Mask R-CNN (He et al. 2017) on a ResNet with a feature pyramid, as torchvision builds it. Layers have torch's names.
+
+Two networks of the same layers: the whole one, which detects, and its first stage, up to the proposals' outputs. In training
+the second stage is called for regions that are drawn at random (`RegionHeads`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import keras
+from keras import layers
+
+from model.batch_norm import BatchNormalization
+from model.feature_pyramid import WIDTH, build_feature_pyramid
+from model.region_layers import AlignedRegions, DetectedRegions, MasksOfClasses, Proposals
+from model.resnet import build_resnet, is_in_first_stages
+from object_detection.anchor_conventions import HEIGHT_TO_WIDTH, PROPOSAL_SIZES, rounded_levels
+from object_detection.anchor_grid import AnchorGrid, grid_of_levels
+from object_detection.errors import InputError
+from object_detection.proposals import ProposalConfig
+from object_detection.region_detections import REGION_SUPPRESSION
+from object_detection.structures import Tensor
+from object_detection.suppression import SuppressionConfig
+
+BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # what names of layers begin with
+STAGES = 5  # of a backbone, the stem being the first
+REGION_SIDE, MASK_REGION_SIDE = 7, 14  # cells of a region's features, for its box and for its mask
+MASK_SIDE = 2 * MASK_REGION_SIDE
+_REPRESENTATION = 1024
+_MASK_CONVOLUTIONS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskRcnnConfig:
+    """The shape of the network, and how the first stage's outputs become proposals and the second's become detections.
+
+    anchor_sizes: sides in pixels of the squares of each level P2 to P6. trainable_stages: how many of the backbone's five are
+    learnt, counted from the last.
+    """
+
+    backbone: str
+    image_size: tuple[int, int]  # height, width
+    num_classes: int  # without the background
+    epsilon: float = 1e-5  # of batch norm
+    trainable_stages: int = 3
+    trains_batch_norm: bool = False
+    anchor_sizes: Sequence[Sequence[float]] = PROPOSAL_SIZES
+    proposals: ProposalConfig = field(default_factory=ProposalConfig)
+    suppression: SuppressionConfig = REGION_SUPPRESSION
+
+    def __post_init__(self):
+        if self.num_classes < 1:
+            raise InputError(f"num_classes {self.num_classes}; wanted at least 1")
+
+
+class MaskRcnn(NamedTuple):
+    """What `build_mask_rcnn` makes."""
+
+    network: keras.Model
+    first_stage: keras.Model
+    heads: "RegionHeads"
+    grid: AnchorGrid
+
+
+def build_mask_rcnn(config: MaskRcnnConfig, *, precision: str = "float32") -> MaskRcnn:
+    """The networks from normalised images, in the compute dtype of `precision`.
+
+    network: [B, H, W, 3] and sizes [B, 2] int32 of what is image -> boxes [B, D, 4], scores [B, D], classes [B, D] int32 and
+    masks [B, D, 28, 28], probabilities, all float32 but the classes. first_stage: [B, H, W, 3] -> P2, P3, P4, P5 [B, h, w, C],
+    logits [B, A] and deltas [B, A, 4] of the anchors, whose order is level, row, column, ratio.
+    """
+    previous = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision)
+    try:
+        images = keras.Input((*config.image_size, 3), name="images")
+        sizes = keras.Input((2,), dtype="int32", name="sizes")
+        features = build_resnet(images, config.backbone, prefix=BODY, epsilon=config.epsilon)
+        levels = build_feature_pyramid(features, prefix=PYRAMID)
+        coarsest = layers.MaxPooling2D(1, strides=2, name=f"{PYRAMID}pool")(levels[-1])
+        cells = [tuple(level.shape[1:3]) for level in (*levels, coarsest)]
+        grid = grid_of_levels(rounded_levels(config.image_size, cells, sizes=config.anchor_sizes))
+        logits, deltas = _proposal_head([*levels, coarsest], shapes=len(HEIGHT_TO_WIDTH) * len(config.anchor_sizes[0]))
+        heads = RegionHeads(config.num_classes)
+        boxes, valid = Proposals(grid, config.proposals, name="proposals")([logits, deltas, sizes])
+        found = DetectedRegions(config.suppression, name="detections")(
+            [*heads.classes_and_deltas(levels, boxes, image_size=config.image_size), boxes, valid, sizes])
+        masks = heads.masks(levels, found[0], found[1], image_size=config.image_size)
+        masks = MasksOfClasses(name="masks")([masks, found[1], found[2]])
+        network = keras.Model([images, sizes], [*found, masks], name="mask_rcnn")
+        first_stage = keras.Model(images, [*levels, logits, deltas], name="first_stage")
+    finally:
+        keras.config.set_dtype_policy(previous)
+    for layer in network.layers:
+        is_frozen = is_in_first_stages(layer, STAGES - config.trainable_stages, prefix=BODY)
+        if is_frozen or (isinstance(layer, BatchNormalization) and not config.trains_batch_norm):
+            layer.trainable = False
+    return MaskRcnn(network, first_stage, heads, grid)
+
+
+def _proposal_head(levels: Sequence[Tensor], *, shapes: int) -> tuple[Tensor, Tensor]:
+    """Layers that all levels share: logits [B, A] and deltas [B, A, 4]."""
+    options = {"kernel_initializer": keras.initializers.RandomNormal(stddev=0.01)}
+    hidden = layers.Conv2D(WIDTH, 3, padding="same", name="rpn.head.conv", **options)
+    predictors = [layers.Conv2D(shapes * values, 1, name=f"rpn.head.{name}", **options)
+                  for name, values in (("cls_logits", 1), ("bbox_pred", 4))]
+    outputs = [[], []]
+    for level, features in enumerate(levels, start=2):
+        features = layers.ReLU(name=f"rpn.head.relu.p{level}")(hidden(features))
+        for flat, predict, shape in zip(outputs, predictors, ((-1,), (-1, 4)), strict=True):
+            flat.append(layers.Reshape(shape, name=f"{predict.name}.flat.p{level}")(predict(features)))
+    return tuple(layers.Concatenate(axis=1, name=f"{predict.name}.all_levels")(flat)
+                 for flat, predict in zip(outputs, predictors, strict=True))
+
+
+class RegionHeads:
+    """The second stage: layers that are called for proposals where the network detects, and for drawn regions in training.
+
+    Regions are boxes [B, N, 4] in pixels of the input.
+    """
+
+    def __init__(self, num_classes: int):
+        def dense(size, name, **options):
+            return layers.Dense(size, name=f"roi_heads.{name}", **options)
+
+        torch_linear = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")  # what torch begins with
+        self.num_classes = num_classes
+        self._flatten = layers.Flatten(name="roi_heads.box_head.flatten")
+        self._hidden = [dense(_REPRESENTATION, f"box_head.fc{number}", activation="relu", kernel_initializer=torch_linear)
+                        for number in (6, 7)]
+        self._classes = dense(num_classes + 1, "box_predictor.cls_score", kernel_initializer=torch_linear, dtype="float32")
+        self._deltas = dense(4 * (num_classes + 1), "box_predictor.bbox_pred", kernel_initializer=torch_linear, dtype="float32")
+        relu_fan_out = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
+        self._convolutions = [
+            layers.Conv2D(WIDTH, 3, padding="same", activation="relu", kernel_initializer=relu_fan_out,
+                          name=f"roi_heads.mask_head.mask_fcn{number}") for number in range(1, _MASK_CONVOLUTIONS + 1)]
+        self._upsampled = layers.Conv2DTranspose(WIDTH, 2, strides=2, activation="relu", kernel_initializer=relu_fan_out,
+                                                 name="roi_heads.mask_predictor.conv5_mask")
+        # Not by its outputs, as torchvision has it: with few classes the loss of masks would begin at 9 and hide the others
+        relu_fan_in = keras.initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal")
+        self._mask_logits = layers.Conv2D(num_classes + 1, 1, kernel_initializer=relu_fan_in, dtype="float32",
+                                          name="roi_heads.mask_predictor.mask_fcn_logits")
+
+    def classes_and_deltas(self, levels: Sequence[Tensor], boxes: Tensor, *, image_size: tuple[int, int]) -> list[Tensor]:
+        """Class logits [B N, K + 1], the background first, and deltas [B N, 4 (K + 1)], of each class its own."""
+        features = AlignedRegions(REGION_SIDE, image_size, name="roi_heads.box_roi_pool")([*levels, boxes])
+        return self.of_box_features(features)
+
+    def of_box_features(self, features: Tensor) -> list[Tensor]:
+        """The same of regions' features [R, 7, 7, C]."""
+        features = self._flatten(features)
+        for layer in self._hidden:
+            features = layer(features)
+        return [self._classes(features), self._deltas(features)]
+
+    def masks(self, levels: Sequence[Tensor], boxes: Tensor, scores: Tensor, *, image_size: tuple[int, int]) -> Tensor:
+        """Mask logits [R, 28, 28, K + 1] of those regions whose score [B, N] is above 0, see `AlignedRegions`."""
+        features = AlignedRegions(MASK_REGION_SIDE, image_size, name="roi_heads.mask_roi_pool")([*levels, boxes, scores])
+        return self.of_mask_features(features)
+
+    def of_mask_features(self, features: Tensor) -> Tensor:
+        """Mask logits [R, 28, 28, K + 1] of regions' features [R, 14, 14, C]."""
+        for layer in (*self._convolutions, self._upsampled):
+            features = layer(features)
+        return self._mask_logits(features)

@@ -1,0 +1,121 @@
+"""What stands between the layers of a two-stage network: proposals, features of regions, detections. None of them has weights,
+and none a gradient but the features of regions."""
+
+import keras
+from keras import KerasTensor, ops
+
+from model import tensorflow_cpu
+from object_detection.anchor_grid import AnchorGrid
+from object_detection.greedy_nms import greedy_nms
+from object_detection.proposals import ProposalConfig, proposal_slots, region_proposals
+from object_detection.region_detections import region_detections
+from object_detection.region_losses import of_classes
+from object_detection.roi_align import features_of_regions
+from object_detection.structures import Tensor
+from object_detection.suppression import SuppressionConfig
+
+
+class Proposals(keras.layers.Layer):
+    """Logits [B, A], deltas [B, A, 4] and sizes [B, 2] -> boxes [B, P, 4] and which of them are proposals, [B, P] bool."""
+
+    def __init__(self, grid: AnchorGrid, config: ProposalConfig, **kwargs):
+        super().__init__(dtype="float32", **kwargs)
+        self.grid, self.config = grid, config
+
+    def call(self, inputs):
+        """See the class."""
+        logits, deltas, sizes = inputs
+        boxes, _, valid = region_proposals(logits, deltas, ops.convert_to_tensor(self.grid.boxes), self.grid.level_sizes,
+                                           ops.cast(sizes, "int32"), self.config, nms=nms())
+        return boxes, valid
+
+    def compute_output_spec(self, inputs):
+        """As `call`; shapes of an open batch are not told from reshaped tensors by every backend."""
+        slots = proposal_slots(self.grid.level_sizes, self.config)
+        return KerasTensor((None, slots, 4), "float32"), KerasTensor((None, slots), "bool")
+
+
+class AlignedRegions(keras.layers.Layer):
+    """Levels [B, h, w, C] and boxes [B, N, 4] -> features [B N, side, side, C] of the regions (RoIAlign).
+
+    With scores [B, N] as a further input of those regions only whose score is above 0, one after another, where the number of
+    regions may depend on values; else of all, as always in compiled programs.
+    """
+
+    def __init__(self, side: int, image_size: tuple[int, int], **kwargs):
+        super().__init__(**kwargs)
+        self.side, self.image_size = side, image_size
+
+    def call(self, inputs):
+        """See the class."""
+        has_scores = len(inputs[-1].shape) == 2
+        *levels, boxes = inputs[:-1] if has_scores else inputs
+        count = boxes.shape[1]
+        rows = worth_computing(inputs[-1] > 0.0 if has_scores else ops.ones_like(boxes[..., 0], dtype="bool"))
+        regions = ops.take(ops.reshape(boxes, (-1, 4)), rows, axis=0)
+        return features_of_regions(
+            levels, ops.cast(regions, "float32"), rows // count, size=self.side, image_size=self.image_size,
+            weighted_sums=tensorflow_cpu.sparse_sums if tensorflow_cpu.applies() else None)
+
+    def compute_output_spec(self, inputs):
+        """As `call`."""
+        return KerasTensor((None, self.side, self.side, inputs[0].shape[-1]), inputs[0].dtype)
+
+
+class DetectedRegions(keras.layers.Layer):
+    """Class logits [B P, K + 1], deltas [B P, 4 (K + 1)], boxes [B, P, 4], which of them are proposals, [B, P] bool, and sizes
+    [B, 2] -> boxes [B, D, 4], scores [B, D], 0 where there is none, and classes [B, D] int32."""
+
+    def __init__(self, config: SuppressionConfig, **kwargs):
+        super().__init__(dtype="float32", **kwargs)
+        self.config = config
+
+    def call(self, inputs):
+        """See the class."""
+        logits, deltas, boxes, valid, sizes = inputs
+        count, classes = boxes.shape[1], logits.shape[-1]
+        found, _ = region_detections(
+            ops.reshape(logits, (-1, count, classes)), ops.reshape(deltas, (-1, count, classes, 4)), boxes, valid,
+            ops.cast(sizes, "int32"), config=self.config)
+        return found.boxes, found.scores, found.classes
+
+    def compute_output_spec(self, inputs):
+        """As `call`."""
+        slots = self.config.max_detections
+        return (KerasTensor((None, slots, 4), "float32"), KerasTensor((None, slots), "float32"),
+                KerasTensor((None, slots), "int32"))
+
+
+class MasksOfClasses(keras.layers.Layer):
+    """Mask logits [R, S, S, K + 1] of the regions whose score is above 0, or of all, scores [B, D] and classes [B, D] ->
+    probabilities [B, D, S, S] of each region's class, 0 where the score is 0."""
+
+    def __init__(self, **kwargs):
+        super().__init__(dtype="float32", **kwargs)
+
+    def call(self, inputs):
+        """See the class."""
+        logits, scores, classes = inputs
+        rows = worth_computing(scores > 0.0)
+        own = of_classes(logits, ops.take(ops.reshape(classes, (-1,)), rows, axis=0) + 1)
+        places = ops.scatter(rows[:, None], ops.sigmoid(own), (ops.shape(scores)[0] * scores.shape[1], *own.shape[1:]))
+        probabilities = ops.reshape(places, (-1, scores.shape[1], *own.shape[1:]))
+        return ops.where(scores[..., None, None] > 0.0, probabilities, 0.0)
+
+    def compute_output_spec(self, inputs):
+        """As `call`."""
+        return KerasTensor((None, inputs[1].shape[1], *inputs[0].shape[1:3]), "float32")
+
+
+def nms():
+    """What suppresses boxes of groups fastest here."""
+    return tensorflow_cpu.greedy_nms if tensorflow_cpu.applies() else greedy_nms
+
+
+def worth_computing(chosen: Tensor) -> Tensor:
+    """The places in [B N] of chosen regions, [B, N] bool -> [R] int32: those alone where a number of regions may depend on
+    values, which is TensorFlow on a CPU without XLA; else all."""
+    chosen = ops.reshape(chosen, (-1,))
+    if tensorflow_cpu.shapes_may_depend_on_values():
+        return tensorflow_cpu.places(chosen)
+    return ops.arange(ops.shape(chosen)[0], dtype="int32")

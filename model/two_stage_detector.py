@@ -1,0 +1,193 @@
+"""Detectors that propose regions and then classify, refine and mask some of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from keras import ops
+
+from model.detector import named_variables
+from model.folding import folded, has_frozen_norms
+from model.mask_rcnn import MASK_SIDE, MaskRcnn
+from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV, normalised
+from model.region_layers import nms, worth_computing
+from object_detection.assignment import MatchRule, assign_anchors
+from object_detection.box_coding import BoxCoder
+from object_detection.entries import entries
+from object_detection.errors import InputError
+from object_detection.mask_targets import mask_targets
+from object_detection.proposals import ProposalConfig, region_proposals
+from object_detection.region_detections import REGION_BOX_CODER
+from object_detection.region_losses import BETA, mask_loss_sum, proposal_loss_sums, region_loss_sums
+from object_detection.region_sampling import assign_regions, sample_masks, sample_regions
+from object_detection.structures import Detections, Objects, Targets, Tensor
+
+DECAYS = ("kernels", "all")
+_OF_REGIONS = 0x5EED  # what tells the draws of regions from those of anchors
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoStageConfig:
+    """How the two stages are trained and read; the defaults are those of torchvision.
+
+    anchors_an_image and regions_an_image are drawn for the losses, at most so large a share of them with an object.
+    proposals: those of training; detections have theirs in the network. region_iou: a proposal from which on learns an object,
+    the others are background. *_beta: of the smooth L1 losses. decays: see `LossConfig`.
+    """
+
+    image_size: tuple[int, int]
+    proposals: ProposalConfig = field(default_factory=lambda: ProposalConfig(candidates_per_level=2000, kept=2000))
+    anchor_match: MatchRule = field(default_factory=lambda: MatchRule(positive_iou=0.7, negative_iou=0.3, claim="ties"))
+    anchors_an_image: int = 256
+    positive_anchors: float = 0.5
+    regions_an_image: int = 512
+    positive_regions: float = 0.25
+    region_iou: float = 0.5
+    region_coder: BoxCoder = REGION_BOX_CODER
+    anchor_beta: float = BETA
+    region_beta: float = BETA
+    weight_decay: float = 1e-4
+    decays: str = "all"
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    stddev: tuple[float, float, float] = IMAGENET_STDDEV
+
+    def __post_init__(self):
+        if self.decays not in DECAYS:
+            raise InputError(f"decays {self.decays!r}; wanted one of {', '.join(map(repr, DECAYS))}")
+
+    @property
+    def masks_an_image(self) -> int:
+        """Regions with an object, which stand first."""
+        return int(self.regions_an_image * self.positive_regions)
+
+
+class FirstStage(NamedTuple):
+    """What targets and losses read."""
+
+    levels: tuple[Tensor, ...]  # P2 .. P5, [B, h, w, C]
+    logits: Tensor  # [B, A]
+    deltas: Tensor  # [B, A, 4]
+    sizes: Tensor  # [B, 2], the part of the input that is image
+
+
+class TwoStageTargets(NamedTuple):
+    """What is learnt: by anchors, and by regions drawn of the proposals and the objects, those with an object first."""
+
+    anchors: Targets
+    positive: Tensor  # [B, A] bool, the anchors that count, with an object
+    negative: Tensor  # [B, A] bool, and without
+    regions: Tensor  # [B, R, 4]
+    valid: Tensor  # [B, R] bool
+    classes: Tensor  # [B, R] int32, 0: background
+    deltas: Tensor  # [B, R, 4]; 0 of the background
+    masks: Tensor  # [B, Q, S, S] float32, of the first Q regions: how much of a cell is object
+
+
+class TwoStageDetector:
+    """A `Detector` of the networks of `build_mask_rcnn`."""
+
+    learns_from_outputs = True
+    output_names = ("boxes", "scores", "classes", "masks")  # in an exported file
+
+    def __init__(self, networks: MaskRcnn, config: TwoStageConfig):
+        self.network, self.first_stage, self.heads, self._grid = networks
+        self.config = config
+        self.image_size = config.image_size
+        self.anchors, self.level_sizes = self._grid.boxes, self._grid.level_sizes
+        self._inference, self._evaluated = folded(self.network), folded(self.first_stage)
+        self._training = folded(self.first_stage, training=True)
+        self._decayed = [variable for name, variable in named_variables(self.network).items()
+                         if config.decays == "all" or name.endswith("kernel")]
+
+    def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> tuple[Tensor, ...] | FirstStage:
+        """What `detections` reads: boxes [B, D, 4], scores [B, D], classes [B, D] and masks [B, D, S, S]; in training a
+        `FirstStage`."""
+        if training:
+            return self.outputs_to_learn_from(images, sizes, training=True)
+        return tuple(self._inference([self.normalise(images, sizes), sizes]))
+
+    def outputs_to_learn_from(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> FirstStage:
+        """See `model.detector.outputs_to_learn_from`."""
+        run = self._evaluated
+        if training:
+            run = self._training if has_frozen_norms(self.first_stage) else partial(self.first_stage, training=True)
+        *levels, logits, deltas = run(self.normalise(images, sizes))
+        return FirstStage(tuple(levels), *(ops.cast(values, "float32") for values in (logits, deltas)), sizes)
+
+    def normalise(self, images: Tensor, sizes: Tensor) -> Tensor:
+        """uint8 [B, H, W, 3] -> float32, mean and deviation removed, then 0 outside `sizes` [B, 2]."""
+        return normalised(images, sizes, mean=self.config.mean, stddev=self.config.stddev)
+
+    def targets(self, objects: Objects, outputs: FirstStage | None = None, seeds: Tensor | None = None) -> TwoStageTargets:
+        """Of the proposals that `outputs` make; which count is drawn by `seeds` [B, 2]."""
+        config = self.config
+        anchors = assign_anchors(objects, self._grid, rule=config.anchor_match)
+        drawn = sample_masks(anchors.positive, ops.logical_not(ops.logical_or(anchors.positive, anchors.ignored)), seeds,
+                             count=config.anchors_an_image, positive_share=config.positive_anchors)
+        proposed, _, valid = region_proposals(
+            outputs.logits, outputs.deltas, ops.convert_to_tensor(self.anchors), self.level_sizes, outputs.sizes,
+            config.proposals, nms=nms())
+        learnable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
+        boxes = ops.concatenate([proposed, objects.boxes], axis=1)
+        matched, positive, negative = assign_regions(
+            boxes, ops.concatenate([valid, learnable], axis=1), objects, positive_iou=config.region_iou)
+        numbers, positive, valid = sample_regions(positive, negative, seeds + _OF_REGIONS, count=config.regions_an_image,
+                                                  positive_share=config.positive_regions)
+        regions, matched = entries(boxes, numbers), entries(matched, numbers)
+        masks = config.masks_an_image
+        return TwoStageTargets(
+            anchors=anchors, positive=drawn[0], negative=drawn[1], regions=regions, valid=valid,
+            classes=ops.where(positive, entries(objects.classes, matched) + 1, 0),
+            deltas=ops.where(positive[..., None], config.region_coder.encode(entries(objects.boxes, matched), regions), 0.0),
+            masks=mask_targets(objects.masks, objects.boxes, regions[:, :masks], matched[:, :masks], outputs.sizes,
+                               size=MASK_SIDE))
+
+    def counts(self, targets: TwoStageTargets) -> dict[str, Tensor]:
+        """How many anchors have an object; how many anchors, regions and masks the losses are means over."""
+        counted = {"positives": targets.anchors.positive, "anchors": ops.logical_or(targets.positive, targets.negative),
+                   "regions": targets.valid, "masks": self._has_mask(targets)}
+        return {name: ops.sum(ops.cast(values, "float32")) for name, values in counted.items()}
+
+    def loss_sums(self, outputs: FirstStage, targets: TwoStageTargets) -> dict[str, Tensor]:
+        """`objectness_loss` and `anchor_box_loss` of the first stage, `cls_loss`, `box_loss` and `mask_loss` of the second."""
+        objectness, anchor_box = proposal_loss_sums(outputs.logits, outputs.deltas, targets.anchors.box_deltas,
+                                                    targets.positive, targets.negative, beta=self.config.anchor_beta)
+        logits, deltas = self.heads.classes_and_deltas(outputs.levels, targets.regions, image_size=self.image_size)
+        count = logits.shape[-1]
+        classes, box = region_loss_sums(
+            ops.reshape(logits, (-1, targets.regions.shape[1], count)),
+            ops.reshape(deltas, (-1, targets.regions.shape[1], count, 4)), targets.classes, targets.deltas, targets.valid,
+            beta=self.config.region_beta)
+        return {"objectness_loss": objectness, "anchor_box_loss": anchor_box, "cls_loss": classes, "box_loss": box,
+                "mask_loss": self._mask_loss(outputs.levels, targets)}
+
+    def normalisers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """All losses are means over what was drawn; boxes too, though only those with an object have one."""
+        anchors, regions, masks = (ops.maximum(counts[name], 1.0) for name in ("anchors", "regions", "masks"))
+        return {"objectness_loss": anchors, "anchor_box_loss": anchors, "cls_loss": regions, "box_loss": regions,
+                "mask_loss": masks}
+
+    def regularisation(self) -> dict[str, Tensor]:
+        """weight_decay times half the squared norm of all trainable kernels, or weights."""
+        squares = [ops.sum(ops.square(ops.cast(weight, "float32"))) for weight in self._decayed if weight.trainable]
+        return {"reg_l2_loss": 0.5 * self.config.weight_decay * sum(squares, ops.convert_to_tensor(0.0))}
+
+    def detections(self, outputs: tuple[Tensor, ...], sizes: Tensor) -> Detections:
+        """In pixels of the network input, within the image: the network has decoded and suppressed them already."""
+        boxes, scores, classes, masks = outputs
+        return Detections(boxes, scores, ops.cast(classes, "int32"), scores > 0.0, masks)
+
+    def _has_mask(self, targets: TwoStageTargets) -> Tensor:
+        """[B, Q] bool, of the regions that stand first."""
+        return targets.classes[:, :self.config.masks_an_image] > 0
+
+    def _mask_loss(self, levels: Sequence[Tensor], targets: TwoStageTargets) -> Tensor:
+        """The sum over regions with an object of their mean binary cross entropy."""
+        has_mask = self._has_mask(targets)
+        count, rows = has_mask.shape[1], worth_computing(has_mask)
+        logits = self.heads.masks(levels, targets.regions[:, :count], ops.cast(has_mask, "float32"),
+                                  image_size=self.image_size)
+        classes = ops.take(ops.reshape(targets.classes[:, :count], (-1,)), rows, axis=0)
+        wanted = ops.take(ops.reshape(targets.masks, (-1, *targets.masks.shape[2:])), rows, axis=0)
+        return mask_loss_sum(logits, classes, wanted, classes > 0)

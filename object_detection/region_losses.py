@@ -1,0 +1,61 @@
+"""Losses of two-stage detectors, as sums over what was drawn: the caller divides them by how many that are."""
+
+from keras import ops
+
+from object_detection.losses import smooth_l1_loss, softmax_cross_entropy
+from object_detection.structures import Tensor
+
+BETA = 1 / 9  # torchvision's and Detectron's
+
+
+def proposal_loss_sums(
+    logits: Tensor, deltas: Tensor, wanted: Tensor, positive: Tensor, negative: Tensor, *, beta: float = BETA
+) -> tuple[Tensor, Tensor]:
+    """Of region proposals: binary cross entropy of all that are drawn, and smooth L1 of the positive ones' boxes; scalars.
+
+    logits [B, A], deltas and those wanted [B, A, 4], positive and negative [B, A] bool, as `sample_masks` draws them.
+    """
+    drawn = ops.cast(ops.logical_or(positive, negative), "float32")
+    cross_entropy = ops.softplus(ops.where(positive, -logits, logits))
+    return ops.sum(cross_entropy * drawn), _box_loss_sum(deltas, wanted, positive, beta=beta)
+
+
+def region_loss_sums(
+    class_logits: Tensor, deltas: Tensor, classes: Tensor, wanted: Tensor, valid: Tensor, *, beta: float = BETA
+) -> tuple[Tensor, Tensor]:
+    """Of regions: cross entropy of the valid ones, and smooth L1 of the boxes of those with an object; scalars.
+
+    class_logits [B, N, K], deltas [B, N, K, 4] of each class, classes [B, N] int32, 0 for the background, deltas wanted
+    [B, N, 4], valid [B, N] bool.
+    """
+    cross_entropy = softmax_cross_entropy(class_logits, classes) * ops.cast(valid, "float32")
+    of_class = ops.take(ops.reshape(deltas, (-1, 4)), _places(classes, class_logits.shape[-1]), axis=0)
+    return ops.sum(cross_entropy), _box_loss_sum(of_class, wanted, ops.logical_and(valid, classes > 0), beta=beta)
+
+
+def mask_loss_sum(logits: Tensor, classes: Tensor, wanted: Tensor, positive: Tensor) -> Tensor:
+    """Of masks: binary cross entropy of the channel of each region's class, its mean over the cells; a scalar.
+
+    logits [..., S, S, K], classes [...] int32, masks wanted [..., S, S] float32 from 0 to 1, positive [...] bool.
+    """
+    of_class = of_classes(logits, classes)
+    losses = ops.mean(ops.softplus(of_class) - wanted * of_class, axis=(-2, -1))
+    return ops.sum(losses * ops.cast(positive, "float32"))
+
+
+def of_classes(logits: Tensor, classes: Tensor) -> Tensor:
+    """The channel of each region's class: [..., S, S, K], [...] int32 -> [..., S, S]."""
+    of_cells = ops.broadcast_to(classes[..., None, None], ops.shape(logits)[:-1])
+    return ops.take(ops.reshape(logits, (-1,)), _places(of_cells, logits.shape[-1]), axis=0)
+
+
+def _places(classes: Tensor, count: int) -> Tensor:
+    """Of each entry's class in a list of all entries' `count` classes. [...] int32 -> [...] int32."""
+    numbers = ops.cumsum(ops.ones_like(ops.reshape(classes, (-1,)))) - 1
+    return count * ops.reshape(numbers, ops.shape(classes)) + classes
+
+
+def _box_loss_sum(deltas: Tensor, wanted: Tensor, positive: Tensor, *, beta: float) -> Tensor:
+    # Where there is no object, what is wanted may be infinite
+    errors = ops.where(positive[..., None], deltas - wanted, 0.0)
+    return ops.sum(smooth_l1_loss(errors, beta=beta))

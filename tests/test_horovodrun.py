@@ -1,0 +1,58 @@
+"""scripts/horovodrun.py: how the processes of a job are ended."""
+
+import importlib.util
+import subprocess
+import sys
+
+import psutil
+import pytest
+from test_distributed import REPOSITORY, needs_horovod
+
+pytestmark = needs_horovod
+
+SAVES = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print(1, flush=True); time.sleep(9)"
+DEAF = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def horovodrun():
+    specification = importlib.util.spec_from_file_location("horovodrun", REPOSITORY / "scripts" / "horovodrun.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def start(code, *, shell):
+    command = f"A=1 {sys.executable} -c '{code}'" if shell else [sys.executable, "-c", code]
+    process = subprocess.Popen(command, shell=shell, stdout=subprocess.PIPE, text=True)
+    with process.stdout:
+        return process, int(process.stdout.readline())
+
+
+@pytest.mark.parametrize("shell", [True, False])
+def test_who_waits_for_the_command_gets_its_exit_code(horovodrun, shell):
+    """Horovod's own function takes it: seen as 0 here, and in two of sixty jobs that both wait for."""
+    process, _ = start(SAVES, shell=shell)
+    horovodrun.end_command(process.pid)
+    assert process.wait(timeout=10) == 143
+    horovodrun.end_command(process.pid)  # which is no more: nothing to do
+
+
+def test_what_does_not_stop_is_killed_with_what_it_started(horovodrun, monkeypatch):
+    monkeypatch.setattr(horovodrun, "PATIENCE_SECONDS", 0.3)
+    process, grandchild = start(DEAF, shell=True)
+    horovodrun.end_command(process.pid)
+    assert process.wait(timeout=10) in (137, -9)
+    psutil.wait_procs([psutil.Process(grandchild)] if psutil.pid_exists(grandchild) else [], timeout=10)
+    assert not psutil.pid_exists(grandchild)
+
+
+def test_horovod_ends_processes_by_it(horovodrun):
+    from horovod.runner.common.util import safe_shell_exec
+
+    assert safe_shell_exec.terminate_executor_shell_and_children is horovodrun.end_command
