@@ -23,6 +23,7 @@ from keras import ops
 
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.machine.device import backend_name, device_name, peak_device_memory, peak_host_memory, versions
+from efficientdet.machine.memory_allocator import keep_freed_memory
 from efficientdet.machine.runtime import accelerator_count, skip_graph_rewriting
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer
@@ -96,6 +97,8 @@ def main() -> None:
     parser.add_argument("--precision", default="float32", choices=["float32", "mixed_bfloat16"])
     parser.add_argument("--no_toy", action="store_true", help="the whole step alone")
     arguments = parser.parse_args()
+    if accelerator_count() == 0:
+        keep_freed_memory()
     on_tensorflow = backend_name() == "tensorflow"
     if on_tensorflow:
         skip_graph_rewriting()

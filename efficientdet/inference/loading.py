@@ -57,7 +57,7 @@ def load_detector(
     from efficientdet.inference.detector import LoadedDetector
     from efficientdet.machine.runtime import start_runtime
 
-    started = start_runtime(precision=precision, use_xla=use_xla)
+    started = start_runtime(precision=precision, use_xla=use_xla, owns_process=False)
     if exported:
         return LoadedDetector(*saved_model_detector(path), batch_size=1)  # it takes several of one size only
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import keras
 
+from efficientdet.machine.memory_allocator import keep_freed_memory
 from object_detection.errors import InputError
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
@@ -21,18 +22,20 @@ class Runtime:
 
 def start_runtime(
     *, precision: str | None = None, amp: bool | None = None, use_xla: bool | None = None, seed: int | None = None,
-    deterministic: bool = False,
+    deterministic: bool = False, owns_process: bool = True,
 ) -> Runtime:
     """Settle what was left open: mixed precision and XLA are on where an accelerator is present, off on a CPU.
 
     `precision` wins over `amp` (True: mixed_float16). Seeds Python, NumPy and the backend. `deterministic`: the same bits
-    from the same start, on as many cores.
+    from the same start, on as many cores. `owns_process`: False in somebody else's, whose allocator stays as it is.
     """
     if precision is not None and precision not in PRECISIONS:
         raise InputError(f"--precision={precision}: wanted one of {', '.join(PRECISIONS)}")
     if keras.backend.backend() == "jax":
         leave_accelerators_to_jax()
     accelerated = accelerator_count() > 0
+    if owns_process and not accelerated:
+        keep_freed_memory()
     if precision is None:
         precision = "mixed_float16" if (accelerated if amp is None else amp) else "float32"
     if deterministic and keras.backend.backend() == "tensorflow":

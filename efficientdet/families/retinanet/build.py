@@ -15,7 +15,8 @@ def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, preci
     image_size = resize_rule(hparams).size
     network, cells = build_retinanet(RetinaNetConfig(
         backbone=hparams.backbone_name, image_size=image_size, num_classes=num_classes, epsilon=hparams.batch_norm_epsilon,
-        trainable_stages=hparams.trainable_backbone_stages, trains_batch_norm=hparams.is_training_bn), precision=precision)
+        trainable_stages=hparams.trainable_backbone_stages, trains_batch_norm=hparams.is_training_bn,
+        head_kernel_stddev=hparams.head_kernel_stddev), precision=precision)
     return DenseDetector(network, DenseDetectorConfig(
         image_size=image_size,
         anchors=rounded_levels(image_size, cells, sizes=retinanet_sizes(hparams.anchor_scale)),

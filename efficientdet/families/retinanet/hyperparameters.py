@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from efficientdet.configuration.hyperparameters import Hyperparameters
-from efficientdet.configuration.limits import Limit, at_least, one_of
+from efficientdet.configuration.limits import ABOVE_ZERO, Limit, at_least, one_of
 from efficientdet.configuration.nms_configs import NMS_LIMITS, NmsConfigs
 from efficientdet.families.retinanet.presets import BACKBONES
 
@@ -18,6 +18,7 @@ _LIMITS = {
     "batch_norm_epsilon": at_least(0),
     "trainable_backbone_stages": Limit(lambda value: 0 <= value <= 5, "0 to 5"),
     "anchor_scale": Limit(lambda value: value >= 0.25, "0.25 or more: the smallest anchor is 2 pixels wide then"),
+    "head_kernel_stddev": ABOVE_ZERO,
     "alpha": Limit(lambda value: 0 < value < 1, "above 0 and below 1"),
     "gamma": at_least(0),
     "candidates_per_level": at_least(1),
@@ -43,6 +44,7 @@ class RetinaNetHyperparameters(Hyperparameters):
     anchor_scale: float = 4.0  # side of the smallest anchor of a level in its cells
     trainable_backbone_stages: int = 3  # of five, the stem being the first; the others stay as they are loaded
     is_training_bn: bool = False
+    head_kernel_stddev: float = 0.01  # of hidden kernels at the start; 0.03 lets a backbone from random weights learn at once
     # losses
     alpha: float = 0.25
     gamma: float = 2.0
