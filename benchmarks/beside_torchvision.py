@@ -22,6 +22,7 @@ from training_step import drawn_batch
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.machine.device import device_name, peak_host_memory, versions
+from efficientdet.machine.memory_allocator import keep_freed_memory
 from efficientdet.machine.runtime import skip_graph_rewriting
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--detect", action="store_true")
     parser.add_argument("--channels_last", action="store_true", help="of the peer")
     arguments = parser.parse_args()
+    keep_freed_memory()  # as every command does on a CPU
     skip_graph_rewriting()
     keras.utils.set_random_seed(0)
     hparams = hyperparameters_of(arguments.model, {"image_size": arguments.size})  # both are square then

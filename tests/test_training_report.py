@@ -3,7 +3,8 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from efficientdet.observing.report import RunSummary, chart, page, write_report
+from efficientdet.observing.report import RunSummary, page, write_report
+from object_detection.html_page import chart
 
 VOID = {"meta", "img", "br"}
 
@@ -59,17 +60,18 @@ def test_every_loss_of_a_family_is_in_the_chart_the_sum_first():
 
 def test_positions_by_hand():
     # The drawing area is x 46 .. 412, y 178 (0) .. 10 (3).
-    points = re.search(r'points="([^"]*)"', chart([[(0, 3.0), (5, 0.0), (10, 1.5)]]))[1]
+    points = re.search(r'points="([^"]*)"', chart([[(0, 3.0), (5, 0.0), (10, 1.5)]], unit="steps"))[1]
     assert points == "46.0,10.0 229.0,178.0 412.0,94.0"
 
 
 def test_values_that_are_not_finite_are_left_out_and_one_point_is_enough():
-    assert re.search(r'points="([^"]*)"', chart([[(4, 2.0), (5, float("nan"))]]))[1] == "46.0,10.0 46.0,10.0"  # a dot
-    assert chart([[(1, float("inf"))]]) == ""
+    one = chart([[(4, 2.0), (5, float("nan"))]], unit="steps")
+    assert re.search(r'points="([^"]*)"', one)[1] == "46.0,10.0 46.0,10.0"  # a dot
+    assert chart([[(1, float("inf"))]], unit="steps") == ""
 
 
 def test_a_long_curve_is_thinned_to_what_can_be_seen():
-    points = re.search(r'points="([^"]*)"', chart([[(step, 1.0) for step in range(100_001)]]))[1].split()
+    points = re.search(r'points="([^"]*)"', chart([[(step, 1.0) for step in range(100_001)]], unit="steps"))[1].split()
     assert 400 < len(points) < 1000
     assert (points[0], points[-1]) == ("46.0,10.0", "412.0,10.0")
 

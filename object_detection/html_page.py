@@ -1,0 +1,126 @@
+"""Pages of one file that need no network: tables, bars, charts and pictures as HTML. What is given as text is escaped here."""
+
+import base64
+import html
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+Curve = Sequence[tuple[float, float]]  # (x, y)
+
+_WIDTH, _HEIGHT = 420, 200  # pixels of a chart's coordinate system
+_LEFT, _BOTTOM, _TOP = 46, 22, 10  # room for the labels of the axes
+_MOST_POINTS = 2 * _WIDTH  # of a curve
+_COLOURS = ("#1f6fb4", "#d1682a", "#2c8a4b", "#8a4fa3", "#b8860b", "#5b6770", "#c2477f", "#3aa6a6")
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;color:#1c2733;background:#fff;max-width:980px;margin:2em auto;padding:0 1em}
+h1{font-size:1.5em;margin:0}h2{font-size:1.1em;margin:2em 0 .5em;border-bottom:1px solid #d6dde4}
+p.lead{color:#51606e;margin:.2em 0 1em}.row{display:flex;flex-wrap:wrap;gap:16px}
+figure{margin:0;flex:1 1 400px;max-width:480px}
+figcaption{font-weight:600}svg{width:100%;height:auto;background:#f7f9fb;border:1px solid #e3e8ed}
+svg text{font-size:11px;fill:#51606e}
+table{border-collapse:collapse}td,th{padding:2px 14px 2px 0;text-align:left}th{font-weight:600}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+.bar{display:inline-block;height:.8em;background:#1f6fb4}img{max-width:100%;border:1px solid #e3e8ed}.key{margin-right:12px}
+.big{font-size:1.6em;font-weight:600}
+"""
+
+
+def document(title: str, parts: Sequence[str]) -> str:
+    """The whole page of parts that the other functions made."""
+    return (f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+            f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n")
+
+
+def heading(title: str, *, figure: str = "", lead: str = "") -> str:
+    """The head of a page: its name, the one figure that matters, and a sentence."""
+    return (f"<h1>{html.escape(title)}</h1>" + (f'<p class="big">{html.escape(figure)}</p>' if figure else "")
+            + (paragraph(lead) if lead else ""))
+
+
+def paragraph(text: str) -> str:
+    """A sentence before what it is about."""
+    return f'<p class="lead">{html.escape(text)}</p>'
+
+
+def section(title: str, content: str) -> str:
+    """A heading over its content; nothing where there is none."""
+    return f"<h2>{html.escape(title)}</h2>{content}" if content else ""
+
+
+def row(figures: Sequence[str]) -> str:
+    """Charts or pictures side by side."""
+    shown = "".join(figures)
+    return f'<div class="row">{shown}</div>' if shown else ""
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Cells under the names of their columns (empty: a table without a head); numbers stand at the right."""
+    if not rows:
+        return ""
+    is_number = [isinstance(value, int | float) for value in rows[0]]
+    head = "".join(f'<th{" class=n" if right else ""}>{html.escape(name)}</th>'
+                   for name, right in zip(columns, is_number, strict=False))
+    body = "".join("<tr>" + "".join(f'<td{" class=n" if right else ""}>{html.escape(_shown(value))}</td>'
+                                    for value, right in zip(values, is_number, strict=True)) + "</tr>" for values in rows)
+    return f"<table>{f'<tr>{head}</tr>' if head else ''}{body}</table>"
+
+
+def bars(values: Mapping[str, float], *, unit: str = "") -> str:
+    """A line for each value: its name, itself, and a bar as long as its share of the largest."""
+    most = max(values.values(), default=0.0)
+    lines = "".join(
+        f'<tr><td>{html.escape(name)}</td><td class="n">{value:.3g}{unit}</td>'
+        f'<td><span class="bar" style="width:{260 * max(value, 0.0) / most if most > 0 else 0:.0f}px"></span></td></tr>'
+        for name, value in values.items())
+    return f"<table>{lines}</table>" if lines else ""
+
+
+def chart_figure(name: str, curves: Mapping[str, Curve], *, unit: str) -> str:
+    """A chart with its name above and the names of its curves below; nothing where no curve has a point."""
+    drawn = chart(list(curves.values()), unit=unit)
+    keys = "".join(f'<span class="key" style="color:{colour}">&#9632; {html.escape(label)}</span>'
+                   for label, colour in zip(curves, _COLOURS, strict=False))
+    return f"<figure><figcaption>{html.escape(name)}</figcaption>{drawn}<div>{keys}</div></figure>" if drawn else ""
+
+
+def chart(curves: Sequence[Curve], *, unit: str) -> str:
+    """Curves as SVG, on common axes of which the vertical begins at 0 where no value is below; `unit`: of the horizontal."""
+    finite = [_thinned([(x, y) for x, y in curve if math.isfinite(y)]) for curve in curves]
+    points = [point for curve in finite for point in curve]
+    if not points:
+        return ""
+    first, last = min(x for x, _ in points), max(x for x, _ in points)
+    low, high = min(0.0, min(y for _, y in points)), max(y for _, y in points)
+    high = high if high > low else low + 1.0
+
+    def place(x: float, y: float) -> str:
+        right = _LEFT + (_WIDTH - _LEFT - 8) * (x - first) / ((last - first) or 1)
+        down = _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * (y - low) / (high - low)
+        return f"{right:.1f},{down:.1f}"
+
+    lines = "".join(  # a point alone is drawn twice: what has a length of nothing is a dot by its round ends
+        f'<polyline fill="none" stroke="{colour}" stroke-linecap="round" stroke-width="{1.8 if len(curve) > 1 else 7}" '
+        f'points="{" ".join(place(*p) for p in (curve if len(curve) > 1 else 2 * curve))}"/>'
+        for curve, colour in zip(finite, _COLOURS, strict=False))
+    ticks = "".join(f'<text x="4" y="{_HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP) + 4:.1f}">'
+                    f"{low + share * (high - low):.3g}</text>" for share in (0.0, 0.5, 1.0))
+    return (f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{ticks}{lines}'
+            f'<text x="{_LEFT}" y="{_HEIGHT - 6}">{first:.7g}</text><text x="{_WIDTH - 8}" y="{_HEIGHT - 6}" text-anchor="end">{last:.7g} {html.escape(unit)}</text></svg>')
+
+
+def picture(caption: str, jpeg: bytes) -> str:
+    """An encoded picture over its caption."""
+    return (f'<figure><img src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" alt="">'
+            f"<figcaption>{html.escape(caption)}</figcaption></figure>")
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points evenly spread, as many as a chart can show; one for each of a million steps would make a page of 20 MB."""
+    kept = np.unique(np.linspace(0, len(points) - 1, min(len(points), _MOST_POINTS)).astype(int))
+    return [points[number] for number in kept]
+
+
+def _shown(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
