@@ -107,7 +107,8 @@ def chart(curves: Sequence[Curve], *, unit: str) -> str:
     ticks = "".join(f'<text x="4" y="{_HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP) + 4:.1f}">'
                     f"{low + share * (high - low):.3g}</text>" for share in (0.0, 0.5, 1.0))
     return (f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{ticks}{lines}'
-            f'<text x="{_LEFT}" y="{_HEIGHT - 6}">{first:.7g}</text><text x="{_WIDTH - 8}" y="{_HEIGHT - 6}" text-anchor="end">{last:.7g} {html.escape(unit)}</text></svg>')
+            f'<text x="{_LEFT}" y="{_HEIGHT - 6}">{first:.7g}</text>'
+            f'<text x="{_WIDTH - 8}" y="{_HEIGHT - 6}" text-anchor="end">{last:.7g} {html.escape(unit)}</text></svg>')
 
 
 def picture(caption: str, jpeg: bytes) -> str:
