@@ -28,6 +28,11 @@ def inspect() -> None:
     _run("inspector")
 
 
+def get_weights() -> None:
+    """Run efficientdet/checkpoints/get_weights.py."""
+    _run("efficientdet.checkpoints.get_weights")
+
+
 def convert_coco() -> None:
     """Run dataset/create_coco_tfrecord.py."""
     _run("dataset.create_coco_tfrecord")

@@ -12,9 +12,8 @@ from onnx import TensorProto
 
 from efficientdet.export.onnx_graph import OnnxGraph
 from object_detection.box_coding import BoxCoder
-from object_detection.proposals import PROPOSAL_BOX_CODER
 from object_detection.region_detections import LEAST_SIDE
-from object_detection.roi_align import level_strides
+from object_detection.roi_align import CANONICAL_LEVEL, CANONICAL_SIDE, level_strides
 
 _X_FIRST = np.array([1, 0, 3, 2])
 _NONE = np.float32(0)
@@ -33,14 +32,16 @@ def proposals(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]
         anchors = graph.add("Gather", [grid.boxes[first:first + size], numbers])
         level_scores = [graph.add("Sigmoid", [best]) if other == level else graph.add("Mul", [best, _NONE])
                         for other in range(len(grid.level_sizes))]
-        found.append((graph.add("Sigmoid", [best]), decoded(graph, own, anchors, PROPOSAL_BOX_CODER), level_scores))
+        found.append((graph.add("Sigmoid", [best]), decoded(graph, own, anchors, config.box_coder), level_scores))
         first += size
     scores = graph.add("Concat", [values for values, _, _ in found], axis=1)
-    boxes = _clipped(graph, graph.add("Concat", [values for _, values, _ in found], axis=1), sizes)
+    boxes = graph.add("Concat", [values for _, values, _ in found], axis=1)
+    boxes = _clipped(graph, boxes, sizes, last_pixel=config.box_coder.last_pixel)
     by_level = [graph.add("Concat", [values[level] for _, _, values in found], axis=1) for level in range(len(found))]
     by_level = graph.add("Concat", [_unsqueezed(graph, values, axis=1) for values in by_level], axis=1)  # [B, L, N]
     large = _unsqueezed(graph, _is_large(graph, boxes, config.least_side), axis=1)
-    kept = _kept(graph, boxes, graph.add("Mul", [by_level, large]), iou_threshold=config.iou_threshold)
+    kept = _kept(graph, boxes, graph.add("Mul", [by_level, large]), iou_threshold=config.iou_threshold,
+                 most=config.kept_per_level)
     boxes, scores, _ = _best(graph, boxes, graph.add("Mul", [scores, kept]), [], count=node.outputs[0].shape[1],
                              candidates=sum(min(config.candidates_per_level, size) for size in grid.level_sizes))
     return [boxes, graph.add("Greater", [scores, _NONE])]
@@ -60,14 +61,20 @@ def aligned(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
     images = graph.add("Div", [rows, np.array(count)])
     regions = graph.add("Gather", [boxes, _X_FIRST], axis=1)
     strides = level_strides([tensor.shape[1:3] for tensor in node.input_tensors[:len(levels)]], layer.image_size)
-    chosen = _levels_of(graph, boxes, finest=round(math.log2(strides[0][0])), count=len(levels))
+    chosen = _levels_of(graph, boxes, finest=round(math.log2(strides[0][0])), count=len(levels),
+                        slack=layer.pooling.level_slack)
+    # The one kind of RoiAlign makes a side a cell long at least; the other does not, and shifts by half a cell
+    has_least_side = layer.pooling.least_side > 0
     features, order = [], []
     for number, (level, stride) in enumerate(zip(levels, strides, strict=True)):
         own = _places(graph, graph.add("Equal", [chosen, np.float32(number)]))
-        pooled = graph.add("RoiAlign", [graph.image(level), graph.add("Gather", [regions, own]),
-                                        graph.add("Gather", [images, own])],
-                           coordinate_transformation_mode="output_half_pixel", mode="avg", sampling_ratio=2,
-                           output_height=layer.side, output_width=layer.side, spatial_scale=1.0 / stride[0])
+        boxes = graph.add("Gather", [regions, own])
+        if not has_least_side:
+            boxes = graph.add("Add", [boxes, np.float32(stride[0] / 2)])
+        pooled = graph.add("RoiAlign", [graph.image(level), boxes, graph.add("Gather", [images, own])],
+                           coordinate_transformation_mode="output_half_pixel" if has_least_side else "half_pixel", mode="avg",
+                           sampling_ratio=layer.pooling.samples, spatial_scale=1.0 / stride[0], output_height=layer.side,
+                           output_width=layer.side)
         features.append(pooled)
         order.append(own)
     order = graph.add("Concat", order, axis=0)
@@ -92,7 +99,8 @@ def detected(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
     picked = graph.add("Add", [graph.add("Mul", [numbers, np.array(classes + 1)]), graph.add("Add", [own, np.array(1)])])
     own_deltas = graph.add("GatherND", [own_deltas, _unsqueezed(graph, picked)], batch_dims=1)
     regions = graph.add("GatherND", [boxes, _unsqueezed(graph, numbers)], batch_dims=1)
-    found = _clipped(graph, decoded(graph, own_deltas, regions, suppression.box_coder), sizes)
+    found = decoded(graph, own_deltas, regions, suppression.box_coder)
+    found = _clipped(graph, found, sizes, last_pixel=suppression.box_coder.last_pixel)
     taken = graph.add("Cast", [graph.add("Greater", [best, np.float32(suppression.score_threshold)])], to=TensorProto.FLOAT)
     scores = graph.add("Mul", [graph.add("Mul", [best, taken]), _is_large(graph, found, LEAST_SIDE)])
     is_class = graph.add("Equal", [_unsqueezed(graph, own, axis=1), np.arange(classes)[:, None]])  # [B, K, N]
@@ -123,6 +131,8 @@ def decoded(graph: OnnxGraph, deltas: str, anchors: str, coder: BoxCoder) -> str
     """`BoxCoder.decode` of deltas and boxes of any rank, the coordinates last."""
     centres, sizes = graph.add_several("Split", [deltas], 2, axis=-1, num_outputs=2)
     low, high = graph.add_several("Split", [anchors], 2, axis=-1, num_outputs=2)
+    if coder.last_pixel:
+        high = graph.add("Add", [high, np.float32(1)])
     sides, middles = graph.add("Sub", [high, low]), graph.add("Div", [graph.add("Add", [low, high]), np.float32(2)])
     centres, sizes = (values if set(weights) == {1.0} else graph.add("Div", [values, np.float32(weights)])
                       for values, weights in ((centres, coder.weights[:2]), (sizes, coder.weights[2:])))
@@ -130,12 +140,15 @@ def decoded(graph: OnnxGraph, deltas: str, anchors: str, coder: BoxCoder) -> str
         sizes = graph.add("Min", [sizes, np.float32(coder.log_size_limit)])
     centres = graph.add("Add", [graph.add("Mul", [centres, sides]), middles])
     halves = graph.add("Div", [graph.add("Mul", [graph.add("Exp", [sizes]), sides]), np.float32(2)])
-    return graph.add("Concat", [graph.add("Sub", [centres, halves]), graph.add("Add", [centres, halves])], axis=-1)
+    low, high = graph.add("Sub", [centres, halves]), graph.add("Add", [centres, halves])
+    return graph.add("Concat", [low, graph.add("Sub", [high, np.float32(1)]) if coder.last_pixel else high], axis=-1)
 
 
-def _clipped(graph: OnnxGraph, boxes: str, sizes: str) -> str:
-    """[B, N, 4] within images of sizes [B, 2]."""
+def _clipped(graph: OnnxGraph, boxes: str, sizes: str, *, last_pixel: bool) -> str:
+    """`clip_boxes` of [B, N, 4] to images of sizes [B, 2]."""
     limits = graph.add("Cast", [sizes], to=TensorProto.FLOAT)
+    if last_pixel:
+        limits = graph.add("Sub", [limits, np.float32(1)])
     limits = _unsqueezed(graph, graph.add("Concat", [limits, limits], axis=1), axis=1)
     return graph.add("Min", [graph.add("Max", [boxes, _NONE]), limits])
 
@@ -147,9 +160,10 @@ def _is_large(graph: OnnxGraph, boxes: str, least_side: float) -> str:
     return graph.add("Cast", [graph.add("GreaterOrEqual", [shorter, np.float32(least_side)])], to=TensorProto.FLOAT)
 
 
-def _kept(graph: OnnxGraph, boxes: str, scores: str, *, iou_threshold: float) -> str:
-    """Of boxes [B, N, 4] with scores [B, C, N] above 0 those that no better one of their class suppresses: 1 in [B, N]."""
-    chosen = graph.add("NonMaxSuppression", [boxes, scores, np.array([2**31 - 1]), np.float32([iou_threshold]),
+def _kept(graph: OnnxGraph, boxes: str, scores: str, *, iou_threshold: float, most: int | None = None) -> str:
+    """Of boxes [B, N, 4] with scores [B, C, N] above 0 those that no better one of their class suppresses, the best `most` of
+    each class: 1 in [B, N]."""
+    chosen = graph.add("NonMaxSuppression", [boxes, scores, np.array([most or 2**31 - 1]), np.float32([iou_threshold]),
                                              np.float32([0.0])])
     places = graph.add("Gather", [chosen, np.array([0, 2])], axis=1)
     # Of the chosen ones themselves, so that a runtime that checks shapes beforehand sees them agree
@@ -172,13 +186,13 @@ def _best(
     return picked[0], best, picked[1:]
 
 
-def _levels_of(graph: OnnxGraph, boxes: str, *, finest: int, count: int) -> str:
+def _levels_of(graph: OnnxGraph, boxes: str, *, finest: int, count: int, slack: float) -> str:
     """`roi_align.region_levels` of [R, 4], float32."""
     low, high = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
     area = graph.add("ReduceProd", [graph.add("Sub", [high, low]), np.array([1])], keepdims=0)
-    octaves = graph.add("Div", [graph.add("Log", [graph.add("Div", [graph.add("Sqrt", [area]), np.float32(224)])]),
+    octaves = graph.add("Div", [graph.add("Log", [graph.add("Div", [graph.add("Sqrt", [area]), np.float32(CANONICAL_SIDE)])]),
                                 np.float32(math.log(2))])
-    wanted = graph.add("Floor", [graph.add("Add", [octaves, np.float32(4 + 1e-6)])])
+    wanted = graph.add("Floor", [graph.add("Add", [octaves, np.float32(CANONICAL_LEVEL + slack)])])
     wanted = graph.add("Clip", [wanted, np.float32(finest), np.float32(finest + count - 1)])
     return graph.add("Sub", [wanted, np.float32(finest)])
 

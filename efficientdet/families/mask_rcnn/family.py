@@ -23,7 +23,7 @@ _FLATTENED = "roi_heads/box_head/fc6/kernel"
 _REGION_SIDE = 7  # cells of a region's features, as in model.mask_rcnn, which imports Keras
 _COCO_ROWS = 91  # of torchvision's weights of COCO: category ids
 # What torchvision's loader makes of the COCO weights that it publishes: no epsilon; its own sizes.
-TORCHVISION_CONVENTIONS = {"batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
+TORCHVISION_CONVENTIONS = {"conventions": "torchvision", "batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
 
 
 class MaskRcnnFamily(TorchFamily):
@@ -33,7 +33,7 @@ class MaskRcnnFamily(TorchFamily):
     hyperparameters = MaskRcnnHyperparameters
     presets = PRESETS
     body = "backbone/body/"
-    conventions = ("batch_norm_epsilon", "resize", "longer_side", "anchor_scale")
+    conventions = ("conventions", "batch_norm_epsilon", "resize", "longer_side", "anchor_scale")
     backbone_conventions = ("batch_norm_epsilon",)
     coco_class_rows: ClassVar = {_COCO_ROWS - 1: 0}
 
