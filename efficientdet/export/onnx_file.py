@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.export.onnx_detections import dense_detections
 from efficientdet.export.onnx_graph import OnnxGraph
 from efficientdet.export.onnx_layers import add_network
 from efficientdet.export.onnx_normalisation import add_normalisation
@@ -22,6 +23,7 @@ from model.detector import Detector
 
 OPSET = 18
 DESCRIPTION_KEY = "efficientdet"
+DETECTION_OUTPUTS = ("boxes", "scores", "classes")
 DENSE_OUTPUTS = ("class_logits", "box_deltas", "best_logits")
 _INPUTS = ("images", "sizes")
 
@@ -33,7 +35,7 @@ def export_onnx(detector: Detector, path: str | Path, *, description: Descriptio
     onnx.save(model, str(path))
 
 
-def onnx_model(detector: Detector, *, for_onnxruntime: bool = False) -> onnx.ModelProto:
+def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bool = False) -> onnx.ModelProto:
     """`images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32 -> the outputs of the network, of any B, with the weights of this
     moment.
 
@@ -44,6 +46,9 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False) -> onnx.Mod
 
     Raises InputError naming a layer that has no translation and brings none (see `OnnxGraph`).
 
+    detects: a dense detector's outputs are `DETECTION_OUTPUTS` instead, boxes [B, D, 4] yxyx pixels of the input, scores [B, D]
+    and classes [B, D] int32, best first, with scores of 0 behind the last; a two-stage network's are so already.
+
     for_onnxruntime: the same numbers by what costs ONNX Runtime least on a CPU, a tenth of its time less. `class_logits` is
     [B, A / n, n K] then, n anchors of a cell in a row, which is the same order of values: a Reshape at the end is a copy.
     """
@@ -51,7 +56,7 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False) -> onnx.Mod
     pixels = add_normalisation(graph, detector, images=_INPUTS[0], sizes=_INPUTS[1])
     made = add_network(graph, network, [pixels, _INPUTS[1]][:len(network.inputs)])
     if isinstance(detector, DenseDetector):
-        outputs = _dense_outputs(graph, network, made)
+        outputs = _detections(graph, detector, made) if detects else _dense_outputs(graph, network, made)
     else:
         outputs = _own_outputs(graph, network, made, names=getattr(detector, "output_names", None) or _output_names(network))
     nodes = graph.nodes([output.name for output in outputs])
@@ -70,6 +75,16 @@ def _own_outputs(
     for tensor, name in zip(made, names, strict=True):
         graph.call_output(graph.keras(tensor), name)
     return [_value(name, tensor.dtype, tensor.shape) for name, tensor in zip(names, network.outputs, strict=True)]
+
+
+def _detections(graph: OnnxGraph, detector: DenseDetector, made: Sequence[str]) -> list[onnx.ValueInfoProto]:
+    """`DETECTION_OUTPUTS` from the two outputs that a dense network makes."""
+    found = dense_detections(graph, detector, *made, _INPUTS[1])
+    for tensor, name in zip(found, DETECTION_OUTPUTS, strict=True):
+        graph.call_output(tensor, name)
+    slots = detector.config.suppression.max_detections
+    return [_value("boxes", "float32", (None, slots, 4)), _value("scores", "float32", (None, slots)),
+            _value("classes", "int32", (None, slots))]
 
 
 def _dense_outputs(graph: OnnxGraph, network: keras.Model, made: Sequence[str]) -> list[onnx.ValueInfoProto]:
