@@ -28,6 +28,11 @@ def inspect() -> None:
     _run("inspector")
 
 
+def convert() -> None:
+    """Run dataset/create_tfrecord.py."""
+    _run("dataset.create_tfrecord")
+
+
 def convert_coco() -> None:
     """Run dataset/create_coco_tfrecord.py."""
     _run("dataset.create_coco_tfrecord")
