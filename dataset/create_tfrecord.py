@@ -48,7 +48,7 @@ def define_flags() -> None:
 def main() -> None:
     """Convert what the flags name."""
     values = flags.FLAGS
-    if not Path(values.images).is_dir():
+    if not values.images or not Path(values.images).is_dir():
         raise InputError(f"--images={values.images}: no such folder; wanted the one with the images")
     annotations = values.annotations or values.images
     label_map = read_label_map(values.label_map_json_path) if values.label_map_json_path else None
@@ -76,9 +76,10 @@ def _with_val(parts: dict[str, AnnotatedDataSet], images: ImageFolder) -> dict[s
     else:
         found["train"], found["val"], alike = split_off(found["train"], images, fraction=values.val_fraction,
                                                         seed=values.split_seed)
-        print(f"split: {len(found['val'].images)} images kept aside for val, {len(found['train'].images)} stay, a share of each "
-              f"class (--val_fraction={values.val_fraction:g}, --split_seed={values.split_seed}); {alike} near-duplicates are on the "
-              "side of what they look like")
+        kept, aside = (len(found[split].images) for split in ("train", "val"))
+        print(f"split: {aside} images kept aside for val, {kept} stay, a share of each class (--val_fraction="
+              f"{values.val_fraction:g}, --split_seed={values.split_seed}); {alike} near-duplicates are on the side of what they "
+              "look like")
     return {split: found[split] for split in SPLITS if split in found}
 
 

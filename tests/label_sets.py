@@ -56,8 +56,8 @@ def write_coco(pictures, path: Path, names=NAMES) -> None:
     write(path, json.dumps({
         "images": [{"id": number, "file_name": picture.name, "width": picture.width, "height": picture.height}
                    for number, picture in enumerate(pictures, start=1)],
-        "annotations": [{"id": place, "image_id": pictures.index(picture) + 1, "category_id": ids[label.name], "iscrowd": 0,
-                         "bbox": [label.left, label.top, round(label.right - label.left, 2), round(label.bottom - label.top, 2)]}
+        "annotations": [{"id": place, "image_id": pictures.index(picture) + 1, "category_id": ids[label.name], "bbox": [
+                            label.left, label.top, round(label.right - label.left, 2), round(label.bottom - label.top, 2)]}
                         for place, (picture, label) in enumerate(reversed(rows(pictures)), start=1)],
         "categories": [{"id": number, "name": name} for name, number in ids.items()]}))
 
@@ -65,10 +65,11 @@ def write_coco(pictures, path: Path, names=NAMES) -> None:
 def write_voc(pictures, folder: Path) -> None:
     for picture in pictures:
         objects = "".join(
-            f"<object><name>{label.name}</name><bndbox><xmin>{label.left}</xmin><ymin>{label.top}</ymin><xmax>{label.right}</xmax>"
-            f"<ymax>{label.bottom}</ymax></bndbox></object>" for label in picture.labels)
-        write(folder / f"{Path(picture.name).stem}.xml", f"<annotation><filename>{Path(picture.name).name}</filename><size><width>"
-              f"{picture.width}</width><height>{picture.height}</height></size>{objects}</annotation>")
+            f"<object><name>{label.name}</name><bndbox><xmin>{label.left}</xmin><ymin>{label.top}</ymin>"
+            f"<xmax>{label.right}</xmax><ymax>{label.bottom}</ymax></bndbox></object>" for label in picture.labels)
+        size = f"<size><width>{picture.width}</width><height>{picture.height}</height></size>"
+        path = Path(picture.name)
+        write(folder / f"{path.stem}.xml", f"<annotation><filename>{path.name}</filename>{size}{objects}</annotation>")
 
 
 def yolo_line(picture, label, names=NAMES) -> str:
@@ -130,7 +131,8 @@ def write_open_images(pictures, path: Path) -> None:
     """An image without objects is not in it. The first label has the code of the first class, and so on."""
     lines = ["ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside"]
     for picture, label in rows(pictures):
-        sides = (label.left / picture.width, label.right / picture.width, label.top / picture.height, label.bottom / picture.height)
+        width, height = picture.width, picture.height
+        sides = (label.left / width, label.right / width, label.top / height, label.bottom / height)
         lines.append(",".join([Path(picture.name).stem, "xclick", f"/m/{NAMES.index(label.name)}", "1",
                                *(f"{side:.8f}" for side in sides), "0,0,0,0,0"]))
     write(path, "\n".join(lines) + "\n")

@@ -142,11 +142,8 @@ def test_from_a_folder_of_yolo_labels_to_records_of_train_and_val(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ([], "--images=: no such folder"),
-    (["--images=photos", "--annotations=gone"], "--annotations=gone: there is no such file or folder; wanted a COCO json"),
-    (["--images=photos"], "--annotations=photos: no labels of a known format in this folder, which holds a.jpg"),
-    (["--images=photos", "--annotations=both"], "holds labels of 2 formats (both/a.txt is a file of YOLO labels; both/b.xml is"),
-    (["--images=photos", "--annotations=both", "--format=coco"], "both: cannot be read"),
+    ([], "--images=: no such folder; wanted the one with the images"),
+    (["--images=photos", "--annotations=both"], "both: holds labels of 2 formats (both/b.xml is a Pascal VOC annotation; both"),
     (["--images=photos", "--annotations=both/b.xml", "--include_masks"], "Pascal VOC labels are boxes alone"),
 ])
 def test_mistakes_end_in_one_line(tmp_path, arguments, message):

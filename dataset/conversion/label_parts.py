@@ -65,6 +65,8 @@ def _only_file(labels: RecognisedLabels, annotations: str) -> str:
     if len(labels.files) > 1:
         raise InputError(f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
                          f"{listed(labels.files[:3])}; wanted one of them")
+    if not labels.files and Path(annotations).is_dir():
+        raise InputError(f"--annotations={annotations}: holds no file of {FORMATS[labels.format][0]} labels")
     return str(labels.files[0]) if labels.files else annotations
 
 

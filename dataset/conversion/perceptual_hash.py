@@ -1,8 +1,8 @@
 """Pictures that look alike: the same photo at another size, quality or brightness, or the next frame of a film.
 
-A difference hash: which cells of a small grey picture are brighter than the one to their left. Of the photos of coco_sample and
-BCCD, copies at half the size, as JPEG of quality 60 or brighter differ by 2 to 4 of the 256 bits in the median and most (95 %) by
-14 at most; two photos differ by at least 69, but for a pair of BCCD that shows the same cells.
+A difference hash: which cells of a small grey picture are brighter than the one to their left. Of the photos of coco_sample
+and BCCD, copies at half the size, as JPEG of quality 60 or brighter differ by 2 to 4 of the 256 bits in the median, and 95 % of
+them by 14 at most; two photos differ by at least 69, but for a pair of BCCD that shows the same cells.
 """
 
 from collections.abc import Sequence

@@ -64,7 +64,7 @@ def kind_of_file(path: str | Path) -> FileKind | None:
     if text.startswith("<"):
         return _kind_of_xml(text)
     whole_lines = text if len(head) < _HEAD_BYTES else text.rpartition("\n")[0]
-    return _kind_of_lines([line.rstrip() for line in whole_lines.splitlines() if line.strip()])
+    return _kind_of_lines([line for line in whole_lines.splitlines() if line.strip()])
 
 
 def holds_records(path: str | Path) -> bool:
@@ -139,7 +139,7 @@ def _kind_of_lines(lines: list[str]) -> FileKind | None:
     for separator in ",;\t":
         if len(lines) > 1 and len({line.count(separator) for line in lines}) == 1 and lines[0].count(separator) > 2:
             return FileKind.CSV
-    keyed = [re.match(r"[\w.-]+:(\s|$)|\s*#|\s+\S|- |---$", line) for line in lines]
+    keyed = [re.match(r"[\w.-]+:(\s|$)|\s*#|\s+\S|- |---\s*$", line) for line in lines]
     return FileKind.YAML if lines and all(keyed) else None
 
 
