@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from pathlib import Path
 
 import pytest
 from label_sets import (
@@ -484,3 +485,9 @@ def test_labels_of_no_regular_file(tmp_path, photos):
     (tmp_path / "boxes.csv").unlink()
     (tmp_path / "boxes.csv").symlink_to("/dev/zero")
     assert "cannot be read (it is a device)" in refusal(tmp_path / "boxes.csv", photos, wanted="csv")
+
+
+def test_the_page_names_every_format():
+    page = (Path(__file__).resolve().parent.parent / "dataset" / "README.md").read_text(encoding="utf-8")
+    section = page.partition("## Labels of any format")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE) == [*FORMATS]
