@@ -192,8 +192,10 @@ def test_yolo_as_ultralytics_lays_it_out(tmp_path, images):
     assert {name: boxes for data in found.values() for name, boxes in content(data).items()} == {
         prefix + name.removeprefix("images/"): labels for name, labels in drawn(pictures).items()}
     assert [*found] == ["train", "val"]
-    (tmp_path / "nuts.yaml").write_text("names: [washer, bolt, nut]\nnc: 3\n")
-    assert [*parts_of(tmp_path, tmp_path / images)] == ["train", "val"]  # by the folders alone
+    (tmp_path / "nuts.yaml").write_text("names: [yes, 007, nut]\nnc: 3\n")
+    by_folders = parts_of(tmp_path, tmp_path / images)
+    assert [*by_folders] == ["train", "val"]
+    assert by_folders["val"].class_names.names == ("yes", "007", "nut")  # as they are written
 
 
 def test_yolo_lists_of_darknet(tmp_path, photos):
@@ -320,11 +322,11 @@ def test_labelme_shapes(tmp_path, photos):
 
 
 @pytest.mark.parametrize("header", ["filename,xmin,ymin,xmax,ymax,class", "Class;x_min;y_min;x_max;y_max;Image",
-                                    "image\tx1\ty1\tx2\ty2\tlabel", ""])
+                                    "image\tx1\ty1\tx2\ty2\tlabel", '"file name","xmin","ymin","xmax","ymax","label"', ""])
 def test_headers_of_csv_tables(tmp_path, photos, header):
     if header:
         separator = "\t" if "\t" in header else ";" if ";" in header else ","
-        file_first = header[0] in "fi"
+        file_first = not header.startswith("Class")
         lines = [header]
         for picture in PICTURES:
             for name, *sides in picture.labels or [("", "", "", "", "")]:
@@ -349,6 +351,9 @@ def test_names_of_other_machines_are_found_below_the_folder_of_images(tmp_path):
     with pytest.raises(InputError, match=r"'a\.jpg' may be any of train/a\.jpg, val/a\.jpg"):
         files.find("a.jpg")
     images = ImageFolder(tmp_path)
+    assert images.named("cam1/b.jpg", where="x") == images.named("cam1/b.jpg", where="y") == "val/B.JPG"
+    with pytest.raises(InputError, match=r"^z names 'cam2/b\.jpg', and an earlier entry 'cam1/b\.jpg': only 'val/B\.JPG' is"):
+        images.named("cam2/b.jpg", where="z")
     assert images.named(f"{tmp_path.resolve()}/val/a.jpg", where="x") == "val/a.jpg"
     for name in ("/etc/passwd", "../../etc/passwd", "a\0.jpg", "\udcff.jpg", "", 7, None):
         with pytest.raises(InputError, match=r"^x has file name"):
@@ -374,13 +379,15 @@ REFUSED = [
     ("yolo", "classes.txt", None, r"YOLO labels without class names: looked for a data\.yaml and classes\.txt"),
     ("yolo", "data.yaml", "names: &a [x]\nnc: *a\n", "uses aliases"),
     ("yolo", "data.yaml", "names:\n  0: x\n  0: y\nnc: 1\n", "gives a key twice"),
-    ("yolo", "data.yaml", "names: {a: b}\nnc: 1\n", "class number 'a', wanted a number"),
-    ("yolo", "data.yaml", "names: 7\nnc: 1\n", "is 7, wanted a list of class names"),
+    ("yolo", "data.yaml", "names: {a: b}\nnc: 1\n", "has id 'a', wanted a number"),
+    ("yolo", "data.yaml", "names: 7\nnc: 1\n", "wanted '7' beside the labels"),
+    ("yolo", "data.yaml", "names: []\nnc: 1\n", r"is \[\], wanted a list of class names"),
     ("yolo", "data.yaml", "names: [a, [b]]\nnc: 1\n", "has name"),
+    ("yolo", "data.yaml", "names: [a]\nnc: 1\nx: " + "[" * 5000, "is nested too deeply"),
     ("yolo", "data.yaml", "names: [a\nnc: 1\n", r"data\.yaml: is not YAML"),
-    ("yolo", "data.yaml", "names: !!python/object:os.system [a]\nnc: 1\n", r"data\.yaml: is not YAML"),
+    ("yolo", "data.yaml", "names: !!python/object/apply:os._exit [1]\nnc: 1\n", "the classes are numbered 0 to 0"),
     ("yolo", "data.yaml", "names: [a]\ntrain: ../../../etc\n", "none of the images that it names is in"),
-    ("yolo", "data.yaml", "names: [a]\ntrain: 7\n", "train is 7, wanted folders"),
+    ("yolo", "data.yaml", "names: [a]\ntrain: {a: b}\n", "train is {'a': 'b'}, wanted folders"),
     ("yolo", "data.yaml", "names: [a]\nnc: 1\n" + "#" * (1 << 20), "wanted at most 1048576"),
     ("cvat", "annotations.xml", BOMB + "<annotations/>", "declares entities"),
     ("cvat", "annotations.xml", "<annotations><track/></annotations>", "is 'CVAT for video 1.1'"),

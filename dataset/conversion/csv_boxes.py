@@ -74,8 +74,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
 
 def _table(path: str, hasher) -> _Table:
     """The columns of a file whose separator is a comma, a semicolon or a tab: by which the first row has most fields."""
-    firsts = {separator: next(csv_rows(path, separator=separator), (1, []))[1] for separator in ",;\t"}
-    separator = max(firsts, key=lambda candidate: len(firsts[candidate]))
+    separator = max(",;\t", key=lambda candidate: _fields_of_first_row(path, candidate))
     rows = csv_rows(path, separator=separator, taken=hasher.update)
     line, first = next(rows, (1, []))
     header = ["".join(field.lower().replace("_", "").split()) for field in first]
@@ -94,6 +93,14 @@ def _table(path: str, hasher) -> _Table:
                          "filename,xmin,ymin,xmax,ymax,class, or rows path,x1,y1,x2,y2,class without a header")
     in_shares = {"imageid", "labelname"} <= {*header}
     return _Table(columns, in_shares, rows)
+
+
+def _fields_of_first_row(path: str, separator: str) -> int:
+    """0 also where the file cannot be read, of which its reading will tell the reason."""
+    try:
+        return len(next(csv_rows(path, separator=separator), (1, []))[1])
+    except InputError:
+        return 0
 
 
 def _coordinate(text: str, *, in_shares: bool, where: str) -> float:

@@ -78,20 +78,26 @@ def _common_end(parts: list[str], others: list[str]) -> int:
 
 
 class ImageFolder(FolderFiles):
-    """The images of a folder and of those below it."""
+    """The images of a folder and of those below it; remembers which name of the annotations each was found by."""
 
     def __init__(self, folder: str | Path):
         super().__init__(folder, IMAGE_SUFFIXES)
+        self._named: dict[str, str] = {}
 
     def named(self, name: object, *, where: str, split: str | None = None) -> str:
         """The image that annotations name; where there is none the name itself, which a conversion will report as absent.
 
-        Raises InputError, which begins with `where`, for a name that leaves the folder.
+        Raises InputError, which begins with `where`, for a name that leaves the folder, and for a second name of one image,
+        of which one must mean an image that is not there.
         """
         prefix = f"{self.folder.resolve()}/"
         inside = name.removeprefix(prefix) if isinstance(name, str) else name
         checked = checked_file_name(inside, where=where)
-        return self.find(checked, split=split) or checked
+        found = self.find(checked, split=split) or checked
+        if (other := self._named.setdefault(found, checked)) != checked:
+            raise InputError(f"{where} names {shown(checked)}, and an earlier entry {shown(other)}: only {shown(found)} is "
+                             f"there, and can be but one of them; wanted both in {self.folder}, or annotations without one")
+        return found
 
     def size(self, name: str, *, upright: bool) -> tuple[int, int] | None:
         """(height, width) by the header, `upright` as EXIF turns it; None for what is no image, as its conversion will say."""

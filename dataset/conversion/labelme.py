@@ -16,6 +16,7 @@ from dataset.conversion.named_splits import split_of_folders
 from dataset.conversion.segmentation import LARGEST_COORDINATE
 from dataset.files.bounded_files import read_json
 from dataset.files.foreign_values import finite_number, shown, storable_text, told_with, whole_number
+from dataset.files.image_files import IMAGE_SUFFIXES
 from object_detection.errors import InputError
 
 _CIRCLE_CORNERS = 64
@@ -96,10 +97,10 @@ def _image_name(content: dict, name: str, images: ImageFolder) -> str:
     path = content.get("imagePath")
     last = PurePosixPath(storable_text(path, "imagePath").replace("\\", "/")).name if path else ""
     place = PurePosixPath(name)
-    if last and (found := images.find(str(place.with_name(last)), split=split_of_folders(name))):
-        return found
-    stem = {PurePosixPath(other).stem: other for other in reversed(images.names)}.get(place.stem) if not last else None
-    return stem or images.named(last or str(place.with_suffix(".jpg")), where="its image")
+    if not last:
+        called_alike = (place.stem + suffix for suffix in sorted(IMAGE_SUFFIXES))
+        last = next((other for other in called_alike if images.find(other)), f"{place.stem}.jpg")
+    return images.named(str(place.with_name(last)), where="its image", split=split_of_folders(name))
 
 
 def _points(shape: dict) -> list[list[float]]:

@@ -12,7 +12,7 @@ from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.named_splits import split_of_folders
 from dataset.files.bounded_files import read_regular_file
 from dataset.files.file_kinds import FileKind, kind_of_file
-from dataset.files.foreign_values import LARGEST_ID, listed, shown, told_with, whole_number
+from dataset.files.foreign_values import LARGEST_ID, listed, shown, told_with
 from dataset.files.yaml_files import read_yaml
 from object_detection.errors import InputError
 
@@ -108,12 +108,10 @@ class _LayoutReader:
             path = self._data_file
         pairs = enumerate(names) if isinstance(names, list) else names.items() if isinstance(names, dict) else ()
         with told_with(f"{path}: names"):
-            numbers = [(whole_number(int(key) if _is_number(key) else key, "class number"), name) for key, name in pairs]
-            if not numbers:
+            numbered = [{"id": int(key) if _is_number(key) else key, "name": name} for key, name in pairs]
+            if not numbered:
                 raise InputError(f"is {shown(names)}, wanted a list of class names")
-            # YAML takes names such as 7 and yes for a number and a truth
-            return str(path), ClassNames.from_categories([
-                {"id": number, "name": str(name) if isinstance(name, int | float) else name} for number, name in numbers])
+            return str(path), ClassNames.from_categories(numbered)
 
     def _name_file(self, named: str | None) -> Path:
         if named is None and self._given.name in _NAME_FILES:

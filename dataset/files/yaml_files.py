@@ -1,4 +1,4 @@
-"""YAML files of others, without what a small table of settings never needs: aliases, tags and keys given twice."""
+"""YAML files of others as text, lists and dictionaries: no aliases, no tags, no key given twice."""
 
 import os
 from typing import Any
@@ -12,8 +12,9 @@ from object_detection.errors import InputError
 _MOST_BYTES = 1 << 20  # PyYAML reads a MiB in a few seconds
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """Refuses aliases, by which a short file can stand for one without bound, and keys of which one would vanish."""
+class _PlainLoader(yaml.BaseLoader):
+    """Leaves `yes`, 007 and dates the text that they are, for they may be names. Refuses aliases, by which a short file can
+    stand for one without bound, and keys of which one would vanish."""
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node:
         if self.check_event(yaml.AliasEvent):
@@ -28,7 +29,8 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def read_yaml(path: str | os.PathLike) -> tuple[Any, bytes]:
-    """What a YAML file in UTF-8 of at most a MiB holds, and its bytes. Raises InputError, naming the file."""
+    """What a YAML file in UTF-8 of at most a MiB holds, every scalar as text, and its bytes. Raises InputError, naming the
+    file."""
     try:
         content = read_regular_file(path)
         if len(content) > _MOST_BYTES:
