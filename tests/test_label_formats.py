@@ -107,6 +107,16 @@ def test_what_is_not_recognised(tmp_path):
         recognise(str(tmp_path / "a.zip"))
 
 
+def test_other_tables_beside_the_labels(tmp_path):
+    write_coco(PICTURES, tmp_path / "coco.json")
+    write(tmp_path / "licences.csv", "image,author,year,page,kind,size\na.jpg,me,2020,7,x,2\n")
+    assert recognise(str(tmp_path)).format == "coco"
+    assert recognise(str(tmp_path / "licences.csv")).format == "csv"  # whose reader knows what is missing
+    write_csv(PICTURES, tmp_path / "boxes.csv")
+    with pytest.raises(InputError, match=r"coco\.json is a COCO json; .*boxes\.csv is a csv table"):
+        recognise(str(tmp_path))
+
+
 def test_two_formats_are_ambiguous_until_one_is_named(tmp_path, photos):
     write_voc(PICTURES, tmp_path)
     write_yolo(PICTURES, tmp_path)
@@ -416,6 +426,7 @@ REFUSED = [
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4,\n", "line 2 has no class name"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n../a.jpg,1,2,3,4,nut\n", "line 2 has file name '../a.jpg', which leaves"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n/etc/a.jpg,1,2,3,4,nut\n", "line 2 has file name '/etc/a.jpg', which leaves"),
+    ("csv", "boxes.csv", "a.jpg,1,2,x,4,nut\na.jpg,1,2,3,4,nut\n", "names no file, class, left"),
     ("csv", "boxes.csv", "filename,xmin,ymin,xmax,class\na.jpg,1,2,3,nut\n", "names no bottom; wanted columns such as"),
     ("csv", "boxes.csv", "file,path,xmin,ymin,xmax,ymax,class\na,a,1,2,3,4,nut\n", "of which only one can be the file"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4\n", "line 2 has 5 fields, wanted 6"),

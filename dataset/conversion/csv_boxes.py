@@ -1,6 +1,7 @@
 """Reads tables of boxes, a row for each: with named columns in any order, or keras-retinanet's without names."""
 
 import hashlib
+import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
@@ -72,13 +73,22 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
         listed_boxes=sum(len(image.objects) for image in found.values()), noted=noted)
 
 
+def is_table_of_boxes(path: str) -> bool:
+    """Whether the first row names the columns of boxes, or has the fields of one."""
+    try:
+        _table(path, hashlib.sha256())
+    except InputError:
+        return False
+    return True
+
+
 def _table(path: str, hasher) -> _Table:
     """The columns of a file whose separator is a comma, a semicolon or a tab: by which the first row has most fields."""
     separator = max(",;\t", key=lambda candidate: _fields_of_first_row(path, candidate))
     rows = csv_rows(path, separator=separator, taken=hasher.update)
     line, first = next(rows, (1, []))
     header = ["".join(field.lower().replace("_", "").split()) for field in first]
-    if len(first) == len(_UNNAMED) and not {*header[1:5]} & {*chain(*_NAMES.values())}:
+    if len(first) == len(_UNNAMED) and all(map(_is_number, first[1:5])):
         return _Table({name: place for place, name in enumerate(_UNNAMED)}, False, chain([(line, first)], rows))
     columns = {}
     for name, known in _NAMES.items():
@@ -93,6 +103,11 @@ def _table(path: str, hasher) -> _Table:
                          "filename,xmin,ymin,xmax,ymax,class, or rows path,x1,y1,x2,y2,class without a header")
     in_shares = {"imageid", "labelname"} <= {*header}
     return _Table(columns, in_shares, rows)
+
+
+def _is_number(text: str) -> bool:
+    """Also where a row has none, for an image without objects."""
+    return not text.strip() or re.fullmatch(r"\s*[+-]?[\d.]+(e[+-]?\d+)?\s*", text, re.IGNORECASE) is not None
 
 
 def _fields_of_first_row(path: str, separator: str) -> int:

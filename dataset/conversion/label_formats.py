@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from dataset.conversion.csv_boxes import is_table_of_boxes
 from dataset.files.file_kinds import FileKind, annotations_in, kind_of_file
 from dataset.files.foreign_values import listed
 from object_detection.errors import InputError
@@ -37,7 +38,8 @@ def recognise(annotations: str, *, wanted: str = "auto") -> RecognisedLabels:
     """
     path = Path(annotations)
     if path.is_dir():
-        found = list(annotations_in(path))
+        found = [(file, kind) for file, kind in annotations_in(path)
+                 if kind is not FileKind.CSV or is_table_of_boxes(str(file))]  # tables of anything lie beside labels
     elif path.exists():
         found = [(path, kind_of_file(path))]
     else:
@@ -48,8 +50,6 @@ def recognise(annotations: str, *, wanted: str = "auto") -> RecognisedLabels:
         title, files = FORMATS[wanted][0], by_format.get(wanted, [])
         because = _first(files) if files else "--format says so"
         return RecognisedLabels(wanted, f"labels: {title}, because {because}", [file for file, _ in files])
-    if "open_images" in by_format:
-        by_format.pop("csv", None)  # the other tables of Open Images
     if len(by_format) > 1:
         examples = "; ".join(_first(files) for files in by_format.values())
         raise InputError(f"--annotations={annotations}: holds labels of {len(by_format)} formats ({examples}); wanted the one "
