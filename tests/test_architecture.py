@@ -42,8 +42,8 @@ ROOMS = {  # of a floor; each may use itself and those before it, and no other
 MOST_LINES_OF_A_FILE = 250
 ENTRY_POINTS = ("train", "eval", "infer", "inspector")
 ENTRY_POINTS_MAY_USE = {"efficientdet", "dataset.command_line", "dataset.files.image_files", "object_detection.errors"}
-SCRIPTS = ("dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord", "dataset.create_open_images_tfrecord",
-           "dataset.download_open_images", "dataset.synthetic")
+SCRIPTS = ("dataset.create_tfrecord", "dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord",
+           "dataset.create_open_images_tfrecord", "dataset.download_open_images", "dataset.synthetic")
 SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a user's mistake is told before
 
 # Packages that some floors must not know, and the modules that may.
