@@ -31,6 +31,8 @@ def inspect() -> None:
 def get_weights() -> None:
     """Run efficientdet/checkpoints/get_weights.py."""
     _run("efficientdet.checkpoints.get_weights")
+
+
 def convert() -> None:
     """Run dataset/create_tfrecord.py."""
     _run("dataset.create_tfrecord")
