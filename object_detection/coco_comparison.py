@@ -39,6 +39,7 @@ class Comparison:
     scores: np.ndarray  # [D]
     detections: Instances
     objects: Instances
+    object_boxes: np.ndarray  # [G, 4] float64, x, y, width, height
     flags: ObjectFlags
     overlap: Overlap
 

@@ -178,7 +178,8 @@ class CocoEvaluator:
             image_ids=images, names=_class_names(self._ground_truth), detected=detected, wanted=wanted, scores=scores[detected],
             detections=numbered(image_ids[detected], category_ids[detected], areas[detected]),
             objects=numbered(self._image_ids[wanted], self._category_ids[wanted], self._areas[wanted]),
-            flags=ObjectFlags(*(flag[wanted] for flag in self._flags)), overlap=overlap_of(detected, wanted))
+            object_boxes=self._boxes[wanted], flags=ObjectFlags(*(flag[wanted] for flag in self._flags)),
+            overlap=overlap_of(detected, wanted))
 
     def _measures(self, comparison: Comparison, *, found: int) -> CocoMeasures:
         """The numbers, without an explanation; `found`: how many detections there were, those of unknown classes with them."""

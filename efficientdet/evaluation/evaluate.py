@@ -16,6 +16,8 @@ from dataset.input.pipeline import evaluation_dataset
 from dataset.progress import Progress
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.restore import restore_detector
+from efficientdet.evaluation.error_pictures import error_pictures
+from efficientdet.evaluation.report import EvaluationReport, write_evaluation_report
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.predict import Predict, build_predict
 from efficientdet.machine.distributed import World, join_world
@@ -24,7 +26,10 @@ from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco_ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
 from object_detection.coco_masks import RunLengths
 from object_detection.coco_results import TESTDEV_FILE_NAME, CocoResults, DetectionRows, results_json, write_results
+from object_detection.error_analysis import ErrorAnalysis
 from object_detection.errors import InputError
+
+_PICTURES = 20  # of a report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +49,7 @@ class EvaluationConfig:
     num_threads: int = 0
     testdev_dir: str | None = None
     output_json: str | None = None
+    report: str | None = None
     precision: str | None = None
     amp: bool | None = None
     use_xla: bool | None = None
@@ -74,6 +80,18 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     print(measures.table())
     if config.output_json:
         write_measures(config.output_json, measures)
+    if config.report:
+        facts = {"model": restored.hparams.name, "checkpoint": config.ckpt_path, "weights": restored.description.weights,
+                 "input size": restored.hparams.image_size, "records": f"{config.records[0]} and {len(config.records) - 1} more",
+                 "ground truth": config.json_file or "the records", "images": len(rows.evaluated_ids),
+                 "runtime": config.runtime, "precision": runtime.precision}
+        analysis = ErrorAnalysis(comparison=evaluator.compare(rows))
+        pictures = error_pictures(analysis, rows, index, count=_PICTURES, record_numbers=_record_numbers(
+            index, samples=config.samples, world_size=world.size))
+        write_evaluation_report(config.report, EvaluationReport(
+            title=f"What {restored.hparams.name} gets right and wrong", measures=measures, analysis=analysis,
+            pictures=pictures, facts=facts))
+        print(f"report: {Path(config.report) / 'report.html'}")
     return measures
 
 
@@ -149,6 +167,12 @@ def detect_all(
     for rows in world.gather(results.rows()):
         everything.add_rows(rows)
     return everything.rows()
+
+
+def _record_numbers(index: RecordIndex, *, samples: int, world_size: int) -> list[int]:
+    """Which records `detect_all` looked at, in the order of its `evaluated_ids`: those of one rank after those of another."""
+    numbers = range(min(samples or len(index), len(index)))
+    return [number for rank in range(world_size) for number in numbers[rank::world_size]]
 
 
 def write_measures(path: str | Path, measures: CocoMeasures) -> None:
