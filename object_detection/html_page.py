@@ -28,6 +28,7 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 .bar{display:inline-block;height:.8em;background:#1f6fb4}img{max-width:100%;border:1px solid #e3e8ed}.key{margin-right:12px}
 .big{font-size:1.6em;font-weight:600}
 svg line{stroke:#e3e8ed}.many{display:grid;grid-template-columns:repeat(auto-fill,minmax(180px,1fr));gap:12px}
+.row+.many,.many+.row{margin-top:14px}.zoom+figcaption{font-weight:400;font-size:.9em;color:#51606e}
 .many figcaption{font-size:.85em;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 td.heat,th.turned{padding:2px 7px}td.heat{border:1px solid #fff;min-width:2.2em}.light{color:#fff}.wide{overflow-x:auto}
 th.turned{text-align:left;vertical-align:bottom;height:1em}th.turned span{writing-mode:vertical-rl;transform:rotate(180deg)}
@@ -136,7 +137,8 @@ def _bar(share: float) -> str:
     return f'<span class="bar" style="width:{260 * share:.0f}px"></span>'
 
 
-def chart_figure(name: str, curves: Mapping[str, Curve], *, unit: str, highest: float | None = None, small: bool = False) -> str:
+def chart_figure(name: str, curves: Mapping[str, Curve], *, unit: str, highest: float | None = None,
+                 small: bool = False) -> str:
     """A chart with its name above and, unless it is `small`, those of its curves below; nothing where no curve has a point."""
     drawn = chart(list(curves.values()), unit=unit, highest=highest, small=small)
     names = "" if small else keys(dict(zip(curves, _COLOURS, strict=False)))
@@ -177,8 +179,9 @@ def chart(curves: Sequence[Curve], *, unit: str, highest: float | None = None, s
 
 def picture(caption: str, jpeg: bytes) -> str:
     """An encoded picture over its caption; a click fills the window with it."""
-    return (f'<figure><details class="zoom"><summary><img src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" alt="">'
-            f"</summary></details><figcaption>{html.escape(caption)}</figcaption></figure>")
+    image = f'<img src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" alt="">'
+    return (f'<figure><details class="zoom"><summary>{image}</summary></details>'
+            f"<figcaption>{html.escape(caption)}</figcaption></figure>")
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -15,7 +15,7 @@ from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset
 from dataset.progress import Progress
 from dataset.records.record_index import RecordIndex, index_records
-from efficientdet.checkpoints.restore import restore_detector
+from efficientdet.checkpoints.restore import Restored, restore_detector
 from efficientdet.evaluation.error_pictures import error_pictures
 from efficientdet.evaluation.report import EvaluationReport, write_evaluation_report
 from efficientdet.families.inputs import input_config
@@ -81,18 +81,24 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     if config.output_json:
         write_measures(config.output_json, measures)
     if config.report:
-        facts = {"model": restored.hparams.name, "checkpoint": config.ckpt_path, "weights": restored.description.weights,
-                 "input size": restored.hparams.image_size, "records": f"{config.records[0]} and {len(config.records) - 1} more",
-                 "ground truth": config.json_file or "the records", "images": len(rows.evaluated_ids),
-                 "runtime": config.runtime, "precision": runtime.precision}
-        analysis = ErrorAnalysis(comparison=evaluator.compare(rows))
-        pictures = error_pictures(analysis, rows, index, count=_PICTURES, record_numbers=_record_numbers(
-            index, samples=config.samples, world_size=world.size))
-        write_evaluation_report(config.report, EvaluationReport(
-            title=f"What {restored.hparams.name} gets right and wrong", measures=measures, analysis=analysis,
-            pictures=pictures, facts=facts))
-        print(f"report: {Path(config.report) / 'report.html'}")
+        _write_report(config, restored, measures, ErrorAnalysis(comparison=evaluator.compare(rows)), rows=rows, index=index,
+                      world_size=world.size)
     return measures
+
+
+def _write_report(config: EvaluationConfig, restored: Restored, measures: CocoMeasures, analysis: ErrorAnalysis, *,
+                  rows: DetectionRows, index: RecordIndex, world_size: int) -> None:
+    pictures = error_pictures(analysis, rows, index, count=_PICTURES, record_numbers=record_numbers(
+        index, samples=config.samples, world_size=world_size))
+    hparams, files = restored.hparams, len(config.records)
+    facts = {"model": hparams.name, "checkpoint": config.ckpt_path, "weights": restored.description.weights,
+             "step": restored.description.global_step, "input size": hparams.image_size,
+             "records": config.records[0] + (f" and {files - 1} more" if files > 1 else ""),
+             "ground truth": config.json_file or "the records", "run by": config.runtime}
+    write_evaluation_report(config.report, EvaluationReport(
+        title=f"What {hparams.name} gets right and wrong", measures=measures, analysis=analysis, pictures=pictures,
+        facts=facts))
+    print(f"report: {Path(config.report) / 'report.html'}")
 
 
 def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: str | None) -> CocoEvaluator:
@@ -169,7 +175,7 @@ def detect_all(
     return everything.rows()
 
 
-def _record_numbers(index: RecordIndex, *, samples: int, world_size: int) -> list[int]:
+def record_numbers(index: RecordIndex, *, samples: int, world_size: int) -> list[int]:
     """Which records `detect_all` looked at, in the order of its `evaluated_ids`: those of one rank after those of another."""
     numbers = range(min(samples or len(index), len(index)))
     return [number for rank in range(world_size) for number in numbers[rank::world_size]]

@@ -59,8 +59,8 @@ def write_evaluation_report(folder: str | Path, report: EvaluationReport) -> Non
 def evaluation_page(report: EvaluationReport) -> str:
     """The whole document as HTML."""
     analysis, measures = report.analysis, report.measures
-    lead = (f"{measures.images:,} images, {sum(measures.class_objects.values()):,} objects of {len(measures.class_ap)} classes, "
-            f"{measures.detections:,} detections.")
+    lead = (f"{measures.images:,} images, {sum(measures.class_objects.values()):,} objects of {len(measures.class_ap)} "
+            f"classes, {measures.detections:,} detections.")
     masks = "Masks were evaluated as well; this page is about the boxes." if measures.mask_numbers else ""
     pictures = [picture(caption, encode_image(image, "JPEG", quality=80)) for caption, image in report.pictures]
     return document(report.title, [
@@ -86,11 +86,16 @@ def _shown(value: float) -> str:
     return _NONE if math.isnan(value) else f"{value:.3f}"
 
 
+def _plain(value: float) -> Heat:
+    """A number on no ground."""
+    return Heat(_shown(value), math.nan)
+
+
 def _costs(analysis: ErrorAnalysis) -> str:
     costs = analysis.costs
     known = {name: cost.ap for name, cost in costs.items() if not math.isnan(cost.ap)}
     most = max(known.values(), default=0.0)
-    rows = [(name, _shown(cost.ap), Bar(cost.ap / most if most > 0 and name in known else 0.0), cost.count, ERROR_TYPES[name])
+    rows = [(name, _plain(cost.ap), Bar(cost.ap / most if most > 0 and name in known else 0.0), cost.count, ERROR_TYPES[name])
             for name, cost in costs.items()]
     lead = "What AP at IoU 0.5 would gain were there no error of one type (TIDE, Bolya et al. 2020), over all scores."
     if most > 0:
@@ -143,9 +148,9 @@ def _classes(analysis: ErrorAnalysis, measures: CocoMeasures) -> str:
         name, best = analysis.comparison.names[k], analysis.thresholds[k]
         values = [float(analysis.class_ap[key][k]) for key in columns.values()]
         rows.append((name, measures.class_objects[name], *(Heat(_shown(value), value) for value in values),
-                     _shown(best.score), _shown(best.precision), _shown(best.recall), Heat(_shown(best.f1), best.f1)))
-    lead = ("The lowest AP first; AP by the size of the object (small below 32 x 32 pixels, large above 96 x 96), and the score "
-            "from which on F1 at IoU 0.5 is best, with precision and recall there.")
+                     _plain(best.score), _plain(best.precision), _plain(best.recall), Heat(_shown(best.f1), best.f1)))
+    lead = ("The lowest AP first; AP by the size of the object (small below 32 x 32 pixels, large above 96 x 96), and the "
+            "score from which on F1 at IoU 0.5 is best, with precision and recall there.")
     return paragraph(lead) + table(("class", "objects", *columns, "score", "precision", "recall", "F1"), rows) if rows else ""
 
 
@@ -162,16 +167,15 @@ def _confusion(analysis: ErrorAnalysis) -> str:
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     rows = [(labels[i], *(Heat(str(counts[i, j]) if counts[i, j] else "", shares[i, j], is_bad=i != j) for j in chosen))
             for i in chosen]
-    lead = ("Detections from the best score of their class on. A row is a class of objects, a column what they were taken for; in "
-            "the last column objects that were missed, in the last row detections where no object was left.")
+    lead = ("Detections from the best score of their class on. A row is a class of objects, a column what they were taken for; "
+            "in the last column are objects that were missed, in the last row detections where no object was left.")
     if len(chosen) <= background:
         lead += f" The {_MOST_CLASSES} classes with the most errors; all are in report.json."
     pairs = np.argsort(-among, axis=None, kind="stable")[:_MOST_CONFUSIONS]
     pairs = [(*np.unravel_index(pair, among.shape), among.flat[pair]) for pair in pairs]
     confused = [(names[i], names[j], int(count), f"{shares[i, j]:.1%} of all {names[i]}") for i, j, count in pairs if count]
     return paragraph(lead) + table(("", *(labels[j] for j in chosen)), rows, turned=True) + (
-        "<h3>Most often confused</h3>" + table(("object", "taken for", "times", "")
-                                               , confused) if confused else "")
+        paragraph("Most often confused:") + table(("object", "taken for", "times", ""), confused) if confused else "")
 
 
 def _worst(pictures: list[str]) -> str:
@@ -179,7 +183,7 @@ def _worst(pictures: list[str]) -> str:
         return ""
     colours = {name: "#{:02x}{:02x}{:02x}".format(*COLOURS[kind]) for name, kind in (
         ("found, and right", "right"), ("missed", "missed"), ("wrong", "wrong"))}
-    lead = ("At the left the objects, at the right the detections from the best score of their class on. A click enlarges.")
+    lead = "At the left the objects, at the right the detections from the best score of their class on. A click enlarges."
     return paragraph(lead) + keys(colours) + row(pictures)
 
 
