@@ -14,12 +14,12 @@ from object_detection.coco_curves import average_precisions
 from object_detection.coco_matching import IOU_THRESHOLDS
 
 ERROR_TYPES = {  # name -> what it is
-    "classification": "on an object, but of another class",
-    "localisation": "of the right class, but the box fits badly (IoU 0.1 to 0.5)",
-    "both": "of another class, and the box fits badly",
-    "duplicate": "on an object that a better detection has found",
-    "background": "on nothing (IoU below 0.1)",
-    "missed": "an object that no detection is near to",
+    "classification": "a detection on an object of another class",
+    "localisation": "a detection of the right class whose box fits badly (IoU 0.1 to 0.5)",
+    "both": "a detection of another class whose box fits badly",
+    "duplicate": "a detection of an object that a better one has found",
+    "background": "a detection of nothing (IoU below 0.1)",
+    "missed": "an object that no detection comes near to",
 }
 _CLASSIFICATION, _LOCALISATION, _BOTH, _DUPLICATE, _BACKGROUND, _MISSED = ERROR_TYPES
 _FOREGROUND, _NEAR = IOU_THRESHOLDS[0], 0.1

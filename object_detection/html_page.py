@@ -28,10 +28,11 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 .bar{display:inline-block;height:.8em;background:#1f6fb4}img{max-width:100%;border:1px solid #e3e8ed}.key{margin-right:12px}
 .big{font-size:1.6em;font-weight:600}
 svg line{stroke:#e3e8ed}.many{display:grid;grid-template-columns:repeat(auto-fill,minmax(180px,1fr));gap:12px}
-.row+.many,.many+.row{margin-top:14px}.zoom+figcaption{font-weight:400;font-size:.9em;color:#51606e}
+.wide+p.lead{margin-top:1.2em}.row+.many,.many+.row{margin-top:14px}.zoom+figcaption{font-weight:400;font-size:.9em;color:#51606e}
 .many figcaption{font-size:.85em;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
-td.heat,th.turned{padding:2px 7px}td.heat{border:1px solid #fff;min-width:2.2em}.light{color:#fff}.wide{overflow-x:auto}
-th.turned{text-align:left;vertical-align:bottom;height:1em}th.turned span{writing-mode:vertical-rl;transform:rotate(180deg)}
+td.heat{padding:2px 6px;border:1px solid #fff;min-width:1.4em}.light{color:#fff}.wide{overflow-x:auto}
+.turned{font-size:.85em}.turned td{white-space:nowrap}.turned th{padding:2px 6px;vertical-align:bottom}
+.turned th span{writing-mode:vertical-rl;transform:rotate(180deg);white-space:nowrap}
 summary{cursor:pointer;color:#1f6fb4}details{margin:.8em 0}details.zoom{margin:0}
 .zoom summary{list-style:none;cursor:zoom-in}
 .zoom[open] summary{position:fixed;inset:0;z-index:1;background:#1c2733e6;cursor:zoom-out;display:flex}
@@ -98,20 +99,19 @@ def keys(colours: Mapping[str, str]) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, turned: bool = False) -> str:
-    """Cells under the names of their columns (empty: a table without a head; `turned`: names but the first written upwards).
+    """Cells under the names of their columns (empty: a table without a head; `turned`: names written upwards).
 
     Numbers stand at the right; a cell may be a `Heat` or a `Bar`.
     """
     if not rows:
         return ""
     is_number = [isinstance(value, int | float | Heat) for value in rows[0]]
-    names = [f'<th class="turned"><span>{html.escape(name)}</span></th>' if turned and place
-             else f'<th{" class=n" if right else ""}>{html.escape(name)}</th>'
-             for place, (name, right) in enumerate(zip(columns, is_number, strict=False))]
+    names = [f'<th{" class=n" if right else ""}><span>{html.escape(name)}</span></th>'
+             for name, right in zip(columns, is_number, strict=False)]
     body = "".join("<tr>" + "".join(_cell(value, right) for value, right in zip(values, is_number, strict=True)) + "</tr>"
                    for values in rows)
     head = f"<tr>{''.join(names)}</tr>" if names else ""
-    return f'<div class="wide"><table>{head}{body}</table></div>'
+    return f'<div class="wide"><table{" class=turned" if turned else ""}>{head}{body}</table></div>'
 
 
 def _cell(value: object, right: bool) -> str:
@@ -119,7 +119,7 @@ def _cell(value: object, right: bool) -> str:
         return f"<td>{_bar(value.share)}</td>"
     if isinstance(value, Heat):
         depth = 0.0 if math.isnan(value.share) else min(max(value.share, 0.0), 1.0)
-        return (f'<td class="n heat{" light" if depth > 0.6 else ""}" style="background:rgba({_BAD if value.is_bad else _GOOD},'
+        return (f'<td class="n heat{" light" if depth > 0.7 else ""}" style="background:rgba({_BAD if value.is_bad else _GOOD},'
                 f'{depth:.2f})">{html.escape(value.text)}</td>')
     return f'<td{" class=n" if right else ""}>{html.escape(_shown(value))}</td>'
 

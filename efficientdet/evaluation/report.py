@@ -31,7 +31,7 @@ from object_detection.html_page import (
     table,
 )
 
-_MOST_CLASSES = 24  # in the confusion matrix; with more the cells cannot be read
+_MOST_CLASSES = 20  # in the confusion matrix; with more the cells cannot be read
 _MOST_CHARTS = 12  # of classes that are shown without a click
 _MOST_CONFUSIONS = 10
 _NONE = "\N{EN DASH}"
@@ -99,13 +99,13 @@ def _costs(analysis: ErrorAnalysis) -> str:
             for name, cost in costs.items()]
     lead = "What AP at IoU 0.5 would gain were there no error of one type (TIDE, Bolya et al. 2020), over all scores."
     if most > 0:
-        lead = f"Most AP is lost to one type of error: {max(known, key=known.get)}. {lead}"
+        lead = f"Most AP is lost to one type: {max(known, key=known.get)}. {lead}"
     order = _by_ap(analysis)
     highest = max((np.nanmax(np.append(cost.class_ap, 0.0)) for cost in costs.values()), default=0.0) or 1.0
     by_class = table(("class", *costs), [
         (analysis.comparison.names[k], *(Heat(_shown(cost.class_ap[k]), cost.class_ap[k] / highest, is_bad=True)
                                          for cost in costs.values())) for k in order])
-    return paragraph(lead) + table(("error", "AP50 lost", "", "count", "a detection that is"), rows) + folded(
+    return paragraph(lead) + table(("error", "AP50 lost", "", "count", "what it is"), rows) + folded(
         "Of each class", by_class)
 
 
@@ -173,7 +173,7 @@ def _confusion(analysis: ErrorAnalysis) -> str:
         lead += f" The {_MOST_CLASSES} classes with the most errors; all are in report.json."
     pairs = np.argsort(-among, axis=None, kind="stable")[:_MOST_CONFUSIONS]
     pairs = [(*np.unravel_index(pair, among.shape), among.flat[pair]) for pair in pairs]
-    confused = [(names[i], names[j], int(count), f"{shares[i, j]:.1%} of all {names[i]}") for i, j, count in pairs if count]
+    confused = [(names[i], names[j], int(count), f"{shares[i, j]:.1%} of these objects") for i, j, count in pairs if count]
     return paragraph(lead) + table(("", *(labels[j] for j in chosen)), rows, turned=True) + (
         paragraph("Most often confused:") + table(("object", "taken for", "times", ""), confused) if confused else "")
 
