@@ -15,8 +15,8 @@ from object_detection.coco_matching import IOU_THRESHOLDS
 
 ERROR_TYPES = {  # name -> what it is
     "classification": "a detection on an object of another class",
-    "localisation": "a detection of the right class whose box fits badly (IoU 0.1 to 0.5)",
-    "both": "a detection of another class whose box fits badly",
+    "localisation": "a badly placed box of the right class (IoU 0.1 to 0.5)",
+    "both": "a badly placed box of another class",
     "duplicate": "a detection of an object that a better one has found",
     "background": "a detection of nothing (IoU below 0.1)",
     "missed": "an object that no detection comes near to",

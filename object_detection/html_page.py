@@ -23,7 +23,7 @@ p.lead{color:#51606e;margin:.2em 0 1em}.row{display:flex;flex-wrap:wrap;gap:16px
 figure{margin:0;flex:1 1 400px;max-width:480px}
 figcaption{font-weight:600}svg{width:100%;height:auto;background:#f7f9fb;border:1px solid #e3e8ed}
 svg text{font-size:11px;fill:#51606e}
-table{border-collapse:collapse}td,th{padding:2px 14px 2px 0;text-align:left}th{font-weight:600}
+table{border-collapse:collapse}td,th{padding:2px 14px 2px 0;text-align:left}th{font-weight:600;white-space:nowrap}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 .bar{display:inline-block;height:.8em;background:#1f6fb4}img{max-width:100%;border:1px solid #e3e8ed}.key{margin-right:12px}
 .big{font-size:1.6em;font-weight:600}
