@@ -5,7 +5,8 @@ import onnxruntime
 import pytest
 from miniature import miniature_detector
 
-from efficientdet.export.onnx_file import DETECTION_OUTPUTS, onnx_model
+from efficientdet.export.artefact_metadata import DETECTIONS
+from efficientdet.export.onnx_file import onnx_model
 from model.detector import named_variables
 from object_detection.box_coding import BoxCoder
 from object_detection.suppression import SuppressionConfig
@@ -39,7 +40,7 @@ def test_an_image_and_a_batch(options):
     boxes[~np.asarray(wanted.valid)] = 0
     assert np.asarray(wanted.valid).sum() > 3
     for images in (slice(0, 1), slice(1, 2), slice(0, 3)):
-        found = session.run(list(DETECTION_OUTPUTS), {"images": IMAGES[images], "sizes": SIZES[images]})
+        found = session.run(list(DETECTIONS), {"images": IMAGES[images], "sizes": SIZES[images]})
         np.testing.assert_allclose(found[1], np.asarray(wanted.scores)[images], atol=1e-5)
         np.testing.assert_array_equal(found[2], np.asarray(wanted.classes)[images])
         np.testing.assert_allclose(found[0], boxes[images], atol=1e-2)

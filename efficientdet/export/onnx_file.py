@@ -4,7 +4,6 @@ uint8 images in, the network's outputs out; normalisation is inside, batch stati
 `object_detection.host_suppression` reads the outputs of a dense detector.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from dataset.input.resize import ResizeRule, host_resize
 from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.export.artefact_metadata import DETECTIONS, ArtefactMetadata
 from efficientdet.export.onnx_detections import dense_detections
 from efficientdet.export.onnx_graph import OnnxGraph
 from efficientdet.export.onnx_layers import add_network
@@ -22,16 +23,19 @@ from model.dense_detector import DenseDetector
 from model.detector import Detector
 
 OPSET = 18
-DESCRIPTION_KEY = "efficientdet"
-DETECTION_OUTPUTS = ("boxes", "scores", "classes")
 DENSE_OUTPUTS = ("class_logits", "box_deltas", "best_logits")
 _INPUTS = ("images", "sizes")
 
 
-def export_onnx(detector: Detector, path: str | Path, *, description: Description) -> None:
-    """Write one file, see `onnx_model`; what the classes are and how outputs are read travels in it as JSON."""
-    model = onnx_model(detector)
-    helper.set_model_props(model, {DESCRIPTION_KEY: json.dumps(vars(description))})
+def export_onnx(
+    detector: Detector, path: str | Path, *, description: Description, resize: ResizeRule, detects: bool = False
+) -> None:
+    """Write one file, see `onnx_model`; what the classes are, how images become inputs and what the outputs are travels in it
+    as JSON (`artefact_metadata`)."""
+    model = onnx_model(detector, detects=detects)
+    metadata = ArtefactMetadata(description=description, resize=host_resize(resize),
+                                outputs=tuple(output.name for output in model.graph.output))
+    helper.set_model_props(model, metadata.to_props())
     onnx.save(model, str(path))
 
 
@@ -46,7 +50,7 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bo
 
     Raises InputError naming a layer that has no translation and brings none (see `OnnxGraph`).
 
-    detects: a dense detector's outputs are `DETECTION_OUTPUTS` instead, boxes [B, D, 4] yxyx pixels of the input, scores [B, D]
+    detects: a dense detector's outputs are `DETECTIONS` instead, boxes [B, D, 4] yxyx pixels of the input, scores [B, D]
     and classes [B, D] int32, best first, with scores of 0 behind the last; a two-stage network's are so already.
 
     for_onnxruntime: the same numbers by what costs ONNX Runtime least on a CPU, a tenth of its time less. `class_logits` is
@@ -78,9 +82,9 @@ def _own_outputs(
 
 
 def _detections(graph: OnnxGraph, detector: DenseDetector, made: Sequence[str]) -> list[onnx.ValueInfoProto]:
-    """`DETECTION_OUTPUTS` from the two outputs that a dense network makes."""
+    """`DETECTIONS` from the two outputs that a dense network makes."""
     found = dense_detections(graph, detector, *made, _INPUTS[1])
-    for tensor, name in zip(found, DETECTION_OUTPUTS, strict=True):
+    for tensor, name in zip(found, DETECTIONS, strict=True):
         graph.call_output(tensor, name)
     slots = detector.config.suppression.max_detections
     return [_value("boxes", "float32", (None, slots, 4)), _value("scores", "float32", (None, slots)),
