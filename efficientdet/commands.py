@@ -28,6 +28,11 @@ def inspect() -> None:
     _run("inspector")
 
 
+def export() -> None:
+    """Run export.py."""
+    _run("export")
+
+
 def get_weights() -> None:
     """Run efficientdet/checkpoints/get_weights.py."""
     _run("efficientdet.checkpoints.get_weights")

@@ -40,7 +40,7 @@ ROOMS = {  # of a floor; each may use itself and those before it, and no other
     ),
 }
 MOST_LINES_OF_A_FILE = 250
-ENTRY_POINTS = ("train", "eval", "infer", "inspector")
+ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export")
 ENTRY_POINTS_MAY_USE = {"efficientdet", "dataset.command_line", "dataset.files.image_files", "object_detection.errors"}
 SCRIPTS = ("dataset.create_tfrecord", "dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord",
            "dataset.create_open_images_tfrecord", "dataset.download_open_images", "dataset.synthetic")

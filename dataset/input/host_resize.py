@@ -37,6 +37,8 @@ class HostResize:
         """From what `to_dict` gave. Raises InputError where something is missing or of another kind."""
         try:
             return cls(**{**stated, "size": tuple(int(side) for side in stated["size"])})
+        except InputError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"a resize rule is {stated!r}; wanted its kind, its size and their like") from error
 

@@ -56,6 +56,8 @@ def read_artefact(path: str | Path) -> tuple[bytes, ArtefactMetadata]:
         metadata = ArtefactMetadata(description=description, resize=HostResize.of(json.loads(props[INPUT])),
                                     outputs=tuple(json.loads(props[OUTPUTS])))
         metadata.class_names  # noqa: B018 - what is wrong with them is told here
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path}: what it says of itself is damaged ({error})") from error
     if metadata.outputs[:len(DETECTIONS)] != DETECTIONS:

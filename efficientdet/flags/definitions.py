@@ -34,8 +34,8 @@ def define_runtime_flag() -> None:
 
 
 def finish_flags(program: str) -> None:
-    """After all flags of a program (train, eval, infer, inspector, export): other names of them, those that are gone, and the numbers
-    that they take."""
+    """After all flags of a program (train, eval, infer, inspector, export): other names of them, those that are gone, and the
+    numbers that they take."""
     for name, original in ALIASES.get(program, {}).items():
         flags.DEFINE_alias(name, original)
     for name, gone in GONE.get(program, {}).items():
