@@ -5,6 +5,7 @@ it or an image, channels second. Whoever reads a tensor says which of the two it
 the other. What no output depends on is left out of the file.
 """
 
+import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -139,6 +140,12 @@ class OnnxGraph:
         return nodes[::-1]
 
     def initializers(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.TensorProto]:
-        """The constants that the nodes read."""
+        """The constants that the nodes read. Of equal ones, such as kernels that several levels share, one stays, and the
+        nodes are changed to read that."""
         used = {tensor for node in nodes for tensor in node.input}
-        return [numpy_helper.from_array(array, name) for name, array in self._constants.items() if name in used]
+        first: dict[tuple, str] = {}
+        same = {name: first.setdefault((array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest()), name)
+                for name, array in self._constants.items() if name in used}
+        for node in nodes:
+            node.input[:] = [same.get(tensor, tensor) for tensor in node.input]
+        return [numpy_helper.from_array(self._constants[name], name) for name in first.values()]
