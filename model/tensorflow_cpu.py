@@ -114,18 +114,19 @@ def sparse_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
     if _compiled_by_xla():
         return gathered_sums(rows, numbers, weights)
     shape = tf.cast(tf.shape(numbers), tf.int64)
+    count = shape[0] + tf.cast(shape[0] == 0, tf.int64)  # the product with a matrix without rows ends the process (SIGFPE)
     places = tf.stack([tf.repeat(tf.range(shape[0]), shape[1]), tf.reshape(tf.cast(numbers, tf.int64), [-1])], axis=-1)
     matrix = tf.raw_ops.SparseTensorToCSRSparseMatrix(
         indices=tf.stop_gradient(places), values=tf.stop_gradient(tf.reshape(weights, [-1])),
-        dense_shape=tf.stack([shape[0], tf.shape(rows, out_type=tf.int64)[0]]))
+        dense_shape=tf.stack([count, tf.shape(rows, out_type=tf.int64)[0]]))
 
     @tf.custom_gradient
     def product(rows):
         def gradient(outer):
             turned = tf.raw_ops.SparseMatrixTranspose(input=matrix, type=tf.float32)
-            return tf.raw_ops.SparseMatrixMatMul(a=turned, b=outer)
+            return tf.raw_ops.SparseMatrixMatMul(a=turned, b=tf.pad(outer, [[0, count - shape[0]], [0, 0]]))
 
-        return tf.raw_ops.SparseMatrixMatMul(a=matrix, b=rows), gradient
+        return tf.raw_ops.SparseMatrixMatMul(a=matrix, b=rows)[:shape[0]], gradient
 
     sums = tf.cast(product(tf.cast(rows, tf.float32)), rows.dtype)
     return tf.ensure_shape(sums, [numbers.shape[0], rows.shape[1]])

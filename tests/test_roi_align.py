@@ -88,6 +88,24 @@ def test_half_precision_is_summed_in_single(sums):
                                rtol=2**-8, atol=1e-6)
 
 
+@WAYS
+@pytest.mark.parametrize("compiled", [False, True])
+def test_no_region_at_all(sums, compiled):
+    """As in pictures that nothing is found in; TensorFlow's product with an empty matrix would end the process."""
+    rows, numbers, weights = tf.ones((5, 3)), tf.zeros((0, 4), tf.int32), tf.zeros((0, 4))
+
+    @tf.function(jit_compile=compiled, autograph=False)
+    def value_and_gradient(rows, numbers, weights):
+        with tf.GradientTape() as tape:
+            tape.watch(rows)
+            found = sums(rows, numbers, weights)
+        return found, tf.convert_to_tensor(tape.gradient(found, rows))
+
+    found, slope = value_and_gradient(rows, numbers, weights)
+    assert found.shape == (0, 3)
+    np.testing.assert_array_equal(slope, np.zeros((5, 3)))
+
+
 def test_an_open_batch():
     def pool(boxes, *levels):
         return roi_align(levels, boxes, size=2, image_size=SIZE, weighted_sums=tensorflow_cpu.sparse_sums)
