@@ -5,6 +5,7 @@ from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparamet
 from efficientdet.families.suppression import suppression_config
 from model.mask_rcnn import MaskRcnnConfig, build_mask_rcnn
 from model.two_stage_detector import TwoStageConfig, TwoStageDetector
+from object_detection.anchor_conventions import proposal_sizes
 from object_detection.proposals import ProposalConfig
 from object_detection.region_detections import REGION_SUPPRESSION
 
@@ -15,7 +16,7 @@ def build_detector(hparams: MaskRcnnHyperparameters, *, num_classes: int, precis
     networks = build_mask_rcnn(MaskRcnnConfig(
         backbone=hparams.backbone_name, image_size=image_size, num_classes=num_classes, epsilon=hparams.batch_norm_epsilon,
         trainable_stages=hparams.trainable_backbone_stages, trains_batch_norm=hparams.is_training_bn,
-        anchor_sizes=tuple((2**level * hparams.anchor_scale,) for level in range(2, 7)),
+        anchor_sizes=proposal_sizes(hparams.anchor_scale),
         proposals=ProposalConfig(candidates_per_level=hparams.candidates_per_level, kept=hparams.proposals),
         suppression=suppression_config(hparams.nms_configs, scores=REGION_SUPPRESSION.scores, clip=True,
                                        box_coder=REGION_SUPPRESSION.box_coder)), precision=precision)
