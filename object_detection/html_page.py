@@ -24,6 +24,9 @@ table{border-collapse:collapse}td,th{padding:2px 14px 2px 0;text-align:left}th{f
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 .bar{display:inline-block;height:.8em;background:#1f6fb4}img{max-width:100%;border:1px solid #e3e8ed}.key{margin-right:12px}
 .big{font-size:1.6em;font-weight:600}
+ul.notices{list-style:none;padding:0}ul.notices li{margin:.4em 0;padding:.5em .8em;border-left:4px solid #8fa3b5;background:#f7f9fb}
+ul.notices li.warning{border-color:#d1682a;background:#fdf4ee}
+pre{background:#1c2733;color:#f7f9fb;padding:.6em .9em;overflow-x:auto;border-radius:4px}
 """
 
 
@@ -67,11 +70,22 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return f"<table>{f'<tr>{head}</tr>' if head else ''}{body}</table>"
 
 
-def bars(values: Mapping[str, float], *, unit: str = "") -> str:
+def notices(lines: Sequence[tuple[str, str]]) -> str:
+    """Sentences one below the other, each (level, text); those of level "warning" stand out."""
+    shown = "".join(f'<li class="{html.escape(level)}">{html.escape(text)}</li>' for level, text in lines)
+    return f'<ul class="notices">{shown}</ul>' if shown else ""
+
+
+def command(text: str) -> str:
+    """Something to be copied into a terminal."""
+    return f"<pre>{html.escape(text)}</pre>"
+
+
+def bars(values: Mapping[str, float], *, unit: str = "", form: str = ".3g") -> str:
     """A line for each value: its name, itself, and a bar as long as its share of the largest."""
     most = max(values.values(), default=0.0)
     lines = "".join(
-        f'<tr><td>{html.escape(name)}</td><td class="n">{value:.3g}{unit}</td>'
+        f'<tr><td>{html.escape(name)}</td><td class="n">{value:{form}}{unit}</td>'
         f'<td><span class="bar" style="width:{260 * max(value, 0.0) / most if most > 0 else 0:.0f}px"></span></td></tr>'
         for name, value in values.items())
     return f"<table>{lines}</table>" if lines else ""

@@ -16,8 +16,8 @@ _WASTE = 0.1  # share of padding that is worth another shape
 _SHRUNK = 0.03  # how much smaller a shape may show images,
 _MAY_SHRINK = 0.02  # and what share of them
 _UNMATCHED = 0.05  # share of objects without an anchor that is worth another setting
-_MENDS = 0.6  # of that share is left at most
-_STEPS = range(-8, 9)  # quarters of an octave by which anchors are tried smaller and larger
+_MENDS = 0.55  # of that share is left at most
+_STEPS = range(-4, 5)  # half octaves by which anchors are tried smaller and larger
 _CLUSTER_ROUNDS = 30
 
 
@@ -62,7 +62,7 @@ def better_anchors(view: InputView) -> dict[str, Any]:
     before = _severity(view, numbers)
     if before < _UNMATCHED or not hasattr(view.hparams, "anchor_scale"):
         return {}
-    scales = {step: float(f"{view.hparams.anchor_scale * 2 ** (step / 4):.2g}") for step in _STEPS}
+    scales = {step: float(f"{view.hparams.anchor_scale * 2 ** (step / 2):.2g}") for step in _STEPS}
     found = {step: severity for step, scale in scales.items()
              if (severity := _severity_after(view, numbers, anchor_scale=scale)) is not None}
     step = min(found, key=lambda step: (found[step] > min(found.values()) * 1.1, abs(step)))
