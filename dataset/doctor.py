@@ -66,7 +66,7 @@ def _hyperparameters() -> Hyperparameters:
 
 
 def _splits() -> dict[str, LabelledImages]:
-    """The training images and, where they are given, those of validation. Raises InputError for flags that do not go together."""
+    """The training images and, if given, those of validation. Raises InputError for flags that do not go together."""
     if bool(FLAGS.records) == bool(FLAGS.images):
         raise InputError("wanted --records=PATTERN, or --images=FOLDER with --annotations=FILE")
     if FLAGS.records:

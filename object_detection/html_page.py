@@ -24,7 +24,8 @@ table{border-collapse:collapse}td,th{padding:2px 14px 2px 0;text-align:left}th{f
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 .bar{display:inline-block;height:.8em;background:#1f6fb4}img{max-width:100%;border:1px solid #e3e8ed}.key{margin-right:12px}
 .big{font-size:1.6em;font-weight:600}
-ul.notices{list-style:none;padding:0}ul.notices li{margin:.4em 0;padding:.5em .8em;border-left:4px solid #8fa3b5;background:#f7f9fb}
+ul.notices{list-style:none;padding:0}
+ul.notices li{margin:.4em 0;padding:.5em .8em;border-left:4px solid #8fa3b5;background:#f7f9fb}
 ul.notices li.warning{border-color:#d1682a;background:#fdf4ee}
 pre{background:#1c2733;color:#f7f9fb;padding:.6em .9em;overflow-x:auto;border-radius:4px}
 """

@@ -32,7 +32,8 @@ def labelled_records(index: RecordIndex, class_names: ClassNames, numbers: Seque
             fields = record_fields(buffer, start, start + int(index.lengths[number]), _WANTED)
             size, ours = _size(fields, buffer, start, int(index.lengths[number])), _objects(fields)
         except ValueError as error:
-            raise InputError(f"{index.path(number)}: the record at byte {index.start(number)} {error}; convert again") from error
+            place = f"{index.path(number)}: the record at byte {index.start(number)}"
+            raise InputError(f"{place} {error}; convert again") from error
         names.append(b"".join(fields.get(_NAME) or fields.get(_ID) or [b""]).decode("utf-8", "replace"))
         digests.append(b"".join(fields.get(_DIGEST, ())))
         sizes.append(size)

@@ -1,7 +1,7 @@
 """Single fields of serialized `tf.train.Example`s, read from where they stand: neither TensorFlow nor the image is touched.
 
-The encoding is protocol buffers' (https://protobuf.dev/programming-guides/encoding): Example {1: Features}, Features
-{1: map of key to Feature}, a map's entry {1: key, 2: value}, Feature {1: bytes, 2: floats, 3: integers}, each a list {1: values}.
+The encoding is protocol buffers' (https://protobuf.dev/programming-guides/encoding): Example {1: Features}, Features {1: map of
+key to Feature}, a map's entry {1: key, 2: value}, Feature {1: bytes, 2: floats, 3: integers}, each a list {1: values}.
 """
 
 from collections.abc import Collection, Iterator

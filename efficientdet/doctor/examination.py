@@ -1,6 +1,7 @@
 """A data set examined: what is found, what mends it, and the numbers behind both."""
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,9 +54,10 @@ class Examination:
         return [finding for finding in self.findings if finding.level == WARNING]
 
 
-def quick_findings(images: LabelledImages, hparams: Hyperparameters) -> list[Finding]:
-    """What labels and sizes tell without a picture being decoded, warnings first."""
-    return _sorted([*input_findings(InputView(images=images, hparams=hparams)), *label_findings(images, hparams)])
+def quick_findings(images: LabelledImages, hparams: Hyperparameters, *, fixed: Collection[str] = ()) -> list[Finding]:
+    """What labels and sizes tell without a picture being decoded, warnings first; hyperparameters in `fixed` will stay."""
+    view = InputView(images=images, hparams=hparams)
+    return _sorted([*input_findings(view, fixed=fixed), *label_findings(images, hparams)])
 
 
 def examine(splits: Mapping[str, LabelledImages], hparams: Hyperparameters, *, images_read: int,
@@ -121,7 +123,7 @@ def ratios(view: InputView) -> np.ndarray:
 def histogram(view: InputView, values: np.ndarray, bounds: Sequence[float]) -> list[dict[str, Any]]:
     """How many objects lie between bounds, and the share of them without an anchor."""
     rows = []
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+    for low, high in itertools.pairwise(bounds):
         mine = (values >= low) & (values < high)
         unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.anchors is not None else None
         rows.append({"from": low, "to": high, "objects": int(mine.sum()), "unmatched": unmatched})
@@ -138,7 +140,8 @@ def _split_numbers(split: Split) -> dict[str, Any]:
             "common_sizes": [{"height": int(sizes[i][0]), "width": int(sizes[i][1]), "images": int(counts[i])} for i in common],
             "brightness": np.percentile([look.brightness for look in looks], [0, 25, 50, 75, 100]).round(1).tolist()
             if looks else [],
-            "suspicious": [{"image": images.names[number], "reasons": reasons} for number, reasons in split.suspicious[:_SHOWN]]}
+            "suspicious": [{"image": images.names[number], "reasons": reasons}
+                           for number, reasons in split.suspicious[:_SHOWN]]}
 
 
 def _of_split(finding: Finding, name: str) -> Finding:

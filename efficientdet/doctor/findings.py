@@ -28,6 +28,11 @@ def share(part: float) -> str:
     return f"{100 * part:.0f} %" if part >= 0.02 or part == 0 else f"{100 * part:.1f} %"
 
 
+def counted(count: int, one: str, several: str) -> str:
+    """Such as 1 pair or 3 pairs."""
+    return f"{count} {one if count == 1 else several}"
+
+
 def named(names: Sequence[str], most: int = 3) -> str:
     """Some of them, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,6 +1,6 @@
 """What the network's input and its anchors make of a data set, and the settings that mend it."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from efficientdet.doctor.mending import better_anchors, better_shape, sampled
 _OBJECTS_OF_A_CLASS = 20  # below, a share says nothing
 
 
-def input_findings(view: InputView) -> Iterator[Finding]:
-    """Padding, and objects without an anchor; the anchors are judged with the better shape, if there is one."""
+def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[Finding]:
+    """Padding, and objects without an anchor; these with the better shape, if there is one and the size is not `fixed`."""
     if not len(view.images):
         return
     shape = better_shape(view)
@@ -22,7 +22,7 @@ def input_findings(view: InputView) -> Iterator[Finding]:
         yield Finding(about="padding", level=WARNING, settings=shape, line=f"{share(view.padding)} of every {width}x{height} "
                       f"input is padding; {as_hparams(shape)} (width x height) shows the images as large with "
                       f"{share(after.padding)}, and a step takes {share(1 - np.prod(after.size) / np.prod(view.size))} less")
-        view = after
+        view = view if "image_size" in fixed else after
     if view.anchors is not None and len(view.boxes) and (settings := better_anchors(view)):
         yield _of_anchors(view, settings)
 

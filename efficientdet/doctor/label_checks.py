@@ -7,7 +7,7 @@ import numpy as np
 
 from dataset.labelled_images import LabelledImages
 from efficientdet.configuration.hyperparameters import Hyperparameters
-from efficientdet.doctor.findings import NOTE, WARNING, Finding, named, share
+from efficientdet.doctor.findings import NOTE, WARNING, Finding, counted, named, share
 
 DUPLICATE = 0.8  # IoU of two boxes of one class, from which on they are one object labelled twice
 WHOLE = 0.95  # share of the image's area
@@ -72,24 +72,26 @@ def _imbalance(images: LabelledImages) -> Iterator[Finding]:
         yield Finding(about="absent classes", level=NOTE, line=f"{len(absent)} of {len(names)} classes have no object: "
                       f"{named(absent)}")
     if rare := names[(counts > 0) & (counts < _RARE * counts.max(initial=0))].tolist():
-        yield Finding(about="rare classes", level=NOTE, line=f"{len(rare)} classes have fewer than {share(_RARE)} of the objects "
-                      f"of {names[counts.argmax()]}: {named(rare)}; --balance=repeat_factor shows their images more often")
+        yield Finding(about="rare classes", level=NOTE, line=f"{counted(len(rare), 'class has', 'classes have')} fewer than "
+                      f"{share(_RARE)} of the objects of {names[counts.argmax()]}: {named(rare)}; --balance=repeat_factor "
+                      "shows their images more often")
 
 
 def _empty_images(images: LabelledImages) -> Iterator[Finding]:
     empty = np.flatnonzero(images.counts() == 0)
     if len(empty):
         part = len(empty) / len(images)
-        yield Finding(about="empty images", level=WARNING if part > _MANY_EMPTY else NOTE, images=_names(images, empty),
-                      line=f"{len(empty)} images ({share(part)}) have no object: {named(_names(images, empty))}"
-                           + ("; are their labels missing? they are learnt as background" if part > _MANY_EMPTY else ""))
+        asked = "; are their labels missing? they are learnt as background" if part > _MANY_EMPTY else ""
+        yield Finding(about="empty images", level=WARNING if part > _MANY_EMPTY else NOTE, images=_names(images, empty), line=(
+            f"{counted(len(empty), 'image has', 'images have')} no object ({share(part)}): {named(_names(images, empty))}"
+            + asked))
 
 
 def _crowds(images: LabelledImages, hparams: Hyperparameters) -> Iterator[Finding]:
     if images.crowd.any():
         fate = "learnt as objects (learn_crowds)" if hparams.learn_crowds else "not learnt"
         yield Finding(about="crowds", level=NOTE, images=_names(images, np.unique(images.owners[images.crowd])),
-                      line=f"{images.crowd.sum()} boxes stand for crowds and are {fate}")
+                      line=f"{counted(images.crowd.sum(), 'box stands', 'boxes stand')} for crowds, {fate}")
 
 
 def _slots(images: LabelledImages, hparams: Hyperparameters) -> Iterator[Finding]:
@@ -97,28 +99,29 @@ def _slots(images: LabelledImages, hparams: Hyperparameters) -> Iterator[Finding
     beyond = np.flatnonzero(counts > slots)
     if len(beyond):
         lost, enough = int(np.sum(counts[beyond] - slots)), -(-int(counts.max()) // _SLOT_STEP) * _SLOT_STEP
-        yield Finding(about="slots", level=WARNING, settings={"max_instances_per_image": enough},
-                      images=_names(images, beyond), line=f"{len(beyond)} images have more objects than "
-                      f"max_instances_per_image={slots}, the most {counts.max()}: {lost} are not learnt; "
-                      f"max_instances_per_image={enough} holds them")
+        yield Finding(
+            about="slots", level=WARNING, settings={"max_instances_per_image": enough}, images=_names(images, beyond), line=(
+                f"{counted(len(beyond), 'image has', 'images have')} more objects than max_instances_per_image={slots}, the "
+                f"most {counts.max()}: {lost} are not learnt; max_instances_per_image={enough} holds them"))
 
 
 def _odd_boxes(images: LabelledImages) -> Iterator[Finding]:
     if images.left_out:
         yield Finding(about="boxes without area", level=NOTE,
-                      line=f"{images.left_out} boxes have no area inside their image and are left out")
+                      line=f"{counted(images.left_out, 'box has', 'boxes have')} no area inside the image: left out")
     total = max(len(images.boxes), 1)
     if len(pairs := duplicate_boxes(images)):
         where = _names(images, np.unique(images.owners[pairs[:, 0]]))
-        yield Finding(about="duplicate boxes", level=WARNING if len(pairs) > _MANY_DUPLICATES * total else NOTE, images=where,
-                      line=f"{len(pairs)} pairs of boxes of one class are nearly the same (IoU above {DUPLICATE}): one object "
-                           f"labelled twice? {named(where)}")
+        many = len(pairs) > _MANY_DUPLICATES * total
+        yield Finding(about="duplicate boxes", level=WARNING if many else NOTE, images=where, line=(
+            f"{counted(len(pairs), 'pair', 'pairs')} of nearly the same box of one class (IoU above {DUPLICATE}): one object "
+            f"labelled twice? {named(where)}"))
     if (whole := whole_image_boxes(images) & ~images.crowd).any():
         where = _names(images, np.unique(images.owners[whole]))
         many = whole.sum() > _MANY_WHOLE * total
-        yield Finding(about="whole-image boxes", level=WARNING if many else NOTE, images=where,
-                      line=f"{whole.sum()} boxes ({share(whole.sum() / total)}) are nearly the whole image: {named(where)}"
-                           + ("; is this a data set for classification?" if many else ""))
+        yield Finding(about="whole-image boxes", level=WARNING if many else NOTE, images=where, line=(
+            f"{counted(whole.sum(), 'box is', 'boxes are')} nearly the whole image ({share(whole.sum() / total)}): "
+            f"{named(where)}" + ("; is this a data set for classification?" if many else "")))
 
 
 def _names(images: LabelledImages, numbers: np.ndarray) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from efficientdet.doctor.input_view import InputView
 from object_detection.errors import InputError
 
-_OBJECTS = 4000  # that settings are tried on
+_OBJECTS = 2000  # that settings are tried on
 _MULTIPLE = 32  # pixels: what sides of an input are rounded to
 _WASTE = 0.1  # share of padding that is worth another shape
 _SHRUNK = 0.03  # how much smaller a shape may show images,

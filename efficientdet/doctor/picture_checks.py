@@ -7,7 +7,7 @@ import numpy as np
 from dataset.conversion.image_looks import ImageLooks
 from dataset.conversion.perceptual_hash import near_duplicates
 from dataset.labelled_images import LabelledImages
-from efficientdet.doctor.findings import NOTE, WARNING, Finding, named, share
+from efficientdet.doctor.findings import NOTE, WARNING, Finding, counted, named, share
 
 NEAR = 10  # bits of 64: versions of a picture differ in fewer, others hardly ever do
 DARK, BRIGHT, BLANK = 25.0, 235.0, 4.0  # grey levels of 255: mean, mean, standard deviation
@@ -26,7 +26,7 @@ def picture_findings(images: LabelledImages, looks: Looks) -> Iterator[Finding]:
         if numbers:
             names = [images.names[number] for number in numbers]
             yield Finding(about="images", level=WARNING if what == "cannot be decoded" else NOTE, images=names,
-                          line=f"{len(names)} of {len(looks)} images {what}: {named(names)}")
+                          line=f"{len(names)} of {len(looks)} {what}: {named(names)}")
 
 
 def same_pictures(splits: Sequence[LabelledImages], looks: Sequence[Looks]) -> list[Pair]:
@@ -57,12 +57,13 @@ def same_picture_findings(splits: Sequence[LabelledImages], pairs: Sequence[Pair
     if across := [pair for pair in pairs if pair[0][0] != pair[1][0]]:
         exact = sum(equal for *_, equal in across)
         yield Finding(about="images in both splits", level=WARNING, images=told(across), line=(
-            f"{len(across)} pictures are in the training and in the validation images ({exact} the same file, "
-            f"{len(across) - exact} nearly): {named(told(across))}; the AP will be too good, keep them on one side"))
+            f"{counted(len(across), 'picture is', 'pictures are')} in the training and in the validation images ({exact} the "
+            f"same file, {len(across) - exact} nearly): {named(told(across))}; the AP will be too good, keep them on one side"))
     if within := [pair for pair in pairs if pair[0][0] == pair[1][0]]:
         many = len(within) > _MANY_TWINS * sum(map(len, splits))
         yield Finding(about="images twice", level=WARNING if many else NOTE, images=told(within), line=(
-            f"{len(within)} pairs of images of one split are the same picture or nearly: {named(told(within))}"))
+            f"{counted(len(within), 'pair', 'pairs')} of images of one split are the same picture, or nearly: "
+            f"{named(told(within))}"))
 
 
 def split_findings(training: LabelledImages, validation: LabelledImages) -> Iterator[Finding]:
@@ -77,8 +78,8 @@ def split_findings(training: LabelledImages, validation: LabelledImages) -> Iter
         if alone.any():
             told = [f"{name} ({count})" for name, count in zip(names[alone], counts[mine][alone], strict=True)]
             yield Finding(about="classes in one split", level=level if unlikely.any() else NOTE, line=(
-                f"{alone.sum()} classes have objects in the {what} images alone ({share(lost)} of their objects): "
-                f"{named(told)}"))
+                f"{counted(alone.sum(), 'class has', 'classes have')} objects in the {what} images alone ({share(lost)} of "
+                f"their objects): {named(told)}"))
 
 
 def _where(looks: Looks, condition) -> list[int]:
