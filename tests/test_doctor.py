@@ -21,6 +21,7 @@ from efficientdet.doctor.picture_checks import same_pictures
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 
 HPARAMS = hyperparameters_of("efficientdet-d0", {"image_size": 128, "jitter_min": 0.8, "jitter_max": 1.2})
+THIN = np.array([8, 48])
 SMALL = {"efficientdet-d0": {"image_size": "160x96", "fpn_cell_repeats": 1, "box_class_repeats": 1, "anchor_scale": 3.0},
          "retinanet-resnet18": {"image_size": "331x205", "anchor_scale": 2.0}, "ssd300-resnet34": {"backbone_name": "resnet18"},
          "mask-rcnn-resnet18": {"image_size": "331x205", "anchor_scale": 4.0}}
@@ -44,8 +45,8 @@ def test_best_overlap_is_that_with_all_anchors(model):
     anchors = family_of(model).anchors(hparams).boxes
     corners = random.uniform(-5, 200, (60, 2))
     boxes = np.float32(np.concatenate([corners, corners + np.exp(random.uniform(0, 5, (60, 2)))], axis=1))
-    common = np.clip(np.minimum(boxes[:, None, 2:], anchors[None, :, 2:]) - np.maximum(boxes[:, None, :2], anchors[None, :, :2]),
-                     0, None).prod(-1)
+    low, high = np.maximum(boxes[:, None, :2], anchors[None, :, :2]), np.minimum(boxes[:, None, 2:], anchors[None, :, 2:])
+    common = np.clip(high - low, 0, None).prod(-1)
     areas = [(some[:, 2:] - some[:, :2]).prod(-1) for some in (boxes, anchors)]
     expected = (common / (areas[0][:, None] + areas[1] - common)).max(axis=1)
     np.testing.assert_allclose(best_overlaps(boxes, family_of(model).anchors(hparams)), expected, atol=1e-4)
@@ -138,7 +139,7 @@ def test_a_class_too_small_for_the_anchors():
 def test_thin_objects_want_other_ratios():
     images = healthy(40)
     middles = (images.boxes[:, :2] + images.boxes[:, 2:]) / 2
-    images = replace(images, boxes=np.float32(np.concatenate([middles - (8, 48), middles + (8, 48)], axis=1)))
+    images = replace(images, boxes=np.float32(np.concatenate([middles - THIN, middles + THIN], axis=1)))
     settings = found(images, "anchors").settings
     assert min(settings["aspect_ratios"]) > 2
     assert InputView(images=images, hparams=HPARAMS).after(**settings).unmatched.mean() < 0.1

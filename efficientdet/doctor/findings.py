@@ -25,7 +25,7 @@ def as_hparams(settings: Mapping[str, Any]) -> str:
 
 def share(part: float) -> str:
     """Such as 25 %, or 0.4 % of what is little."""
-    return f"{100 * part:.0f} %" if part >= 0.02 or part == 0 else f"{100 * part:.1f} %"
+    return f"{100 * part:.0f} %" if part >= 0.02 or part == 0 else f"{100 * part:.2g} %"
 
 
 def counted(count: int, one: str, several: str) -> str:

@@ -69,7 +69,11 @@ class InputView:
     @cached_property
     def unmatched(self) -> np.ndarray:
         """Objects whose best anchor overlaps too little, as evaluation shows them: [M] bool."""
-        return best_overlaps(self.boxes, self.anchors) < ENOUGH
+        return self.unmatched_of(slice(None))
+
+    def unmatched_of(self, numbers: np.ndarray | slice) -> np.ndarray:
+        """The same of some objects."""
+        return best_overlaps(self.boxes[numbers], self.anchors) < ENOUGH
 
     def unmatched_in_training(self, numbers: np.ndarray) -> np.ndarray:
         """How often each of these objects is without a fitting anchor as training shows it: [len(numbers)], shares."""

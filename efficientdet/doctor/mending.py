@@ -15,7 +15,7 @@ _MULTIPLE = 32  # pixels: what sides of an input are rounded to
 _WASTE = 0.1  # share of padding that is worth another shape
 _SHRUNK = 0.03  # how much smaller a shape may show images,
 _MAY_SHRINK = 0.02  # and what share of them
-_UNMATCHED = 0.05  # share of objects without an anchor that is worth another setting
+_UNMATCHED = 0.1  # share of objects without an anchor that is worth another setting
 _MENDS = 0.55  # of that share is left at most
 _STEPS = range(-4, 5)  # half octaves by which anchors are tried smaller and larger
 _CLUSTER_ROUNDS = 30
@@ -96,7 +96,7 @@ def trials(view: InputView, suggested: Mapping[str, Any]) -> Iterator[Trial]:
         tried.append(dict(settings))
         try:
             after = view.after(**settings)
-            yield Trial(settings=settings, unmatched=float(np.mean(after.unmatched[numbers])), padding=after.padding,
+            yield Trial(settings=settings, unmatched=float(np.mean(after.unmatched_of(numbers))), padding=after.padding,
                         unmatched_in_training=float(np.mean(after.unmatched_in_training(numbers))),
                         cost=len(after.anchors) / anchors)
         except InputError:  # beyond what the family can be
