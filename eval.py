@@ -48,6 +48,8 @@ def define_flags() -> None:
     flags.DEFINE_bool("enable_map_parallelization", True, "Read and decode images in parallel.")
     flags.DEFINE_string("testdev_dir", None, "Folder for the detections as a COCO submission.")
     flags.DEFINE_string("output_json", None, "File for the numbers as JSON.")
+    flags.DEFINE_string("report", None, "Folder for report.html and report.json: curves, confusion, kinds of errors, the worst "
+                        "images.")
     finish_flags("eval")
 
 
@@ -62,6 +64,7 @@ def main() -> None:
     runtime = runtime_settings()
     output_json = writable_file(FLAGS.output_json, "output_json")
     testdev_dir = writable_folder(FLAGS.testdev_dir, "testdev_dir") if FLAGS.testdev_dir else None
+    report = writable_folder(FLAGS.report, "report") if FLAGS.report else None
     prepare_environment()
     from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
     from efficientdet.machine.memory import telling_out_of_memory
@@ -72,7 +75,7 @@ def main() -> None:
             model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
             averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, samples=FLAGS.eval_samples,
             num_threads=0 if FLAGS.enable_map_parallelization else 1, testdev_dir=testdev_dir,
-            output_json=output_json, **runtime, **machine_settings()))
+            output_json=output_json, report=report, **runtime, **machine_settings()))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from efficientdet.flags.definitions import (
     model_name_given,
     runtime_settings,
 )
-from efficientdet.flags.paths import existing_checkpoint, required, writable_folder
+from efficientdet.flags.paths import existing_checkpoint, existing_file, required, writable_folder
+from efficientdet.inference.runtimes import require_package
 from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError
 
@@ -39,6 +40,8 @@ def define_flags() -> None:
     flags.DEFINE_string("model_dir", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
     flags.DEFINE_string("saved_model_dir", None, f"A SavedModel to run ({TRUSTED_ONLY}); with --model_dir too, where to "
                                                  "write it first.")
+    flags.DEFINE_string("model", None, "A file of export.py (.onnx) to run, which takes neither TensorFlow nor a checkpoint; "
+                                       "also --runtime=openvino.")
     flags.DEFINE_integer("batch_size", 1, "Images a step.")
     flags.DEFINE_float("min_score_thresh", 0.4, "Draw detections from this score on; detections.json has them all.")
     flags.DEFINE_integer("max_boxes_to_draw", 100, "Draw the best so many of an image.")
@@ -52,6 +55,9 @@ def define_flags() -> None:
 def main() -> None:
     """Flags to one call."""
     images = find_images(FLAGS.image_path or [required(None, "image_path")])
+    if FLAGS.model:
+        _annotate_with_artefact(images)
+        return
     overrides = parse_overrides(FLAGS.hparams)
     with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
     if not FLAGS.model_dir and not FLAGS.saved_model_dir:
@@ -77,6 +83,22 @@ def main() -> None:
             averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, min_score=FLAGS.min_score_thresh,
             max_boxes=FLAGS.max_boxes_to_draw, debug=FLAGS.debug,
             apply_exif_orientation=FLAGS.apply_exif_orientation, **runtime, **machine_settings()))
+
+
+def _annotate_with_artefact(images: tuple[str, ...]) -> None:
+    for flag in ("model_dir", "saved_model_dir", "hparams", "int8_images"):
+        if FLAGS[flag].value:
+            raise InputError(f"--model={FLAGS.model}: is a file that runs as it is, without --{flag}")
+    existing_file(FLAGS.model, "model")
+    required(FLAGS.output_dir, "output_dir")
+    runtime = "onnxruntime" if FLAGS.runtime == "keras" else FLAGS.runtime
+    require_package(runtime, asked_by="--model")
+    from efficientdet.inference.annotate import AnnotationConfig, annotate
+
+    annotate(AnnotationConfig(
+        images=images, output_dir=writable_folder(FLAGS.output_dir, "output_dir"), artefact=FLAGS.model, runtime=runtime,
+        batch_size=FLAGS.batch_size, min_score=FLAGS.min_score_thresh, max_boxes=FLAGS.max_boxes_to_draw,
+        apply_exif_orientation=FLAGS.apply_exif_orientation))
 
 
 if __name__ == "__main__":

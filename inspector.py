@@ -141,7 +141,7 @@ def _video(model: dict) -> None:
         raise InputError(f"--output_video={FLAGS.output_video}: wanted a name that ends in .mp4")
     writable_file(FLAGS.output_video, "output_video")
     _check_saved_model(model)
-    from efficientdet.inference.annotate import saved_model_detector
+    from efficientdet.inference.opened_detection import saved_model_detector
     from efficientdet.inference.video import VideoConfig, annotate_video, checkpoint_detector
 
     _prepare(needs_tensorflow=True)

@@ -28,6 +28,21 @@ def inspect() -> None:
     _run("inspector")
 
 
+def export() -> None:
+    """Run export.py."""
+    _run("export")
+
+
+def get_weights() -> None:
+    """Run efficientdet/checkpoints/get_weights.py."""
+    _run("efficientdet.checkpoints.get_weights")
+
+
+def convert() -> None:
+    """Run dataset/create_tfrecord.py."""
+    _run("dataset.create_tfrecord")
+
+
 def convert_coco() -> None:
     """Run dataset/create_coco_tfrecord.py."""
     _run("dataset.create_coco_tfrecord")

@@ -4,8 +4,9 @@ Two networks of the same layers: the whole one, which detects, and its first sta
 the second stage is called for regions that are drawn at random (`RegionHeads`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import keras
@@ -15,18 +16,22 @@ from model.batch_norm import BatchNormalization
 from model.feature_pyramid import WIDTH, build_feature_pyramid
 from model.region_layers import AlignedRegions, DetectedRegions, MasksOfClasses, Proposals
 from model.resnet import build_resnet, is_in_first_stages
-from object_detection.anchor_conventions import HEIGHT_TO_WIDTH, PROPOSAL_SIZES, rounded_levels
-from object_detection.anchor_grid import AnchorGrid, grid_of_levels
+from object_detection.anchor_conventions import PROPOSAL_SIZES, rounded_levels
+from object_detection.anchor_grid import AnchorGrid, AnchorLevel, grid_of_levels
 from object_detection.errors import InputError
 from object_detection.proposals import ProposalConfig
 from object_detection.region_detections import REGION_SUPPRESSION
+from object_detection.roi_align import TORCHVISION_POOLING, RegionPooling
 from object_detection.structures import Tensor
 from object_detection.suppression import SuppressionConfig
 
 BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # what names of layers begin with
 STAGES = 5  # of a backbone, the stem being the first
+FINEST = 2  # level of the pyramid
 REGION_SIDE, MASK_REGION_SIDE = 7, 14  # cells of a region's features, for its box and for its mask
 MASK_SIDE = 2 * MASK_REGION_SIDE
+AnchorRule = Callable[[tuple[int, int], Sequence[tuple[int, int]]], Sequence[AnchorLevel]]
+TORCHVISION_ANCHORS = partial(rounded_levels, sizes=PROPOSAL_SIZES)
 _REPRESENTATION = 1024
 _MASK_CONVOLUTIONS = 4
 
@@ -35,8 +40,8 @@ _MASK_CONVOLUTIONS = 4
 class MaskRcnnConfig:
     """The shape of the network, and how the first stage's outputs become proposals and the second's become detections.
 
-    anchor_sizes: sides in pixels of the squares of each level P2 to P6. trainable_stages: how many of the backbone's five are
-    learnt, counted from the last.
+    anchor_levels: the anchors of P2 to P6, from the image's size and the cells (rows, columns) of each. pooling: of the
+    features of regions. trainable_stages: how many of the backbone's five are learnt, counted from the last.
     """
 
     backbone: str
@@ -45,7 +50,8 @@ class MaskRcnnConfig:
     epsilon: float = 1e-5  # of batch norm
     trainable_stages: int = 3
     trains_batch_norm: bool = False
-    anchor_sizes: Sequence[Sequence[float]] = PROPOSAL_SIZES
+    anchor_levels: AnchorRule = TORCHVISION_ANCHORS
+    pooling: RegionPooling = TORCHVISION_POOLING
     proposals: ProposalConfig = field(default_factory=ProposalConfig)
     suppression: SuppressionConfig = REGION_SUPPRESSION
 
@@ -67,8 +73,9 @@ def build_mask_rcnn(config: MaskRcnnConfig, *, precision: str = "float32") -> Ma
     """The networks from normalised images, in the compute dtype of `precision`.
 
     network: [B, H, W, 3] and sizes [B, 2] int32 of what is image -> boxes [B, D, 4], scores [B, D], classes [B, D] int32 and
-    masks [B, D, 28, 28], probabilities, all float32 but the classes. first_stage: [B, H, W, 3] -> P2, P3, P4, P5 [B, h, w, C],
-    logits [B, A] and deltas [B, A, 4] of the anchors, whose order is level, row, column, ratio.
+    masks [B, D, 28, 28], probabilities, all float32 but the classes. first_stage: [B, H, W, 3] -> levels [B, h, w, C] from P2
+    on, as many as config.pooling has, logits [B, A] and deltas [B, A, 4] of the anchors, whose order is level, row, column,
+    shape.
     """
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
@@ -79,13 +86,15 @@ def build_mask_rcnn(config: MaskRcnnConfig, *, precision: str = "float32") -> Ma
         levels = build_feature_pyramid(features, prefix=PYRAMID)
         coarsest = layers.MaxPooling2D(1, strides=2, name=f"{PYRAMID}pool")(levels[-1])
         cells = [tuple(level.shape[1:3]) for level in (*levels, coarsest)]
-        grid = grid_of_levels(rounded_levels(config.image_size, cells, sizes=config.anchor_sizes))
-        logits, deltas = _proposal_head([*levels, coarsest], shapes=len(HEIGHT_TO_WIDTH) * len(config.anchor_sizes[0]))
-        heads = RegionHeads(config.num_classes)
+        anchors = config.anchor_levels(config.image_size, cells)
+        grid = grid_of_levels(anchors)
+        logits, deltas = _proposal_head([*levels, coarsest], shapes=len(anchors[0].shapes))
+        levels = [*levels, coarsest][:config.pooling.levels]
+        heads = RegionHeads(config.num_classes, image_size=config.image_size, pooling=config.pooling)
         boxes, valid = Proposals(grid, config.proposals, name="proposals")([logits, deltas, sizes])
         found = DetectedRegions(config.suppression, name="detections")(
-            [*heads.classes_and_deltas(levels, boxes, image_size=config.image_size), boxes, valid, sizes])
-        masks = heads.masks(levels, found[0], found[1], image_size=config.image_size)
+            [*heads.classes_and_deltas(levels, boxes), boxes, valid, sizes])
+        masks = heads.masks(levels, found[0], found[1])
         masks = MasksOfClasses(name="masks")([masks, found[1], found[2]])
         network = keras.Model([images, sizes], [*found, masks], name="mask_rcnn")
         first_stage = keras.Model(images, [*levels, logits, deltas], name="first_stage")
@@ -105,7 +114,7 @@ def _proposal_head(levels: Sequence[Tensor], *, shapes: int) -> tuple[Tensor, Te
     predictors = [layers.Conv2D(shapes * values, 1, name=f"rpn.head.{name}", **options)
                   for name, values in (("cls_logits", 1), ("bbox_pred", 4))]
     outputs = [[], []]
-    for level, features in enumerate(levels, start=2):
+    for level, features in enumerate(levels, start=FINEST):
         features = layers.ReLU(name=f"rpn.head.relu.p{level}")(hidden(features))
         for flat, predict, shape in zip(outputs, predictors, ((-1,), (-1, 4)), strict=True):
             flat.append(layers.Reshape(shape, name=f"{predict.name}.flat.p{level}")(predict(features)))
@@ -119,12 +128,12 @@ class RegionHeads:
     Regions are boxes [B, N, 4] in pixels of the input.
     """
 
-    def __init__(self, num_classes: int):
+    def __init__(self, num_classes: int, *, image_size: tuple[int, int], pooling: RegionPooling):
         def dense(size, name, **options):
             return layers.Dense(size, name=f"roi_heads.{name}", **options)
 
         torch_linear = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")  # what torch begins with
-        self.num_classes = num_classes
+        self.num_classes, self._image_size, self._pooling = num_classes, image_size, pooling
         self._flatten = layers.Flatten(name="roi_heads.box_head.flatten")
         self._hidden = [dense(_REPRESENTATION, f"box_head.fc{number}", activation="relu", kernel_initializer=torch_linear)
                         for number in (6, 7)]
@@ -141,10 +150,10 @@ class RegionHeads:
         self._mask_logits = layers.Conv2D(num_classes + 1, 1, kernel_initializer=relu_fan_in, dtype="float32",
                                           name="roi_heads.mask_predictor.mask_fcn_logits")
 
-    def classes_and_deltas(self, levels: Sequence[Tensor], boxes: Tensor, *, image_size: tuple[int, int]) -> list[Tensor]:
+    def classes_and_deltas(self, levels: Sequence[Tensor], boxes: Tensor) -> list[Tensor]:
         """Class logits [B N, K + 1], the background first, and deltas [B N, 4 (K + 1)], of each class its own."""
-        features = AlignedRegions(REGION_SIDE, image_size, name="roi_heads.box_roi_pool")([*levels, boxes])
-        return self.of_box_features(features)
+        pool = AlignedRegions(REGION_SIDE, self._image_size, self._pooling, name="roi_heads.box_roi_pool")
+        return self.of_box_features(pool([*levels, boxes]))
 
     def of_box_features(self, features: Tensor) -> list[Tensor]:
         """The same of regions' features [R, 7, 7, C]."""
@@ -153,10 +162,10 @@ class RegionHeads:
             features = layer(features)
         return [self._classes(features), self._deltas(features)]
 
-    def masks(self, levels: Sequence[Tensor], boxes: Tensor, scores: Tensor, *, image_size: tuple[int, int]) -> Tensor:
+    def masks(self, levels: Sequence[Tensor], boxes: Tensor, scores: Tensor) -> Tensor:
         """Mask logits [R, 28, 28, K + 1] of those regions whose score [B, N] is above 0, see `AlignedRegions`."""
-        features = AlignedRegions(MASK_REGION_SIDE, image_size, name="roi_heads.mask_roi_pool")([*levels, boxes, scores])
-        return self.of_mask_features(features)
+        pool = AlignedRegions(MASK_REGION_SIDE, self._image_size, self._pooling, name="roi_heads.mask_roi_pool")
+        return self.of_mask_features(pool([*levels, boxes, scores]))
 
     def of_mask_features(self, features: Tensor) -> Tensor:
         """Mask logits [R, 28, 28, K + 1] of regions' features [R, 14, 14, C]."""

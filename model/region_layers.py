@@ -10,7 +10,7 @@ from object_detection.greedy_nms import greedy_nms
 from object_detection.proposals import ProposalConfig, proposal_slots, region_proposals
 from object_detection.region_detections import region_detections
 from object_detection.region_losses import of_classes
-from object_detection.roi_align import features_of_regions
+from object_detection.roi_align import RegionPooling, features_of_regions
 from object_detection.structures import Tensor
 from object_detection.suppression import SuppressionConfig
 
@@ -38,13 +38,15 @@ class Proposals(keras.layers.Layer):
 class AlignedRegions(keras.layers.Layer):
     """Levels [B, h, w, C] and boxes [B, N, 4] -> features [B N, side, side, C] of the regions (RoIAlign).
 
+    `pooling` says from which of the levels, and how.
+
     With scores [B, N] as a further input of those regions only whose score is above 0, one after another, where the number of
     regions may depend on values; else of all, as always in compiled programs.
     """
 
-    def __init__(self, side: int, image_size: tuple[int, int], **kwargs):
+    def __init__(self, side: int, image_size: tuple[int, int], pooling: RegionPooling, **kwargs):
         super().__init__(**kwargs)
-        self.side, self.image_size = side, image_size
+        self.side, self.image_size, self.pooling = side, image_size, pooling
 
     def call(self, inputs):
         """See the class."""
@@ -55,6 +57,7 @@ class AlignedRegions(keras.layers.Layer):
         regions = ops.take(ops.reshape(boxes, (-1, 4)), rows, axis=0)
         return features_of_regions(
             levels, ops.cast(regions, "float32"), rows // count, size=self.side, image_size=self.image_size,
+            pooling=self.pooling,
             weighted_sums=tensorflow_cpu.sparse_sums if tensorflow_cpu.applies() else None)
 
     def compute_output_spec(self, inputs):

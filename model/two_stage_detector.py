@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 from keras import ops
 
 from model.detector import named_variables
 from model.folding import folded, has_frozen_norms
-from model.mask_rcnn import MASK_SIDE, MaskRcnn
+from model.mask_rcnn import FINEST, MASK_SIDE, MaskRcnn
 from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV, normalised
 from model.region_layers import nms, worth_computing
 from object_detection.assignment import MatchRule, assign_anchors
@@ -19,11 +20,12 @@ from object_detection.errors import InputError
 from object_detection.mask_targets import mask_targets
 from object_detection.proposals import ProposalConfig, region_proposals
 from object_detection.region_detections import REGION_BOX_CODER
-from object_detection.region_losses import BETA, mask_loss_sum, proposal_loss_sums, region_loss_sums
+from object_detection.region_losses import BETA, box_loss_sum, mask_loss_sum, proposal_loss_sums, region_loss_sums
 from object_detection.region_sampling import assign_regions, sample_masks, sample_regions
 from object_detection.structures import Detections, Objects, Targets, Tensor
 
 DECAYS = ("kernels", "all")
+MEANS = ("drawn", "nvidia")
 _OF_REGIONS = 0x5EED  # what tells the draws of regions from those of anchors
 
 
@@ -32,8 +34,14 @@ class TwoStageConfig:
     """How the two stages are trained and read; the defaults are those of torchvision.
 
     anchors_an_image and regions_an_image are drawn for the losses, at most so large a share of them with an object.
-    proposals: those of training; detections have theirs in the network. region_iou: a proposal from which on learns an object,
-    the others are background. *_beta: of the smooth L1 losses. decays: see `LossConfig`.
+    proposals: those of training; detections have theirs in the network. region_iou: a proposal from which on (strictly: above
+    which) learns an object, the others are background. *_beta: of the smooth L1 losses. whole_masks: see `mask_targets`.
+    decays: see `LossConfig`. means: what losses are means over,
+
+    - "drawn": all over what was drawn, boxes too, though only those with an object have one;
+    - "nvidia": as in its TensorFlow 2 program. Objectness over as many anchors as may be drawn; boxes of anchors over the
+      coordinates not 0 of all anchors with an object, level by level, and then summed; boxes of regions over the coordinates
+      of those with an object. Its Huber losses are beta times the smooth L1 of here.
     """
 
     image_size: tuple[int, int]
@@ -44,6 +52,9 @@ class TwoStageConfig:
     regions_an_image: int = 512
     positive_regions: float = 0.25
     region_iou: float = 0.5
+    region_iou_strictly: bool = False
+    whole_masks: bool = False
+    means: str = "drawn"
     region_coder: BoxCoder = REGION_BOX_CODER
     anchor_beta: float = BETA
     region_beta: float = BETA
@@ -55,6 +66,8 @@ class TwoStageConfig:
     def __post_init__(self):
         if self.decays not in DECAYS:
             raise InputError(f"decays {self.decays!r}; wanted one of {', '.join(map(repr, DECAYS))}")
+        if self.means not in MEANS:
+            raise InputError(f"means {self.means!r}; wanted one of {', '.join(map(repr, MEANS))}")
 
     @property
     def masks_an_image(self) -> int:
@@ -131,7 +144,8 @@ class TwoStageDetector:
         learnable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
         boxes = ops.concatenate([proposed, objects.boxes], axis=1)
         matched, positive, negative = assign_regions(
-            boxes, ops.concatenate([valid, learnable], axis=1), objects, positive_iou=config.region_iou)
+            boxes, ops.concatenate([valid, learnable], axis=1), objects, positive_iou=config.region_iou,
+            strictly=config.region_iou_strictly)
         numbers, positive, valid = sample_regions(positive, negative, seeds + _OF_REGIONS, count=config.regions_an_image,
                                                   positive_share=config.positive_regions)
         regions, matched = entries(boxes, numbers), entries(matched, numbers)
@@ -141,32 +155,48 @@ class TwoStageDetector:
             classes=ops.where(positive, entries(objects.classes, matched) + 1, 0),
             deltas=ops.where(positive[..., None], config.region_coder.encode(entries(objects.boxes, matched), regions), 0.0),
             masks=mask_targets(objects.masks, objects.boxes, regions[:, :masks], matched[:, :masks], outputs.sizes,
-                               size=MASK_SIDE))
+                               size=MASK_SIDE, whole=config.whole_masks))
 
     def counts(self, targets: TwoStageTargets) -> dict[str, Tensor]:
         """How many anchors have an object; how many anchors, regions and masks the losses are means over."""
         counted = {"positives": targets.anchors.positive, "anchors": ops.logical_or(targets.positive, targets.negative),
                    "regions": targets.valid, "masks": self._has_mask(targets)}
+        if self.config.means == "nvidia":
+            wanted = ops.where(targets.anchors.positive[..., None], targets.anchors.box_deltas, 0.0)
+            counted |= {"images": ops.ones_like(targets.valid[:, 0]), "region_boxes": targets.classes > 0,
+                        **self._by_level("anchor_coordinates", wanted != 0.0)}
         return {name: ops.sum(ops.cast(values, "float32")) for name, values in counted.items()}
 
     def loss_sums(self, outputs: FirstStage, targets: TwoStageTargets) -> dict[str, Tensor]:
-        """`objectness_loss` and `anchor_box_loss` of the first stage, `cls_loss`, `box_loss` and `mask_loss` of the second."""
+        """`objectness_loss` and `anchor_box_loss` of the first stage, `cls_loss`, `box_loss` and `mask_loss` of the second.
+        With NVIDIA's means there is an anchor_box_loss for each level, `anchor_box_loss_p2` and so on."""
         objectness, anchor_box = proposal_loss_sums(outputs.logits, outputs.deltas, targets.anchors.box_deltas,
                                                     targets.positive, targets.negative, beta=self.config.anchor_beta)
-        logits, deltas = self.heads.classes_and_deltas(outputs.levels, targets.regions, image_size=self.image_size)
+        logits, deltas = self.heads.classes_and_deltas(outputs.levels, targets.regions)
         count = logits.shape[-1]
         classes, box = region_loss_sums(
             ops.reshape(logits, (-1, targets.regions.shape[1], count)),
             ops.reshape(deltas, (-1, targets.regions.shape[1], count, 4)), targets.classes, targets.deltas, targets.valid,
             beta=self.config.region_beta)
-        return {"objectness_loss": objectness, "anchor_box_loss": anchor_box, "cls_loss": classes, "box_loss": box,
-                "mask_loss": self._mask_loss(outputs.levels, targets)}
+        second = {"cls_loss": classes, "box_loss": box, "mask_loss": self._mask_loss(outputs.levels, targets)}
+        if self.config.means == "drawn":
+            return {"objectness_loss": objectness, "anchor_box_loss": anchor_box, **second}
+        found, wanted, positive = (self._by_level("anchor_box_loss", values) for values in (
+            outputs.deltas, targets.anchors.box_deltas, targets.anchors.positive))
+        beta = self.config.anchor_beta
+        boxes = {name: beta * box_loss_sum(found[name], wanted[name], positive[name], beta=beta) for name in found}
+        return {"objectness_loss": objectness, **boxes, **second, "box_loss": self.config.region_beta * box}
 
     def normalisers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """All losses are means over what was drawn; boxes too, though only those with an object have one."""
-        anchors, regions, masks = (ops.maximum(counts[name], 1.0) for name in ("anchors", "regions", "masks"))
-        return {"objectness_loss": anchors, "anchor_box_loss": anchors, "cls_loss": regions, "box_loss": regions,
-                "mask_loss": masks}
+        """See `TwoStageConfig.means`."""
+        least = {name: ops.maximum(count, 1.0) for name, count in counts.items()}
+        second = {"cls_loss": least["regions"], "mask_loss": least["masks"]}
+        if self.config.means == "drawn":
+            return {"objectness_loss": least["anchors"], "anchor_box_loss": least["anchors"], "box_loss": least["regions"],
+                    **second}
+        return {"objectness_loss": least["images"] * self.config.anchors_an_image,
+                **{name.replace("coordinates", "box_loss"): count for name, count in least.items() if "coordinates" in name},
+                "box_loss": 4.0 * least["region_boxes"], **second}
 
     def regularisation(self) -> dict[str, Tensor]:
         """weight_decay times half the squared norm of all trainable kernels, or weights."""
@@ -178,6 +208,12 @@ class TwoStageDetector:
         boxes, scores, classes, masks = outputs
         return Detections(boxes, scores, ops.cast(classes, "int32"), scores > 0.0, masks)
 
+    def _by_level(self, name: str, values: Tensor) -> dict[str, Tensor]:
+        """The parts of [B, A, ...] that belong to each level, by the name with the level's."""
+        ends = np.cumsum(self.level_sizes)
+        return {f"{name}_p{level}": values[:, end - size:end]
+                for level, (size, end) in enumerate(zip(self.level_sizes, ends, strict=True), start=FINEST)}
+
     def _has_mask(self, targets: TwoStageTargets) -> Tensor:
         """[B, Q] bool, of the regions that stand first."""
         return targets.classes[:, :self.config.masks_an_image] > 0
@@ -186,8 +222,7 @@ class TwoStageDetector:
         """The sum over regions with an object of their mean binary cross entropy."""
         has_mask = self._has_mask(targets)
         count, rows = has_mask.shape[1], worth_computing(has_mask)
-        logits = self.heads.masks(levels, targets.regions[:, :count], ops.cast(has_mask, "float32"),
-                                  image_size=self.image_size)
+        logits = self.heads.masks(levels, targets.regions[:, :count], ops.cast(has_mask, "float32"))
         classes = ops.take(ops.reshape(targets.classes[:, :count], (-1,)), rows, axis=0)
         wanted = ops.take(ops.reshape(targets.masks, (-1, *targets.masks.shape[2:])), rows, axis=0)
         return mask_loss_sum(logits, classes, wanted, classes > 0)

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from object_detection.anchor_grid import AnchorLevel, feature_sizes
+from object_detection.anchor_grid import AnchorConfig, AnchorLevel, feature_sizes, level_of_cells
 from object_detection.errors import InputError
 
 HEIGHT_TO_WIDTH = (0.5, 1.0, 2.0)
+NVIDIA_ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))  # width and height of its Mask R-CNN's anchors
 SSD300_STRIDES = (8, 16, 32, 64)  # pixels; of the maps after these, the image's side by their number of cells
 SSD300_SIZES = (21, 45, 99, 153, 207, 261, 315)  # pixels of 300; that of each map, and of a map after the last
 SSD300_RATIOS = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
@@ -51,6 +52,15 @@ def rounded_levels(
             counts=tuple(counts), strides=tuple(side // count for side, count in zip(image_size, counts, strict=True)),
             offset=(0.0, 0.0), shapes=tuple(map(tuple, shapes.tolist()))))
     return levels
+
+
+def centred_levels(
+    image_size: tuple[int, int], feature_sizes: Sequence[tuple[int, int]], *, scale: float = 8.0
+) -> list[AnchorLevel]:
+    """Anchors of proposals by NVIDIA's TensorFlow 2 Mask R-CNN (mrcnn_tf2/model/anchors.py): as EfficientDet's, of one scale
+    and with shapes of its own. 279,279 at 832 x 1344 with levels 2 to 6."""
+    config = AnchorConfig(num_scales=1, aspect_ratios=NVIDIA_ASPECT_RATIOS, anchor_scale=scale)
+    return [level_of_cells(config, image_size, counts) for counts in feature_sizes]
 
 
 def ssd300_counts(image_size: tuple[int, int]) -> list[tuple[int, int]]:

@@ -132,10 +132,11 @@ def anchor_grid(config: AnchorConfig, image_size: tuple[int, int]) -> AnchorGrid
     """All anchors of an image by EfficientDet's rule. Order: level, row, column, octave, aspect. A stride is image side /
     feature side and need not be whole; a cell's anchors stand at its middle."""
     sizes = feature_sizes(image_size, config.max_level)
-    return grid_of_levels([_level(config, image_size, sizes[level]) for level in config.levels])
+    return grid_of_levels([level_of_cells(config, image_size, sizes[level]) for level in config.levels])
 
 
-def _level(config: AnchorConfig, image_size: tuple[int, int], counts: tuple[int, int]) -> AnchorLevel:
+def level_of_cells(config: AnchorConfig, image_size: tuple[int, int], counts: tuple[int, int]) -> AnchorLevel:
+    """The anchors of a feature map of `counts` (rows, columns), around the middle of each cell."""
     strides = np.array(image_size) / np.array(counts)
     shapes = [config.anchor_scale * strides * octave_scale * (height, width)
               for octave_scale in (2 ** (octave / config.num_scales) for octave in range(config.num_scales))

@@ -23,9 +23,10 @@ def _area(height: Tensor, width: Tensor) -> Tensor:
     return ops.where(area > 0.0, area, 0.0)
 
 
-def clip_boxes(boxes: Tensor, sizes: Tensor) -> Tensor:
-    """Boxes cut to their images. boxes [..., N, 4], sizes [..., 2] (height, width) -> [..., N, 4]."""
-    limits = ops.cast(sizes, boxes.dtype)
+def clip_boxes(boxes: Tensor, sizes: Tensor, *, last_pixel: bool = False) -> Tensor:
+    """Boxes cut to their images. boxes [..., N, 4], sizes [..., 2] (height, width) -> [..., N, 4]. last_pixel: a corner names
+    the last pixel of a box, which is size - 1 at most."""
+    limits = ops.cast(sizes, boxes.dtype) - float(last_pixel)
     limits = ops.expand_dims(ops.concatenate([limits, limits], axis=-1), -2)  # [..., 1, 4]
     return ops.minimum(ops.maximum(boxes, 0.0), limits)
 

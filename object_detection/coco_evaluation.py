@@ -11,18 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from object_detection.coco_comparison import Comparison
+from object_detection.coco_curves import Curves
 from object_detection.coco_explanation import explain_poor_result
 from object_detection.coco_ground_truth import GroundTruth
 from object_detection.coco_masks import RunLengths, encoded, mask_areas, mask_overlap
-from object_detection.coco_matching import (
-    IOU_THRESHOLDS,
-    Curves,
-    Instances,
-    ObjectFlags,
-    Overlap,
-    box_overlap,
-    curves,
-)
+from object_detection.coco_matching import IOU_THRESHOLDS, Instances, ObjectFlags, Overlap, box_overlap
 from object_detection.coco_results import DetectionRows, boxes_xywh
 from object_detection.errors import InputError
 
@@ -109,19 +103,23 @@ class CocoEvaluator:
 
         Where the detections and all annotations have masks, those of masks as well.
         """
-        boxes = boxes_xywh(rows.boxes)
-        measured = self._measure(rows.image_ids, rows.category_ids, rows.scores, boxes[:, 2] * boxes[:, 3],
-                                 evaluated_ids=rows.evaluated_ids, overlap_of=self._overlap_of_boxes(boxes))
+        measured = self._measures(self.compare(rows), found=len(rows.scores))
         explanation = explain_poor_result(self._ground_truth, rows) if measured.numbers["AP"] <= 0 else ""
         measured = replace(measured, explanation=explanation)
         if rows.masks is None:
             return measured
         if self._masks is None:
             return replace(measured, mask_explanation=f"{self._ground_truth.source}: {_LACKS_MASKS}")
-        of_masks = self._measure(
+        of_masks = self._measures(self._compare(
             rows.image_ids, rows.category_ids, rows.scores, mask_areas(rows.masks), evaluated_ids=rows.evaluated_ids,
-            overlap_of=self._overlap_of_masks(rows.masks))
+            overlap_of=self._overlap_of_masks(rows.masks)), found=len(rows.scores))
         return replace(measured, mask_numbers=of_masks.numbers, mask_class_ap=of_masks.class_ap)
+
+    def compare(self, rows: DetectionRows) -> Comparison:
+        """The boxes beside the objects of the images looked at."""
+        boxes = boxes_xywh(rows.boxes)
+        return self._compare(rows.image_ids, rows.category_ids, rows.scores, boxes[:, 2] * boxes[:, 3],
+                             evaluated_ids=rows.evaluated_ids, overlap_of=self._overlap_of_boxes(boxes))
 
     def evaluate_results(self, results: Sequence[dict], *, image_ids: Sequence[int],
                          iou_type: str = "bbox") -> CocoMeasures:
@@ -141,8 +139,9 @@ class CocoEvaluator:
         else:
             masks = [encoded(result["segmentation"], self._ground_truth.image_sizes[result["image_id"]]) for result in results]
             areas, overlap_of = mask_areas(masks), self._overlap_of_masks(masks)
-        return self._measure(values("image_id", np.int64), values("category_id", np.int64), values("score", np.float64), areas,
-                             evaluated_ids=np.asarray(image_ids, np.int64), overlap_of=overlap_of)
+        return self._measures(self._compare(
+            values("image_id", np.int64), values("category_id", np.int64), values("score", np.float64), areas,
+            evaluated_ids=np.asarray(image_ids, np.int64), overlap_of=overlap_of), found=len(results))
 
     @cached_property
     def _masks(self) -> list[RunLengths] | None:
@@ -157,17 +156,17 @@ class CocoEvaluator:
         return [encoded(*entry) for entry in placed] if all(all(entry) for entry in placed) else None
 
     def _overlap_of_boxes(self, boxes: np.ndarray) -> OverlapOf:
-        """What `_measure` wants for detected boxes, [D, 4] xywh."""
+        """What `_compare` wants for detected boxes, [D, 4] xywh."""
         return lambda detected, wanted: box_overlap(boxes[detected], self._boxes[wanted], self._flags.crowd[wanted])
 
     def _overlap_of_masks(self, masks: Sequence[RunLengths]) -> OverlapOf:
-        """What `_measure` wants for the masks of D detections."""
+        """What `_compare` wants for the masks of D detections."""
         return lambda detected, wanted: mask_overlap(
             [masks[i] for i in detected], [self._masks[i] for i in wanted], self._flags.crowd[wanted])
 
-    def _measure(self, image_ids: np.ndarray, category_ids: np.ndarray, scores: np.ndarray, areas: np.ndarray, *,
-                 evaluated_ids: np.ndarray, overlap_of: OverlapOf) -> CocoMeasures:
-        """The numbers of detections with the data set's ids, [D] each; without an explanation."""
+    def _compare(self, image_ids: np.ndarray, category_ids: np.ndarray, scores: np.ndarray, areas: np.ndarray, *,
+                 evaluated_ids: np.ndarray, overlap_of: OverlapOf) -> Comparison:
+        """Of detections with the data set's ids, [D] each."""
         images, known_ids = np.unique(evaluated_ids), np.array(list(self._ground_truth.categories), np.int64)
         detected = np.flatnonzero(np.isin(image_ids, images) & np.isin(category_ids, known_ids))
         wanted = np.flatnonzero(np.isin(self._image_ids, images))
@@ -175,20 +174,23 @@ class CocoEvaluator:
         def numbered(image: np.ndarray, category: np.ndarray, area: np.ndarray) -> Instances:
             return Instances(np.searchsorted(images, image), np.searchsorted(known_ids, category), area)
 
-        flags = ObjectFlags(*(flag[wanted] for flag in self._flags))
-        result = curves(
-            numbered(image_ids[detected], category_ids[detected], areas[detected]), scores[detected],
-            numbered(self._image_ids[wanted], self._category_ids[wanted], self._areas[wanted]), flags,
-            num_classes=len(known_ids), overlap=overlap_of(detected, wanted))
-        labels = _class_labels(self._ground_truth)
-        objects = dict(zip(*np.unique(self._category_ids[wanted][~flags.ignored], return_counts=True), strict=True))
+        return Comparison(
+            image_ids=images, names=_class_names(self._ground_truth), detected=detected, wanted=wanted, scores=scores[detected],
+            detections=numbered(image_ids[detected], category_ids[detected], areas[detected]),
+            objects=numbered(self._image_ids[wanted], self._category_ids[wanted], self._areas[wanted]),
+            object_boxes=self._boxes[wanted], flags=ObjectFlags(*(flag[wanted] for flag in self._flags)),
+            overlap=overlap_of(detected, wanted))
+
+    def _measures(self, comparison: Comparison, *, found: int) -> CocoMeasures:
+        """The numbers, without an explanation; `found`: how many detections there were, those of unknown classes with them."""
+        precision = comparison.curves.precision
         return CocoMeasures(
-            numbers=_numbers(result),
-            class_ap={label: float(result.precision[:, :, k, 0].mean()) for k, label in enumerate(labels.values())},
-            class_objects={label: int(objects.get(category_id, 0)) for category_id, label in labels.items()},
-            images=len(images),
-            unknown_images=len(set(images.tolist()) - self._ground_truth.image_sizes.keys()),
-            detections=len(scores),
+            numbers=_numbers(comparison.curves),
+            class_ap={name: float(precision[:, :, k, 0].mean()) for k, name in enumerate(comparison.names)},
+            class_objects=dict(zip(comparison.names, comparison.class_counts.tolist(), strict=True)),
+            images=len(comparison.image_ids),
+            unknown_images=len(set(comparison.image_ids.tolist()) - self._ground_truth.image_sizes.keys()),
+            detections=found,
             explanation="",
         )
 
@@ -206,8 +208,8 @@ def _numbers(result: Curves) -> dict[str, float]:
     return dict(zip(MEASURE_NAMES, map(mean, values), strict=True))
 
 
-def _class_labels(ground_truth: GroundTruth) -> dict[int, str]:
-    """Category id -> name, with the id behind a name that several categories share."""
+def _class_names(ground_truth: GroundTruth) -> tuple[str, ...]:
+    """Of each category, with the id behind a name that several share."""
     names = list(ground_truth.categories.values())
-    return {category_id: name if names.count(name) == 1 else f"{name} ({category_id})"
-            for category_id, name in ground_truth.categories.items()}
+    return tuple(name if names.count(name) == 1 else f"{name} ({category_id})"
+                 for category_id, name in ground_truth.categories.items())

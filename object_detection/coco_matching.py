@@ -1,4 +1,4 @@
-"""Which detection finds which object, and precision and recall from that, as pycocotools defines them (`COCOeval`).
+"""Which detection finds which object, as pycocotools defines it (`COCOeval`); `coco_curves` has precision and recall from that.
 
 pycocotools walks through image, class, size range, threshold, detection and object in Python. Here all groups (the detections
 and objects of one image and class) take their n-th best detection at the same time, for all thresholds and size ranges, with
@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 IOU_THRESHOLDS = np.linspace(0.5, 0.95, 10)  # T = 10
-RECALL_THRESHOLDS = np.linspace(0.0, 1.0, 101)  # R = 101
 AREA_RANGES = np.array([(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)])  # A = 4: all, small, medium, large; px^2
 MOST_DETECTIONS = (1, 10, 100)  # M = 3, per image and class
 
@@ -33,23 +32,25 @@ class ObjectFlags(NamedTuple):
     ignored: np.ndarray  # [N] bool: need not be found, and finding it is no mistake; crowds are
 
 
-class Curves(NamedTuple):
-    """Precision and recall at the thresholds; -1 where a class has no object in the range."""
-
-    precision: np.ndarray  # [T, R, K, A], of the 100 best detections
-    recall: np.ndarray  # [T, K, A, M]
-
-
 # Row numbers of detections [n, D] and of objects [n, G], any row where there is none -> IoU [n, D, G].
 Overlap = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-class _Matches(NamedTuple):
+class Matches(NamedTuple):
     """The n detections that match an object, for some range and threshold."""
 
     rows: np.ndarray  # [n]
     matched: np.ndarray  # [n, A, T] bool: matches an object
     to_ignore: np.ndarray  # [n, A, T] bool: one that does not count
+    objects: np.ndarray  # [n] row of the object at the lowest threshold, whatever its size; -1: none
+
+
+class Matching(NamedTuple):
+    """Matches, and the 100 best detections of each image and class, whether they match or not."""
+
+    by_class: np.ndarray  # [N] rows by class, then by falling score
+    ranks: np.ndarray  # [all rows] in image and class
+    matches: Matches
 
 
 class _Groups(NamedTuple):
@@ -59,14 +60,6 @@ class _Groups(NamedTuple):
     keys: np.ndarray  # [g] ascending: image and class in one number
     starts: np.ndarray  # [g]
     counts: np.ndarray  # [g]
-
-
-class _Ranking(NamedTuple):
-    """The rows of the best detections of each image and class, in two orders."""
-
-    groups: _Groups  # by falling score in each
-    by_class: np.ndarray  # [N] by class, then by falling score
-    ranks: np.ndarray  # [all rows] in the group
 
 
 def box_overlap(detected: np.ndarray, wanted: np.ndarray, crowd: np.ndarray) -> Overlap:
@@ -83,21 +76,20 @@ def box_overlap(detected: np.ndarray, wanted: np.ndarray, crowd: np.ndarray) -> 
     return overlap
 
 
-def curves(detections: Instances, scores: np.ndarray, objects: Instances, flags: ObjectFlags, *, num_classes: int,
-           overlap: Overlap) -> Curves:
-    """Precision and recall of detections with `scores` [N], each matched with the annotated objects of its image and class."""
-    ranking = _ranking(detections, scores, num_classes)
-    matches = _joined(_matches(ranking.groups, objects, flags, num_classes, overlap))
-    return _curves(detections, ranking, matches, objects, flags.ignored, num_classes=num_classes)
+def match(detections: Instances, scores: np.ndarray, objects: Instances, flags: ObjectFlags, *, num_classes: int,
+          overlap: Overlap) -> Matching:
+    """Match detections with `scores` [N] with the annotated objects of their image and class, the best first."""
+    groups, by_class, ranks = _ranking(detections, scores, num_classes)
+    return Matching(by_class, ranks, _joined(_matches(groups, objects, flags, num_classes, overlap)))
 
 
-def _joined(parts: Iterable[_Matches]) -> _Matches:
+def _joined(parts: Iterable[Matches]) -> Matches:
     """The matches of all parts, one behind the other; of no part none."""
-    none = _Matches(np.zeros(0, np.int64), *np.zeros((2, 0, len(AREA_RANGES), len(IOU_THRESHOLDS)), bool))
-    return _Matches(*map(np.concatenate, zip(none, *parts, strict=True)))
+    none = Matches(np.zeros(0, np.int64), *np.zeros((2, 0, len(AREA_RANGES), len(IOU_THRESHOLDS)), bool), np.zeros(0, np.int64))
+    return Matches(*map(np.concatenate, zip(none, *parts, strict=True)))
 
 
-def _outside(areas: np.ndarray) -> np.ndarray:
+def outside_ranges(areas: np.ndarray) -> np.ndarray:
     """[N] -> [N, A], whether an area lies outside each range."""
     return (areas[:, None] < AREA_RANGES[:, 0]) | (areas[:, None] > AREA_RANGES[:, 1])
 
@@ -114,7 +106,8 @@ def _groups(rows: np.ndarray, keys: np.ndarray) -> _Groups:
     return _Groups(rows, keys[starts], starts, np.diff(starts, append=len(rows)))
 
 
-def _ranking(detections: Instances, scores: np.ndarray, num_classes: int) -> _Ranking:
+def _ranking(detections: Instances, scores: np.ndarray, num_classes: int) -> tuple[_Groups, np.ndarray, np.ndarray]:
+    """The groups, each by falling score; and `by_class` and `ranks` as of `Matching`."""
     by_image = _stable_order(detections.images)
     by_score = by_image[np.argsort(-scores[by_image], kind="stable")]
     by_class = by_score[_stable_order(detections.classes[by_score])]
@@ -125,11 +118,11 @@ def _ranking(detections: Instances, scores: np.ndarray, num_classes: int) -> _Ra
     ranks[by_group] = np.arange(len(keys)) - np.repeat(starts, counts)
     kept = ranks < MOST_DETECTIONS[-1]
     in_group = kept[by_group]
-    return _Ranking(_groups(by_group[in_group], keys[in_group]), by_class[kept[by_class]], ranks)
+    return _groups(by_group[in_group], keys[in_group]), by_class[kept[by_class]], ranks
 
 
 def _matches(detected: _Groups, objects: Instances, flags: ObjectFlags, num_classes: int,
-             overlap: Overlap) -> Iterator[_Matches]:
+             overlap: Overlap) -> Iterator[Matches]:
     """Of the groups that have both detections and objects."""
     by_group = np.lexsort((objects.classes, objects.images))
     wanted = _groups(by_group, objects.images[by_group] * num_classes + objects.classes[by_group])
@@ -137,7 +130,7 @@ def _matches(detected: _Groups, objects: Instances, flags: ObjectFlags, num_clas
     first_detected, first_wanted = detected.starts[in_detected], wanted.starts[in_wanted]
     depths, widths = detected.counts[in_detected], wanted.counts[in_wanted]
     padded_widths = 1 << np.ceil(np.log2(widths)).astype(int)
-    outside = _outside(objects.areas)
+    outside = outside_ranges(objects.areas)
     for width in np.unique(padded_widths).tolist():
         alike = np.flatnonzero(padded_widths == width)
         alike = alike[np.argsort(-depths[alike], kind="stable")]
@@ -148,19 +141,21 @@ def _matches(detected: _Groups, objects: Instances, flags: ObjectFlags, num_clas
             d_rows = detected.rows[first_detected[chunk, None] + np.minimum(ranks, depth - 1)]  # [n, D]
             g_rows = wanted.rows[first_wanted[chunk, None] + np.minimum(places, count - 1)]  # [n, G]
             overlaps = np.where((ranks < depth)[..., None] & (places < count)[:, None], overlap(d_rows, g_rows), -1.0)
-            yield _match(d_rows, overlaps, crowd=flags.crowd[g_rows],
+            yield _match(d_rows, g_rows, overlaps, crowd=flags.crowd[g_rows],
                          to_ignore=flags.ignored[g_rows][:, None] | outside[g_rows].transpose(0, 2, 1))
 
 
-def _match(rows: np.ndarray, overlaps: np.ndarray, *, crowd: np.ndarray, to_ignore: np.ndarray) -> _Matches:
-    """Groups of detections [n, D] with IoU [n, D, G], crowd [n, G], to_ignore [n, A, G] of their objects.
+def _match(rows: np.ndarray, objects: np.ndarray, overlaps: np.ndarray, *, crowd: np.ndarray,
+           to_ignore: np.ndarray) -> Matches:
+    """Groups of detections [n, D] and objects [n, G] with IoU [n, D, G]; crowd [n, G], to_ignore [n, A, G] of the objects.
 
     Each detection, the best first, takes the free object that it overlaps most, one that is to be ignored only where no
     other one will do. A crowd stays free.
     """
     near = (overlaps >= IOU_THRESHOLDS[0]).any(axis=-1)  # [n, D]; all others find nothing, whatever the rest does
     deep = np.argsort(-near.sum(axis=1), kind="stable")
-    near, rows, overlaps, crowd, to_ignore = (values[deep] for values in (near, rows, overlaps, crowd, to_ignore))
+    near, rows, objects, overlaps, crowd, to_ignore = (
+        values[deep] for values in (near, rows, objects, overlaps, crowd, to_ignore))
     nearest = np.argsort(~near, axis=1, kind="stable")  # places of those before the others, the best first
     depths = near.sum(axis=1)
     free = np.ones((len(rows), len(AREA_RANGES), len(IOU_THRESHOLDS), overlaps.shape[2]), bool)
@@ -175,69 +170,6 @@ def _match(rows: np.ndarray, overlaps: np.ndarray, *, crowd: np.ndarray, to_igno
         chosen = np.where(candidates, iou, -1.0).argmax(axis=-1)[..., None] == np.arange(free.shape[-1])
         chosen &= candidates
         free[here] &= ~chosen | crowd[here, None, None]
-        results.append(_Matches(rows[one], chosen.any(axis=-1), (chosen & ignore).any(axis=-1)))
+        at_lowest = np.where(chosen[:, 0, 0], objects[here], -1).max(axis=-1)
+        results.append(Matches(rows[one], chosen.any(axis=-1), (chosen & ignore).any(axis=-1), at_lowest))
     return _joined(results)
-
-
-class _Places(NamedTuple):
-    """The n places, ascending, among all detections ordered by class and falling score, of those that match."""
-
-    places: np.ndarray  # [n]
-    classes: np.ndarray  # [n]
-    ranks: np.ndarray  # [n]
-    before: np.ndarray  # [n, A] detections of the class before it whose area lies in the range
-    inside: np.ndarray  # [n, A] bool: its own area does
-
-
-def _curves(detections: Instances, ranking: _Ranking, matches: _Matches, objects: Instances, ignored: np.ndarray, *,
-            num_classes: int) -> Curves:
-    """Precision rises at right detections alone, so that it is computed at these and nowhere else."""
-    places, order = _places(detections, ranking, matches, num_classes)
-    counted = ~_outside(objects.areas) & ~ignored[:, None]  # [N, A]
-    wanted = np.stack([np.bincount(objects.classes[inside], minlength=num_classes) for inside in counted.T], axis=-1)  # [K, A]
-    sizes = (len(IOU_THRESHOLDS), len(RECALL_THRESHOLDS), num_classes, len(AREA_RANGES), len(MOST_DETECTIONS))
-    precision, recall = -np.ones(sizes[:4]), -np.ones((sizes[0], *sizes[2:]))
-    for t, a in np.ndindex(sizes[0], sizes[3]):
-        matched = np.flatnonzero(matches.matched[order, a, t])
-        right = ~matches.to_ignore[order[matched], a, t]
-        classes, ranks, hits, misses = _hits(places, matched, right, a, num_classes)
-        present = np.flatnonzero(wanted[:, a])
-        for m, most in enumerate(MOST_DETECTIONS):
-            recall[t, present, a, m] = (
-                np.bincount(classes[ranks < most], minlength=num_classes)[present] / wanted[present, a])
-        reached, exact = hits / wanted[classes, a], hits / (misses + hits + np.spacing(1))
-        ends = np.searchsorted(classes, np.arange(num_classes + 1))
-        for k in present.tolist():
-            here = slice(ends[k], ends[k + 1])
-            # The highest precision at this or any higher recall; 0 beyond the highest recall.
-            envelope = np.append(np.maximum.accumulate(exact[here][::-1])[::-1], 0.0)
-            precision[t, :, k, a] = envelope[np.searchsorted(reached[here], RECALL_THRESHOLDS)]
-    return Curves(precision, recall)
-
-
-def _places(detections: Instances, ranking: _Ranking, matches: _Matches,
-            num_classes: int) -> tuple[_Places, np.ndarray]:
-    """The places of the matches, and the numbers of the matches in this order."""
-    by_class = ranking.by_class
-    place_of = np.empty(len(detections.classes), np.int64)
-    place_of[by_class] = np.arange(len(by_class))
-    order = np.argsort(place_of[matches.rows])
-    rows = matches.rows[order]
-    inside, places = ~_outside(detections.areas[by_class]), place_of[rows]
-    begins = np.searchsorted(detections.classes[by_class], np.arange(num_classes))[detections.classes[rows]]
-    before = np.concatenate([np.zeros((1, inside.shape[1]), int), np.cumsum(inside, axis=0)])
-    return _Places(places, detections.classes[rows], ranking.ranks[rows], before[places] - before[begins],
-                   inside[places]), order
-
-
-def _hits(places: _Places, matched: np.ndarray, right: np.ndarray, a: int, num_classes: int) -> tuple[np.ndarray, ...]:
-    """Of the right ones among the matched: class, rank, and right and wrong ones of the class up to there. [n] each."""
-    classes = places.classes[matched]
-    begins = np.searchsorted(classes, np.arange(num_classes))[classes]  # where its class begins among the matched
-
-    def before(flags: np.ndarray) -> np.ndarray:
-        counts = np.cumsum(flags) - flags
-        return counts - counts[begins]
-
-    wrong = places.before[matched, a] - before(places.inside[matched, a])  # all in the range that match nothing
-    return classes[right], places.ranks[matched[right]], before(right)[right] + 1, wrong[right]

@@ -28,13 +28,13 @@ class _Label(NamedTuple):
 
 
 def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], scores=None,
-                    masks: Sequence[np.ndarray] | None = None) -> np.ndarray:
+                    masks: Sequence[np.ndarray] | None = None, colours: Sequence[Colour] | None = None) -> np.ndarray:
     """A copy of an image with a box, a class name and a score in per cent for each detection.
 
     image [h, w, 3] uint8; boxes [N, 4] yxyx pixels of it; classes [N], 0 .. K-1; names, K of them; scores [N], or None
-    where there are none (ground truth); masks, N of [h, w] bool, which are tinted and outlined, or None. Boxes are clipped to
-    the image; what has nothing in it, or is not finite, is left out. The best are drawn last. Raises ValueError for another
-    kind of image or a class without a name.
+    where there are none (ground truth); masks, N of [h, w] bool, which are tinted and outlined, or None; colours, N, or None
+    for those of the classes. Boxes are clipped to the image; what has nothing in it, or is not finite, is left out. The best
+    are drawn last. Raises ValueError for another kind of image or a class without a name.
     """
     image, boxes = np.asarray(image), np.asarray(boxes, np.float64).reshape(-1, 4)
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
@@ -49,13 +49,21 @@ def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], 
         if box:
             text = _printable(str(names[classes[index]]))
             text = text if scores is None else f"{text} {100 * float(scores[index]):.0f}%".strip()
-            labels.append(_Label(text, box, class_colour(classes[index])))
+            colour = class_colour(classes[index]) if colours is None else colours[index]
+            labels.append(_Label(text, box, colour))
             if masks is not None:
-                _draw_mask(tinted, masks[index], class_colour(classes[index]))
+                _draw_mask(tinted, masks[index], colour)
     canvas = Image.fromarray(tinted)
     _draw_boxes(canvas, labels)
     _draw_labels(canvas, labels)
     return np.asarray(canvas)
+
+
+def resized(image: np.ndarray, *, longer_side: int) -> np.ndarray:
+    """An image [h, w, 3] uint8 with its longer side of so many pixels."""
+    scale = longer_side / max(image.shape[:2])
+    height, width = (max(1, round(scale * side)) for side in image.shape[:2])
+    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))
 
 
 def class_colour(index: int) -> Colour:

@@ -4,15 +4,18 @@ import base64
 import html
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 Curve = Sequence[tuple[float, float]]  # (x, y)
 
 _WIDTH, _HEIGHT = 420, 200  # pixels of a chart's coordinate system
+_SMALL_WIDTH, _SMALL_HEIGHT = 210, 110  # of one among many
 _LEFT, _BOTTOM, _TOP = 46, 22, 10  # room for the labels of the axes
 _MOST_POINTS = 2 * _WIDTH  # of a curve
 _COLOURS = ("#1f6fb4", "#d1682a", "#2c8a4b", "#8a4fa3", "#b8860b", "#5b6770", "#c2477f", "#3aa6a6")
+_GOOD, _BAD = "31,111,180", "209,104,42"  # grounds of cells, the first two of _COLOURS
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1c2733;background:#fff;max-width:980px;margin:2em auto;padding:0 1em}
 h1{font-size:1.5em;margin:0}h2{font-size:1.1em;margin:2em 0 .5em;border-bottom:1px solid #d6dde4}
@@ -20,15 +23,39 @@ p.lead{color:#51606e;margin:.2em 0 1em}.row{display:flex;flex-wrap:wrap;gap:16px
 figure{margin:0;flex:1 1 400px;max-width:480px}
 figcaption{font-weight:600}svg{width:100%;height:auto;background:#f7f9fb;border:1px solid #e3e8ed}
 svg text{font-size:11px;fill:#51606e}
-table{border-collapse:collapse}td,th{padding:2px 14px 2px 0;text-align:left}th{font-weight:600}
+table{border-collapse:collapse}td,th{padding:2px 14px 2px 0;text-align:left}th{font-weight:600;white-space:nowrap}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 .bar{display:inline-block;height:.8em;background:#1f6fb4}img{max-width:100%;border:1px solid #e3e8ed}.key{margin-right:12px}
 .big{font-size:1.6em;font-weight:600}
+svg line{stroke:#e3e8ed}.many{display:grid;grid-template-columns:repeat(auto-fill,minmax(180px,1fr));gap:12px}
+.wide+p.lead{margin-top:1.2em}.row+.many,.many+.row{margin-top:14px}.zoom+figcaption{font-weight:400;font-size:.9em;color:#51606e}
+.many figcaption{font-size:.85em;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
+td.heat{padding:2px 6px;border:1px solid #fff;min-width:1.4em}.light{color:#fff}.wide{overflow-x:auto}
+.turned{font-size:.85em}.turned td{white-space:nowrap}.turned th{padding:2px 6px;vertical-align:bottom}
+.turned th span{writing-mode:vertical-rl;transform:rotate(180deg);white-space:nowrap}
+summary{cursor:pointer;color:#1f6fb4}details{margin:.8em 0}details.zoom{margin:0}
+.zoom summary{list-style:none;cursor:zoom-in}
+.zoom[open] summary{position:fixed;inset:0;z-index:1;background:#1c2733e6;cursor:zoom-out;display:flex}
+.zoom[open] img{width:100%;height:100%;object-fit:contain;border:0}
 ul.notices{list-style:none;padding:0}
 ul.notices li{margin:.4em 0;padding:.5em .8em;border-left:4px solid #8fa3b5;background:#f7f9fb}
 ul.notices li.warning{border-color:#d1682a;background:#fdf4ee}
 pre{background:#1c2733;color:#f7f9fb;padding:.6em .9em;overflow-x:auto;border-radius:4px}
 """
+
+
+class Heat(NamedTuple):
+    """A cell of a table on a ground that is the deeper the larger `share` is, 0 .. 1 (NaN: none)."""
+
+    text: str
+    share: float
+    is_bad: bool = False
+
+
+class Bar(NamedTuple):
+    """A cell with a bar, `share` 0 .. 1 of the longest."""
+
+    share: float
 
 
 def document(title: str, parts: Sequence[str]) -> str:
@@ -59,16 +86,46 @@ def row(figures: Sequence[str]) -> str:
     return f'<div class="row">{shown}</div>' if shown else ""
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Cells under the names of their columns (empty: a table without a head); numbers stand at the right."""
+def grid(figures: Sequence[str]) -> str:
+    """Many small charts in rows and columns."""
+    return f'<div class="many">{"".join(figures)}</div>' if figures else ""
+
+
+def folded(summary: str, content: str) -> str:
+    """Content that the reader opens; nothing where there is none."""
+    return f"<details><summary>{html.escape(summary)}</summary>{content}</details>" if content else ""
+
+
+def keys(colours: Mapping[str, str]) -> str:
+    """What colours (of CSS) mean."""
+    return "<div>" + "".join(f'<span class="key" style="color:{colour}">&#9632; {html.escape(label)}</span>'
+                             for label, colour in colours.items()) + "</div>"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, turned: bool = False) -> str:
+    """Cells under the names of their columns (empty: a table without a head; `turned`: names written upwards).
+
+    Numbers stand at the right; a cell may be a `Heat` or a `Bar`.
+    """
     if not rows:
         return ""
-    is_number = [isinstance(value, int | float) for value in rows[0]]
-    head = "".join(f'<th{" class=n" if right else ""}>{html.escape(name)}</th>'
-                   for name, right in zip(columns, is_number, strict=False))
-    body = "".join("<tr>" + "".join(f'<td{" class=n" if right else ""}>{html.escape(_shown(value))}</td>'
-                                    for value, right in zip(values, is_number, strict=True)) + "</tr>" for values in rows)
-    return f"<table>{f'<tr>{head}</tr>' if head else ''}{body}</table>"
+    is_number = [isinstance(value, int | float | Heat) for value in rows[0]]
+    names = [f'<th{" class=n" if right else ""}><span>{html.escape(name)}</span></th>'
+             for name, right in zip(columns, is_number, strict=False)]
+    body = "".join("<tr>" + "".join(_cell(value, right) for value, right in zip(values, is_number, strict=True)) + "</tr>"
+                   for values in rows)
+    head = f"<tr>{''.join(names)}</tr>" if names else ""
+    return f'<div class="wide"><table{" class=turned" if turned else ""}>{head}{body}</table></div>'
+
+
+def _cell(value: object, right: bool) -> str:
+    if isinstance(value, Bar):
+        return f"<td>{_bar(value.share)}</td>"
+    if isinstance(value, Heat):
+        depth = 0.0 if math.isnan(value.share) else min(max(value.share, 0.0), 1.0)
+        return (f'<td class="n heat{" light" if depth > 0.7 else ""}" style="background:rgba({_BAD if value.is_bad else _GOOD},'
+                f'{depth:.2f})">{html.escape(value.text)}</td>')
+    return f'<td{" class=n" if right else ""}>{html.escape(_shown(value))}</td>'
 
 
 def notices(lines: Sequence[tuple[str, str]]) -> str:
@@ -87,48 +144,58 @@ def bars(values: Mapping[str, float], *, unit: str = "", form: str = ".3g") -> s
     most = max(values.values(), default=0.0)
     lines = "".join(
         f'<tr><td>{html.escape(name)}</td><td class="n">{value:{form}}{unit}</td>'
-        f'<td><span class="bar" style="width:{260 * max(value, 0.0) / most if most > 0 else 0:.0f}px"></span></td></tr>'
-        for name, value in values.items())
+        f"<td>{_bar(max(value, 0.0) / most if most > 0 else 0.0)}</td></tr>" for name, value in values.items())
     return f"<table>{lines}</table>" if lines else ""
 
 
-def chart_figure(name: str, curves: Mapping[str, Curve], *, unit: str) -> str:
-    """A chart with its name above and the names of its curves below; nothing where no curve has a point."""
-    drawn = chart(list(curves.values()), unit=unit)
-    keys = "".join(f'<span class="key" style="color:{colour}">&#9632; {html.escape(label)}</span>'
-                   for label, colour in zip(curves, _COLOURS, strict=False))
-    return f"<figure><figcaption>{html.escape(name)}</figcaption>{drawn}<div>{keys}</div></figure>" if drawn else ""
+def _bar(share: float) -> str:
+    return f'<span class="bar" style="width:{260 * share:.0f}px"></span>'
 
 
-def chart(curves: Sequence[Curve], *, unit: str) -> str:
-    """Curves as SVG, on common axes of which the vertical begins at 0 where no value is below; `unit`: of the horizontal."""
+def chart_figure(name: str, curves: Mapping[str, Curve], *, unit: str, highest: float | None = None,
+                 small: bool = False) -> str:
+    """A chart with its name above and, unless it is `small`, those of its curves below; nothing where no curve has a point."""
+    drawn = chart(list(curves.values()), unit=unit, highest=highest, small=small)
+    names = "" if small else keys(dict(zip(curves, _COLOURS, strict=False)))
+    return f"<figure><figcaption>{html.escape(name)}</figcaption>{drawn}{names}</figure>" if drawn else ""
+
+
+def chart(curves: Sequence[Curve], *, unit: str, highest: float | None = None, small: bool = False) -> str:
+    """Curves as SVG, on common axes of which the vertical begins at 0 where no value is below; `unit`: of the horizontal.
+
+    `highest`: where the vertical axis ends; without it, at the largest value.
+    """
     finite = [_thinned([(x, y) for x, y in curve if math.isfinite(y)]) for curve in curves]
     points = [point for curve in finite for point in curve]
     if not points:
         return ""
+    width, height = (_SMALL_WIDTH, _SMALL_HEIGHT) if small else (_WIDTH, _HEIGHT)
+    left, bottom = (_LEFT - 18, height - _BOTTOM) if small else (_LEFT, height - _BOTTOM)
     first, last = min(x for x, _ in points), max(x for x, _ in points)
-    low, high = min(0.0, min(y for _, y in points)), max(y for _, y in points)
+    low, high = min(0.0, min(y for _, y in points)), max(y for _, y in points) if highest is None else highest
     high = high if high > low else low + 1.0
 
     def place(x: float, y: float) -> str:
-        right = _LEFT + (_WIDTH - _LEFT - 8) * (x - first) / ((last - first) or 1)
-        down = _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * (y - low) / (high - low)
+        right = left + (width - left - 8) * (x - first) / ((last - first) or 1)
+        down = bottom - (bottom - _TOP) * (y - low) / (high - low)
         return f"{right:.1f},{down:.1f}"
 
     lines = "".join(  # a point alone is drawn twice: what has a length of nothing is a dot by its round ends
         f'<polyline fill="none" stroke="{colour}" stroke-linecap="round" stroke-width="{1.8 if len(curve) > 1 else 7}" '
         f'points="{" ".join(place(*p) for p in (curve if len(curve) > 1 else 2 * curve))}"/>'
         for curve, colour in zip(finite, _COLOURS, strict=False))
-    ticks = "".join(f'<text x="4" y="{_HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP) + 4:.1f}">'
-                    f"{low + share * (high - low):.3g}</text>" for share in (0.0, 0.5, 1.0))
-    return (f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{ticks}{lines}'
-            f'<text x="{_LEFT}" y="{_HEIGHT - 6}">{first:.7g}</text>'
-            f'<text x="{_WIDTH - 8}" y="{_HEIGHT - 6}" text-anchor="end">{last:.7g} {html.escape(unit)}</text></svg>')
+    downs = {share: bottom - share * (bottom - _TOP) for share in (0.0, 0.5, 1.0)}
+    ticks = "".join(f'<line x1="{left}" x2="{width - 8}" y1="{down:.1f}" y2="{down:.1f}"/>'
+                    f'<text x="4" y="{down + 4:.1f}">{low + share * (high - low):.3g}</text>' for share, down in downs.items())
+    return (f'<svg viewBox="0 0 {width} {height}" role="img">{ticks}{lines}'
+            f'<text x="{left}" y="{height - 6}">{first:.7g}</text>'
+            f'<text x="{width - 8}" y="{height - 6}" text-anchor="end">{last:.7g} {html.escape(unit)}</text></svg>')
 
 
 def picture(caption: str, jpeg: bytes) -> str:
-    """An encoded picture over its caption."""
-    return (f'<figure><img src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" alt="">'
+    """An encoded picture over its caption; a click fills the window with it."""
+    image = f'<img src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" alt="">'
+    return (f'<figure><details class="zoom"><summary>{image}</summary></details>'
             f"<figcaption>{html.escape(caption)}</figcaption></figure>")
 
 

@@ -14,7 +14,8 @@ _SMALLEST_SIDE = 1e-6  # pixels; of frames of padding
 
 
 def mask_targets(
-    masks: Tensor, frames: Tensor, regions: Tensor, matched: Tensor, sizes: Tensor, *, size: int = 28, most_samples: int = 8
+    masks: Tensor, frames: Tensor, regions: Tensor, matched: Tensor, sizes: Tensor, *, size: int = 28, most_samples: int = 8,
+    whole: bool = False,
 ) -> Tensor:
     """How much of each cell of a region its object covers, from 0 to 1. -> [B, N, size, size] float32.
 
@@ -24,13 +25,16 @@ def mask_targets(
     As torchvision's RoIAlign of the object's bitmap: interpolated between the middles of cells, 0 outside of the frame, but
     beyond the border of the image as within; coordinates count from the middle of the first pixel; a side is 1 pixel at least,
     and a bin has a sample for each pixel it has begun, on each axis, up to `most_samples`: all of them up to
-    size * most_samples pixels.
+    size * most_samples pixels. `whole`: a cell has one sample, in its middle, and is object, 1, where that is one half or more,
+    and else 0.
     """
+    most_samples = 1 if whole else most_samples
     framed = entries(frames, matched)
     weights = [_weights(regions[..., axis::2], framed[..., axis::2], ops.cast(sizes[:, axis, None], "float32"),
                         cells=masks.shape[2 + axis], size=size, most_samples=most_samples) for axis in (0, 1)]
     rows = ops.matmul(weights[0], ops.cast(entries(masks, matched), "float32"))  # [B, N, size, w]
-    return ops.matmul(rows, ops.swapaxes(weights[1], -1, -2))
+    shares = ops.matmul(rows, ops.swapaxes(weights[1], -1, -2))
+    return ops.cast(shares >= 0.5, "float32") if whole else shares
 
 
 def _weights(regions: Tensor, frames: Tensor, sides: Tensor, *, cells: int, size: int, most_samples: int) -> Tensor:

@@ -20,18 +20,23 @@ PROPOSAL_BOX_CODER = BoxCoder(log_size_limit=LARGEST_LOG_SIZE)
 @dataclass(frozen=True, kw_only=True)
 class ProposalConfig:
     """Which anchors propose a region: the best `candidates_per_level` of each level whose sides, within the image, reach
-    least_side pixels and that overlap no better one of their level by more than iou_threshold; of these the `kept` best of an
-    image. torchvision's has 2000 and 2000 in training."""
+    least_side pixels and that overlap no better one of their level by more than iou_threshold; of these the best
+    `kept_per_level` of each level, or all, and of those the `kept` best of an image. torchvision's has 2000 and 2000 in
+    training. Where the box coder counts to the last pixel, images end there as well."""
 
     candidates_per_level: int = 1000
+    kept_per_level: int | None = None
     kept: int = 1000
     iou_threshold: float = 0.7
     least_side: float = 1e-3
+    box_coder: BoxCoder = PROPOSAL_BOX_CODER
 
     def __post_init__(self):
         if self.candidates_per_level < 1 or self.kept < 1:
             raise InputError(f"proposals: {self.candidates_per_level} candidates of a level, {self.kept} of an image; wanted "
                              "both above zero")
+        if self.kept_per_level is not None and self.kept_per_level < 1:
+            raise InputError(f"proposals: {self.kept_per_level} kept of a level; wanted above zero")
         if not 0 < self.iou_threshold <= 1:
             raise InputError(f"proposals: iou_threshold {self.iou_threshold}; wanted above 0, up to 1")
 
@@ -50,11 +55,13 @@ def region_proposals(
     check_level_sizes(level_sizes, logits.shape[1])
     count = _candidates(level_sizes, config)
     values, numbers = _best_of_levels(ops.stop_gradient(logits), count, level_sizes)  # [B, L count]
-    boxes = PROPOSAL_BOX_CODER.decode(entries(ops.stop_gradient(deltas), numbers), ops.take(anchors, numbers, axis=0))
-    boxes = clip_boxes(boxes, sizes)
+    boxes = config.box_coder.decode(entries(ops.stop_gradient(deltas), numbers), ops.take(anchors, numbers, axis=0))
+    boxes = clip_boxes(boxes, sizes, last_pixel=config.box_coder.last_pixel)
     alive = ops.logical_and(values > -np.inf, ops.all(boxes[..., 2:] - boxes[..., :2] >= config.least_side, axis=-1))
     by_level = (-1, len(level_sizes), count)
     kept = nms(ops.reshape(boxes, (*by_level, 4)), ops.reshape(alive, by_level), iou_threshold=config.iou_threshold)
+    if config.kept_per_level is not None:
+        kept = ops.logical_and(kept, ops.cumsum(ops.cast(kept, "int32"), axis=-1) <= config.kept_per_level)
     values = ops.where(ops.reshape(kept, (-1, values.shape[1])), values, -np.inf)
     best, places = ops.top_k(values, proposal_slots(level_sizes, config))
     valid = best > -np.inf

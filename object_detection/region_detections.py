@@ -35,7 +35,7 @@ def region_detections(
     scores, classes, numbers = top_candidates(logits, config=config)
     of_pairs = ops.reshape(deltas, (-1, deltas.shape[1] * count, 4))
     boxes = config.box_coder.decode(entries(of_pairs, numbers * count + classes + 1), entries(regions, numbers))
-    boxes = clip_boxes(boxes, sizes)
+    boxes = clip_boxes(boxes, sizes, last_pixel=config.box_coder.last_pixel)
     large = ops.all(boxes[..., 2:] - boxes[..., :2] >= LEAST_SIDE, axis=-1)
     found, places = suppress_and_number(boxes, ops.where(large, scores, 0.0), classes, config=config)
     return found, ops.where(found.valid, entries(numbers, places), 0)

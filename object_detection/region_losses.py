@@ -17,7 +17,7 @@ def proposal_loss_sums(
     """
     drawn = ops.cast(ops.logical_or(positive, negative), "float32")
     cross_entropy = ops.softplus(ops.where(positive, -logits, logits))
-    return ops.sum(cross_entropy * drawn), _box_loss_sum(deltas, wanted, positive, beta=beta)
+    return ops.sum(cross_entropy * drawn), box_loss_sum(deltas, wanted, positive, beta=beta)
 
 
 def region_loss_sums(
@@ -30,7 +30,7 @@ def region_loss_sums(
     """
     cross_entropy = softmax_cross_entropy(class_logits, classes) * ops.cast(valid, "float32")
     of_class = ops.take(ops.reshape(deltas, (-1, 4)), _places(classes, class_logits.shape[-1]), axis=0)
-    return ops.sum(cross_entropy), _box_loss_sum(of_class, wanted, ops.logical_and(valid, classes > 0), beta=beta)
+    return ops.sum(cross_entropy), box_loss_sum(of_class, wanted, ops.logical_and(valid, classes > 0), beta=beta)
 
 
 def mask_loss_sum(logits: Tensor, classes: Tensor, wanted: Tensor, positive: Tensor) -> Tensor:
@@ -55,7 +55,8 @@ def _places(classes: Tensor, count: int) -> Tensor:
     return count * ops.reshape(numbers, ops.shape(classes)) + classes
 
 
-def _box_loss_sum(deltas: Tensor, wanted: Tensor, positive: Tensor, *, beta: float) -> Tensor:
+def box_loss_sum(deltas: Tensor, wanted: Tensor, positive: Tensor, *, beta: float) -> Tensor:
+    """Smooth L1 of the boxes that are positive. [..., 4], [..., 4], [...] bool -> a scalar."""
     # Where there is no object, what is wanted may be infinite
     errors = ops.where(positive[..., None], deltas - wanted, 0.0)
     return ops.sum(smooth_l1_loss(errors, beta=beta))

@@ -21,8 +21,11 @@ from model.dense_detector import LossConfig
 from model.detector import losses, named_variables
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig
+from model.mask_rcnn import MaskRcnnConfig, build_mask_rcnn
+from model.two_stage_detector import TwoStageConfig, TwoStageDetector
 from object_detection.anchor_grid import AnchorConfig, anchor_grid
 from object_detection.assignment import assign_anchors
+from object_detection.proposals import ProposalConfig
 from object_detection.structures import Batch, Objects
 from object_detection.suppression import SuppressionConfig, detections_from_outputs
 
@@ -41,7 +44,7 @@ def given_arrays() -> dict[str, np.ndarray]:
     }
     corner = rng.integers(0, 60, (2, 40, 2)) * 4.0  # whole cells, so that many overlaps are equal
     given["many"] = np.concatenate([corner, corner + rng.integers(1, 30, (2, 40, 2)) * 4], axis=-1).astype(np.float32)
-    for prefix, network in (("miniature", _detector().network), ("b0", _b0())):
+    for prefix, network in (("miniature", _detector().network), ("b0", _b0()), ("regions", _two_stage_detector().network)):
         for name, variable in named_variables(network).items():
             given[f"{prefix}:{name}"] = _drawn(rng, name, variable.shape)
     return given
@@ -74,6 +77,7 @@ def found_arrays(given) -> dict[str, np.ndarray]:
     found |= {f"losses.{name}": value for name, value in terms.items()}
     found |= {f"gradients.{i}": gradient for i, gradient in enumerate(gradients)}
     found |= dict(zip(("b0.logits", "b0.deltas"), _b0_outputs(detector.normalise(images, sizes), given), strict=True))
+    found |= _two_stages(images, sizes, objects, given)
     return {name: ops.convert_to_numpy(value) for name, value in found.items()}
 
 
@@ -125,6 +129,33 @@ def _b0_outputs(images, given):
                          for variables in (network.trainable_variables, network.non_trainable_variables))
     outputs, _ = _compiled(lambda *state: network.stateless_call(*state, training=False))(trainable, frozen, images)
     return outputs
+
+
+def _two_stage_detector():
+    networks = build_mask_rcnn(MaskRcnnConfig(backbone="resnet18", image_size=(64, 64), num_classes=3,
+                                              proposals=ProposalConfig(candidates_per_level=20, kept=12)))
+    return TwoStageDetector(networks, TwoStageConfig(
+        image_size=(64, 64), proposals=ProposalConfig(candidates_per_level=30, kept=30), anchors_an_image=32,
+        regions_an_image=16))
+
+
+def _two_stages(images, sizes, objects, given):
+    """Detections, what is learnt and the losses of a Mask R-CNN with the given weights; objects fill their boxes."""
+    detector = _two_stage_detector()
+    for name, variable in named_variables(detector.network).items():
+        variable.assign(given[f"regions:{name}"])
+    objects = objects._replace(masks=ops.ones((*objects.valid.shape, 14, 14), "uint8"))
+    seeds = ops.convert_to_tensor(np.int32([[0, 0], [0, 1]]))
+
+    def learnt(images, sizes):
+        outputs = detector.outputs_to_learn_from(images, sizes)
+        targets = detector.targets(objects, outputs, seeds)
+        return (targets.classes, targets.deltas, targets.masks), losses(detector, outputs, targets, detector.counts(targets))
+
+    found = dict(zip(detector.output_names, _compiled(detector.outputs)(images, sizes), strict=True))
+    targets, terms = _compiled(learnt)(images, sizes)
+    found |= dict(zip(("targets of classes", "targets of boxes", "targets of masks"), targets, strict=True)) | terms
+    return {f"regions.{name}": value for name, value in found.items()}
 
 
 def _trained(detector, batch, targets):

@@ -9,7 +9,8 @@ from PIL import Image, ImageOps
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.description import Description
 from efficientdet.inference import annotate as annotate_module
-from efficientdet.inference.annotate import AnnotationConfig, annotate, rows_of_signature
+from efficientdet.inference.annotate import AnnotationConfig, annotate
+from efficientdet.inference.image_rows import rows_of_signature
 from object_detection.coco_masks import decoded, pasted_run_lengths, run_lengths
 from object_detection.coco_results import DetectionRows
 from object_detection.drawing import class_colour

@@ -41,10 +41,10 @@ ROOMS = {  # of a floor; each may use itself and those before it, and no other
     ),
 }
 MOST_LINES_OF_A_FILE = 250
-ENTRY_POINTS = ("train", "eval", "infer", "inspector")
+ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export")
 ENTRY_POINTS_MAY_USE = {"efficientdet", "dataset.command_line", "dataset.files.image_files", "object_detection.errors"}
-SCRIPTS = ("dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord", "dataset.create_open_images_tfrecord",
-           "dataset.download_open_images", "dataset.synthetic", "dataset.doctor")
+SCRIPTS = ("dataset.create_tfrecord", "dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord",
+           "dataset.create_open_images_tfrecord", "dataset.download_open_images", "dataset.synthetic", "dataset.doctor")
 # A script about data that needs to know a family's network: it stands with the others about data, and is not of that floor.
 ENTRY_POINTS_OF_DATA = {"dataset.doctor"}
 SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a user's mistake is told before

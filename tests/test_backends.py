@@ -63,6 +63,16 @@ def test_both_detect_the_same(both, part):
     np.testing.assert_allclose(tensorflow[f"{part}.boxes"], jax[f"{part}.boxes"], rtol=1e-5, atol=1e-3)
 
 
+def test_both_have_the_same_regions(both):
+    tensorflow, jax = both
+    assert (tensorflow["regions.scores"] > 0).sum() > 3
+    assert (tensorflow["regions.targets of classes"] > 0).sum() > 3
+    names = [name for name in tensorflow if name.startswith("regions.")]
+    assert len(names) == 12
+    for name in names:
+        np.testing.assert_allclose(tensorflow[name], jax[name], rtol=1e-3, atol=1e-3, err_msg=name)
+
+
 def test_the_numbers_depend_on_the_images(both):
     for name in ("outputs.logits", "b0.logits"):
         first, second = both[0][name]

@@ -3,43 +3,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from coco_cases import BOX, CATEGORIES, OTHER, by_pycocotools, detections, ground_truth, rows_of
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from object_detection.coco_evaluation import MEASURE_NAMES, CocoEvaluator
 from object_detection.coco_explanation import explain_poor_result
-from object_detection.coco_ground_truth import ground_truth_from_dataset, read_ground_truth
+from object_detection.coco_ground_truth import read_ground_truth
 from object_detection.coco_masks import run_lengths
-from object_detection.coco_results import CocoResults, DetectionRows, results_json
+from object_detection.coco_results import CocoResults, results_json
 from object_detection.errors import InputError
 from object_detection.mask_pasting import pasted_masks
-
-CATEGORIES = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
-
-
-def ground_truth(objects, *, images=(0, 1), categories=CATEGORIES):
-    """`objects`: (image id, category id, (x, y, width, height)[, iscrowd])."""
-    annotations = [{"id": number, "image_id": image_id, "category_id": category_id, "bbox": list(box_xywh),
-                    "area": box_xywh[2] * box_xywh[3], "iscrowd": crowd[0] if crowd else 0}
-                   for number, (image_id, category_id, box_xywh, *crowd) in enumerate(objects)]
-    return ground_truth_from_dataset({"images": [{"id": i, "height": 400, "width": 500} for i in images],
-                                      "annotations": annotations, "categories": list(categories)}, source="truth.json")
-
-
-def detections(found, *, images=(0, 1)):
-    """`found`: (image id, category id, (x, y, width, height), score)."""
-    boxes = [(y, x, y + height, x + width) for _, _, (x, y, width, height), _ in found]
-    return DetectionRows(np.array([row[0] for row in found], np.int64), np.array(boxes, np.float32).reshape(-1, 4),
-                         np.array([row[3] for row in found], np.float32), np.array([row[1] for row in found], np.int64),
-                         np.array(images, np.int64))
 
 
 def measure(objects, found, *, images=(0, 1), **truth):
     return CocoEvaluator(ground_truth(objects, **truth)).evaluate(detections(found, images=images))
-
-
-BOX = (10, 20, 100, 50)
-OTHER = (200, 150, 60, 60)
 
 
 def test_perfect_detections():
@@ -198,21 +176,6 @@ def test_random_detections_against_pycocotools_own_reader(tmp_path):
     np.testing.assert_allclose(list(measures.class_ap.values()), per_class, atol=1e-12)
 
 
-def pycocotools_numbers(truth, results, *, image_ids):
-    """By its own documentation's lines, and its precision and recall."""
-    index = COCO()
-    index.dataset = {"images": [{"id": image_id} for image_id in truth.image_sizes],
-                     "annotations": [dict(annotation) for annotation in truth.annotations],
-                     "categories": [{"id": category_id} for category_id in truth.categories]}
-    index.createIndex()
-    oracle = COCOeval(index, index.loadRes(results), "bbox")
-    oracle.params.imgIds = sorted(image_ids)
-    oracle.evaluate()
-    oracle.accumulate()
-    oracle.summarize()
-    return oracle.stats
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_ties_crowds_and_more_than_100_detections(seed):
     """On a coarse grid boxes and overlaps coincide, and scores of one decimal do: the order among equals is pycocotools'."""
@@ -231,15 +194,11 @@ def test_ties_crowds_and_more_than_100_detections(seed):
     results += [{"image_id": image_id, "category_id": category_id, "bbox": list(box), "score": round(float(random.random()), 1)}
                 for image_id, category_id, box, _ in objects[::2]]
     looked_at = images[:5]
-    wanted = pycocotools_numbers(truth, [dict(result) for result in results], image_ids=looked_at)
-    assert 0.05 < wanted[0] < 0.9
+    oracle = by_pycocotools(truth, results, image_ids=looked_at)
+    oracle.summarize()
+    assert 0.05 < oracle.stats[0] < 0.9
     found = CocoEvaluator(truth).evaluate_results(results, image_ids=looked_at)
-    assert list(found.numbers.values()) == wanted.tolist()
-
-
-def rows_of(results, *, image_ids):
-    """Rows from a COCO list of results."""
-    return detections([(r["image_id"], r["category_id"], r["bbox"], r["score"]) for r in results], images=image_ids)
+    assert list(found.numbers.values()) == oracle.stats.tolist()
 
 
 def published_numbers(expected):

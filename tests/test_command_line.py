@@ -164,6 +164,8 @@ MISTAKES = [
     ("eval", (*EVAL, "--output_json=empty"), "--output_json=empty: is a folder; wanted the name of a file"),
     ("eval", (*EVAL, "--output_json=a.jpg/numbers.json"), "--output_json=a.jpg: cannot be made a folder"),
     ("eval", (*EVAL, "--testdev_dir=/proc"), "--testdev_dir=/proc: nothing can be written"),
+    ("eval", (*EVAL, "--report=a.jpg"), "--report=a.jpg: cannot be made a folder"),
+    ("eval", (*EVAL, "--report=/proc"), "--report=/proc: nothing can be written"),
     ("eval", EVAL[:1], "--ckpt_path is missing"),
     ("eval", EVAL[1:], "--val_file_pattern is missing"),
     ("eval", (EVAL[0], "--ckpt=nosuch"), "nosuch: there is no checkpoint of that name (no nosuch.index) and no folder"),

@@ -8,7 +8,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from dataset.class_names import ClassNames
-from dataset.conversion.voc import VOC_NAMES
+from dataset.conversion.class_numbering import VOC_NAMES
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records
 

@@ -1,10 +1,12 @@
 """Published weights by name, from a server of this machine that ends early, lies, is busy or is not there."""
 
 import hashlib
+import io
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from contextlib import contextmanager
@@ -14,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from efficientdet.checkpoints import downloads, get_weights
-from efficientdet.checkpoints.downloads import cache_folder, kept, local_path
-from efficientdet.checkpoints.published_files import PUBLISHED, PublishedFile
+from efficientdet.checkpoints.downloads import cache_folder, kept, local_path, ready
+from efficientdet.checkpoints.published_files import GOOGLE_AUTOML, PUBLISHED, PublishedFile
 from efficientdet.flags.paths import existing_backbone, existing_checkpoint
 from object_detection.errors import InputError
 
@@ -287,8 +289,68 @@ def test_a_name_that_cannot_be_had_is_told_with_its_flag(server):
         existing_checkpoint("resnet5O", "pretrained_ckpt")
 
 
+CHECKPOINT = {"checkpoint": b'model_checkpoint_path: "model"', "model.index": b"index", "model.data-00000-of-00001": b"weights"}
+
+
+def packed(files, *, links=()):
+    """A .tar.gz of files by path."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+        for name, target in links:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            tar.addfile(member)
+    return stream.getvalue()
+
+
+def test_an_efficientdet_by_its_name(server, tmp_path, monkeypatch):
+    """Downloaded, unpacked and found again; nothing is asked for twice."""
+    monkeypatch.chdir(tmp_path)
+    server.plan += [{"content": packed({f"efficientdet-d0/{name}": content for name, content in CHECKPOINT.items()})}]
+    folder = tmp_path / "cache" / "efficientdet-d0"
+    for _ in range(2):
+        assert local_path("efficientdet-d0") == local_path("efficientdet-d0.tar.gz") == str(folder)
+        assert existing_checkpoint("efficientdet-d0", "pretrained_ckpt") == str(folder / "model")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == CHECKPOINT
+    assert left_in(folder.parent) == ["efficientdet-d0", "efficientdet-d0.tar.gz", "efficientdet-d0.tar.gz.sha256"]
+    assert len(server.asked) == 1
+
+
+def test_an_archive_that_is_not_what_came_at_first_is_told(server, tmp_path):
+    archive = PublishedFile("d9.tar.gz", None, "", "")
+    server.plan += [{"content": packed(CHECKPOINT)}]
+    path = kept(archive, tmp_path)
+    assert path.with_name("d9.tar.gz.sha256").read_text() == f"{hashlib.sha256(path.read_bytes()).hexdigest()}  d9.tar.gz\n"
+    path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(InputError, match=r"d9.tar.gz: is damaged: its SHA-256 begins with"):
+        ready(archive, tmp_path)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"<html>please log in</html>", "cannot be unpacked"),
+    (packed(CHECKPOINT)[:-30], "cannot be unpacked"),
+    (packed({"../../outside.index": b""}), "cannot be unpacked"),
+    (packed(CHECKPOINT, links=[("link.index", "/etc/passwd")]), "'link.index' is neither a file nor a folder"),
+    (packed({"a/model.index": b"", "b/model.index": b""}), "has checkpoints in 2 folders; wanted one"),
+    (packed({"readme": b""}), "has checkpoints in 0 folders; wanted one"),
+    (packed({f"{number}": b"" for number in range(1100)}), "more than 1000 files"),
+])
+def test_an_archive_that_is_no_checkpoints_is_one_line(server, tmp_path, content, message):
+    server.plan += [{"content": content}]
+    with pytest.raises(InputError, match=message) as caught:
+        ready(PublishedFile("d9.tar.gz", None, "", ""), tmp_path / "cache")
+    assert "\n" not in str(caught.value)
+    assert left_in(tmp_path / "cache") == ["d9.tar.gz", "d9.tar.gz.sha256"]
+    assert not list(tmp_path.glob("*.index"))
+
+
 def test_the_table():
-    files = {file.file for file in PUBLISHED.values()}
+    assert PUBLISHED["efficientdet-d7x"].url == f"{GOOGLE_AUTOML}/efficientdet-d7x.tar.gz"
+    files = {file.file for file in PUBLISHED.values() if not file.is_archive}
     assert {"resnext50_32x4d-7cdf4587.pth", "retinanet_resnet50_fpn_coco-eeacb38b.pth", "resnet34-333f7ec4.pth"} <= files
     assert PUBLISHED["resnext50_32x4d"].url == "https://download.pytorch.org/models/resnext50_32x4d-7cdf4587.pth"
     assert PUBLISHED["resnext50_32x4d"].sha256_prefix == "7cdf4587"

@@ -53,7 +53,7 @@ def test_torchvisions_coco_weights_bring_their_conventions(golden_folder):
     for arrays in (newer, published):
         source = Source("maskrcnn_resnet50_fpn_coco.pth", arrays, None)
         known = source.conventions(family)
-        assert known == {"batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
+        assert known == {"conventions": "torchvision", "batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
         detector = detector_of(classes=80, **{**known, "image_size": 64, "longer_side": 96})
         load_weights(detector.network, source, family=family, class_names=COCO_2017)
         loaded.append({name: np.asarray(value) for name, value in named_variables(detector.network).items()})
@@ -86,12 +86,12 @@ def test_the_second_stage(golden_folder, published):
     golden = np.load(golden_folder / "families" / "maskrcnn_forward.npz")
     levels = published.first_stage(golden["network_input"].transpose(0, 2, 3, 1))[:4]
     proposals = golden["proposals"][None][..., YX]
-    logits, deltas = map(np.asarray, published.heads.classes_and_deltas(levels, proposals, image_size=SIZE))
+    logits, deltas = map(np.asarray, published.heads.classes_and_deltas(levels, proposals))
     np.testing.assert_allclose(logits, golden["class_logits"], atol=1e-4)
     np.testing.assert_allclose(deltas.reshape(-1, CLASSES + 1, 4)[..., YX].reshape(deltas.shape), golden["box_regression"],
                                atol=1e-4)
     boxes, scores = golden["boxes"][None][..., YX], golden["scores"][None]
-    masks = np.asarray(published.heads.masks(levels, boxes, scores, image_size=SIZE))
+    masks = np.asarray(published.heads.masks(levels, boxes, scores))
     np.testing.assert_allclose(masks[:2].transpose(0, 3, 1, 2), golden["mask_logits_first2"], atol=1e-4)
     own = keras.ops.sigmoid(masks[np.arange(100), ..., golden["labels"]])
     np.testing.assert_allclose(own, golden["mask_probabilities"], atol=1e-4)
@@ -135,7 +135,7 @@ def test_masks_of_detections_alone_are_those_of_all(small):
     assert 0 < (scores > 0).sum() < 24
 
     def masks(levels, boxes, scores, classes):
-        logits = small.heads.masks(levels, boxes, scores, image_size=small.image_size)
+        logits = small.heads.masks(levels, boxes, scores)
         return logits, MasksOfClasses()([logits, scores, classes])
 
     for compiled, rows in ((False, (scores > 0).sum()), (True, scores.size)):

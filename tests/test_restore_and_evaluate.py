@@ -242,13 +242,15 @@ def test_evaluates_a_checkpoint(checkpoint, drawn, tmp_path, capsys):
         ckpt_path=checkpoint, records=drawn.records("val"), json_file=drawn.annotations("val"),
         class_names=drawn.class_names, model_name="efficientdet-d0", model_name_given=False, overrides={}, batch_size=4,
         testdev_dir=str(tmp_path / "testdev"), output_json=str(tmp_path / "new" / "numbers.json"), precision="float32",
-        use_xla=False))
+        use_xla=False, report=str(tmp_path)))
     out = capsys.readouterr().out
     assert "AP50" in out
     assert all(name in out for name in drawn.class_names.names)
     stored = json.loads((tmp_path / "new" / "numbers.json").read_text())
     assert stored["AP"] == measures.numbers["AP"]
     assert stored["images"] == 7
+    assert json.loads((tmp_path / "report.json").read_text())["measures"] == stored
+    assert "efficientdet-d0" in (tmp_path / "report.html").read_text()
     results = json.loads((tmp_path / "testdev" / "detections_test-dev2017_test_results.json").read_text())
     assert len(results) == measures.detections > 0
     assert {result["category_id"] for result in results} <= set(drawn.class_names.category_ids)

@@ -3,8 +3,9 @@ import os
 
 import pytest
 
+from dataset.conversion.class_numbering import VOC_NAMES
 from dataset.conversion.coco import read_coco
-from dataset.conversion.voc import VOC_NAMES, read_voc
+from dataset.conversion.voc import read_voc
 from object_detection.errors import InputError
 
 

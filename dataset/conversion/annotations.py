@@ -10,6 +10,8 @@ from dataset.class_names import ClassNames
 from dataset.files.foreign_values import shown, storable_text
 from object_detection.errors import InputError
 
+LEAST_SHARE, MOST_SHARE = -1.0, 2.0  # a coordinate in shares of the image's side beyond these is none: pixels, most likely
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatedObject:
@@ -82,11 +84,32 @@ def checked_file_name(name: Any, *, where: str) -> str:
     return name
 
 
+def box_around(outline: Sequence[float]) -> tuple[float, float, float, float]:
+    """x, y, width, height of what encloses the points x, y, x, y, .. of an outline."""
+    left, top = min(outline[::2]), min(outline[1::2])
+    return left, top, max(outline[::2]) - left, max(outline[1::2]) - top
+
+
 def in_pixels(annotation: AnnotatedObject, size: tuple[int, int]) -> AnnotatedObject:
     """An object whose box was in shares of an image of (height, width) pixels."""
     height, width = size
     x, y, box_width, box_height = annotation.box_xywh
     return replace(annotation, box_xywh=(x * width, y * height, box_width * width, box_height * height))
+
+
+def in_hundredths(annotation: AnnotatedObject, size: tuple[int, int]) -> AnnotatedObject:
+    """As `in_pixels`, polygons too, in whole hundredths of a pixel: what was pixels before a file had it in shares.
+
+    Shares of 6 digits, as most tools write them, tell the hundredths of a picture of up to 6,000 pixels a side.
+    """
+    height, width = size
+    x, y, box_width, box_height = annotation.box_xywh
+    left, right = round(x * width, 2), round((x + box_width) * width, 2)
+    top, bottom = round(y * height, 2), round((y + box_height) * height, 2)
+    polygons = annotation.segmentation and [
+        [round(share * (height if place % 2 else width), 2) for place, share in enumerate(polygon)]
+        for polygon in annotation.segmentation]
+    return replace(annotation, box_xywh=(left, top, round(right - left, 2), round(bottom - top, 2)), segmentation=polygons)
 
 
 def fitted_object(annotation: AnnotatedObject, size: tuple[int, int]) -> tuple[AnnotatedObject | None, str | None]:

@@ -17,11 +17,10 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from dataset.files.image_formats import DECODING_ERRORS, FORMATS
+from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_PIXELS
 from dataset.stderr_capture import captured_stderr
 
 JPEG_QUALITY = 95
-LARGEST_IMAGE_PIXELS = 178_956_970  # as Pillow's own guard: half a GiB of RGB
 LONGEST_SIDE = 65_500  # that libjpeg writes and reads
 MOST_SCANS = 500  # each passes over the whole image: a small file could keep the decoder busy for hours
 

@@ -16,7 +16,7 @@ from dataset.conversion.annotations import (
     Finding,
     checked_file_name,
 )
-from dataset.conversion.segmentation import UnusableSegmentation, check_segmentation
+from dataset.conversion.segmentation import reason_to_skip
 from dataset.files.bounded_files import read_json
 from dataset.files.foreign_values import LARGEST_ID, finite_number, listed, shown, storable_text, told_with, whole_number
 from object_detection.errors import InputError
@@ -148,22 +148,13 @@ def _add_objects(
         except InputError as error:
             place = f"annotation {shown(entry['id'])}" if "id" in entry else f"annotations[{index}]"
             raise InputError(f"{path}: {place} of image {shown(entry.get('image_id'))} {error}") from error
-        reason = _reason_to_skip(annotation) if image_id in by_id else "annotation of an image that is not listed"
+        reason = reason_to_skip(annotation.segmentation) if image_id in by_id else "annotation of an image that is not listed"
         if reason is None:
             by_id[image_id].objects.append(annotation)
         else:
             skipped.append(Finding(kind="box", file=path, image_id=image_id, annotation_id=annotation.annotation_id,
                                    reason=reason))
     return skipped
-
-
-def _reason_to_skip(annotation: AnnotatedObject) -> str | None:
-    try:
-        if annotation.segmentation is not None:
-            check_segmentation(annotation.segmentation)
-    except UnusableSegmentation as error:
-        return str(error)
-    return None
 
 
 def _read_object(

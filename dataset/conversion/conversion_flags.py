@@ -24,9 +24,14 @@ IMAGES_WORTH_A_PROCESS = 500  # below, starting TensorFlow once more takes longe
 
 
 def define_shared_flags() -> None:
-    """Define where and how records are written."""
+    """Define where images are read, and where and how records are written."""
     flags.DEFINE_string("image_dir", "", "Folder of the images.")
     flags.DEFINE_string("output_file_prefix", "/tmp/train", "Shards become PREFIX-00000-of-00032.tfrecord and so on.")
+    define_writing_flags()
+
+
+def define_writing_flags() -> None:
+    """Define how records are written."""
     flags.DEFINE_integer("num_shards", None, f"Number of files; by default one for every {IMAGES_WORTH_A_SHARD} images, at "
                          f"most {MOST_DEFAULT_SHARDS}, or as many as stand under the prefix.", lower_bound=1,
                          upper_bound=99999)
@@ -37,12 +42,13 @@ def define_shared_flags() -> None:
 
 
 def conversion_config(
-    *, image_folder: str, include_masks: bool = False, keep_annotations: bool = False
+    *, image_folder: str, output_prefix: str | None = None, include_masks: bool = False, keep_annotations: bool = False
 ) -> ConversionConfig:
-    """The settings that the flags describe; InputError where they cannot be met."""
+    """The settings that the flags describe, --output_file_prefix among them if no prefix is given; InputError where they cannot
+    be met."""
     values = flags.FLAGS
     return ConversionConfig(
-        image_folder=image_folder, output_prefix=values.output_file_prefix,
+        image_folder=image_folder, output_prefix=output_prefix or values.output_file_prefix,
         num_shards=values.num_shards or MOST_DEFAULT_SHARDS,  # judged anew when the images are counted
         processes=values.num_threads or len(os.sched_getaffinity(0)), max_bad_fraction=values.max_bad_fraction,
         include_masks=include_masks, keep_annotations=keep_annotations)

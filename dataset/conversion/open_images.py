@@ -11,8 +11,9 @@ from pathlib import Path
 from dataset.conversion.annotations import AnnotatedDataSet, Finding
 from dataset.conversion.open_images_classes import WantedClasses, wanted_classes
 from dataset.conversion.open_images_index import BoxIndex, IndexedImages
-from dataset.conversion.open_images_rows import boxes_in, csv_rows
+from dataset.conversion.open_images_rows import boxes_in
 from dataset.conversion.put_off_signals import PutOffSignals
+from dataset.files.csv_files import csv_rows
 from dataset.files.foreign_values import listed
 from dataset.progress import Progress
 from object_detection.errors import InputError

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dataset.class_names import ClassNames
-from dataset.conversion.open_images_rows import csv_rows
 from dataset.files.bounded_files import read_json
+from dataset.files.csv_files import csv_rows
 from dataset.files.foreign_values import listed, shown, told_with
 from object_detection.errors import InputError, nearest_name
 

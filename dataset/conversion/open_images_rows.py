@@ -5,14 +5,13 @@ YMin, YMax (shares of width and height) and five flags (1, 0, or -1 where it is 
 Columns are found by their names.
 """
 
-import csv
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 
-from dataset.files.bounded_files import open_regular_file
+from dataset.conversion.annotations import LEAST_SHARE, MOST_SHARE
 from dataset.files.foreign_values import listed, shown
 from object_detection.errors import InputError
 
@@ -20,38 +19,7 @@ Box = tuple[str, int, float, float, float, float, int, int]  # image, category, 
 
 _COLUMNS = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax", "IsGroupOf")
 _CROWD = {"1": 1, "0": 0, "-1": 0}  # unknown is no crowd
-_LEAST, _MOST = -1.0, 2.0  # a share of the image beyond these is none: pixels, most likely
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_LONGEST_LINE_BYTES = 1 << 16
-
-
-def csv_rows(path: str, *, taken: Callable[[bytes], None] = lambda line: None) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of each row that is not empty of a csv file in UTF-8, whose lines are handed to `taken`.
-
-    Raises InputError, with file and line, where the file cannot be read or is no csv.
-    """
-    number = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal number
-        while line := file.readline(_LONGEST_LINE_BYTES):
-            number += 1
-            if len(line) == _LONGEST_LINE_BYTES:
-                raise InputError(f"{path}: line {number} has more than {_LONGEST_LINE_BYTES} bytes: is no csv of Open Images")
-            taken(line)
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-
-    try:
-        with open_regular_file(path) as file:
-            for row in csv.reader(lines(), strict=True):
-                if row:
-                    yield number, row
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: line {number} is not UTF-8") from error
-    except csv.Error as error:
-        raise InputError(f"{path}: line {number} is no row of a csv ({error})") from error
 
 
 def boxes_in(
@@ -83,8 +51,8 @@ def boxes_in(
             crowd = _CROWD[group]
         except (ValueError, KeyError):
             left = right = top = bottom = math.nan
-        in_reach = (_LEAST <= left <= _MOST and _LEAST <= right <= _MOST and _LEAST <= top <= _MOST
-                    and _LEAST <= bottom <= _MOST)  # not so with NaN
+        in_reach = (LEAST_SHARE <= left <= MOST_SHARE and LEAST_SHARE <= right <= MOST_SHARE
+                    and LEAST_SHARE <= top <= MOST_SHARE and LEAST_SHARE <= bottom <= MOST_SHARE)  # not so with NaN
         if not in_reach or not _PLAIN_NAME.fullmatch(image):
             raise InputError(f"{path}: line {line} {_what_is_wrong(image, sides, group)}")
         yield image, category, left, right, top, bottom, crowd, line
@@ -123,7 +91,7 @@ def _what_is_wrong(image: str, sides: Sequence[str], group: str) -> str:
         except ValueError:
             comma = ", with a point and no comma" if "," in text else ""
             return f"has {name} {shown(text)}, wanted a share of the image's side such as 0.25{comma}"
-        if not _LEAST <= value <= _MOST:
+        if not LEAST_SHARE <= value <= MOST_SHARE:
             return f"has {name} {shown(text)}, wanted a share of the image's side, 0 to 1, and no pixels"
     if group not in _CROWD:
         return f"has IsGroupOf {shown(group)}, wanted 1, 0 or -1"

@@ -9,16 +9,17 @@ from object_detection.errors import InputError
 
 _WANTED = {FileKind.COCO: "a COCO json (instances_*.json)", FileKind.VOC: "a folder of Pascal VOC XML files",
            FileKind.OPEN_IMAGES: "a csv of Open Images boxes (oidv6-train-annotations-bbox.csv)"}
-_EXPORT = "export the data set as COCO json from the tool that it was labelled with, and give that"
+_ANY_FORMAT = "use dataset/create_tfrecord.py --images=FOLDER --annotations={path}"
+_ANY_FORMAT_OF_FOLDER = "use dataset/create_tfrecord.py --images=FOLDER --annotations={folder}"
 _WHAT_TO_DO = {
     FileKind.COCO: "use dataset/create_coco_tfrecord.py --object_annotations_file={path}",
     FileKind.VOC: "use dataset/create_pascal_tfrecord.py --annotations_dir={folder}",
     FileKind.OPEN_IMAGES: "use dataset/create_open_images_tfrecord.py --object_annotations_file={path}",
-    FileKind.YOLO_DATA: _EXPORT,
-    FileKind.YOLO_LABELS: _EXPORT,
-    FileKind.CVAT: "export the task from CVAT as 'COCO 1.0', and give its instances_default.json",
-    FileKind.LABELME: "make one COCO json of the folder first, by labelme's own examples/instance_segmentation/labelme2coco.py",
-    FileKind.CSV: "write it as a COCO json first (categories; images; annotations with bbox: x, y, width, height in pixels)",
+    FileKind.YOLO_DATA: _ANY_FORMAT,
+    FileKind.YOLO_LABELS: _ANY_FORMAT_OF_FOLDER,
+    FileKind.CVAT: _ANY_FORMAT,
+    FileKind.LABELME: _ANY_FORMAT_OF_FOLDER,
+    FileKind.CSV: _ANY_FORMAT,
     FileKind.ZIP: "unpack it first",
 }
 _TOLD_BY_THE_READER = (FileKind.JSON, FileKind.COCO_RESULTS)

@@ -39,6 +39,16 @@ def check_segmentation(segmentation: Any) -> None:
         raise UnusableSegmentation(f"segmentation {shown(segmentation)}, wanted polygons or run lengths")
 
 
+def reason_to_skip(segmentation: Any) -> str | None:
+    """What `check_segmentation` says of a segmentation; None where there is none, or it is as it should be."""
+    try:
+        if segmentation is not None:
+            check_segmentation(segmentation)
+    except UnusableSegmentation as error:
+        return str(error)
+    return None
+
+
 def mask_png(segmentation: Any, size: tuple[int, int]) -> tuple[bytes, str | None]:
     """A PNG of the (height, width) of the image, 1 where the object is, and what was done for that, if anything.
 

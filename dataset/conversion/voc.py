@@ -7,13 +7,12 @@ a box that spans the image within it.
 
 import hashlib
 import json
-import math
 import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable
 from pathlib import Path
 
-from dataset.class_names import ClassNames, class_names_in
+from dataset.class_names import ClassNames
 from dataset.conversion.annotations import (
     AnnotatedDataSet,
     AnnotatedImage,
@@ -21,14 +20,13 @@ from dataset.conversion.annotations import (
     Finding,
     checked_file_name,
 )
-from dataset.files.bounded_files import read_json, read_regular_file
-from dataset.files.foreign_values import LARGEST_ID, listed, shown, told_with, whole_number
-from dataset.files.xml_files import parse_xml
+from dataset.conversion.class_numbering import classes_by_name, read_label_map
+from dataset.files.bounded_files import read_regular_file
+from dataset.files.foreign_values import listed, number_in_text, shown, told_with
+from dataset.files.image_files import image_ids
+from dataset.files.xml_files import read_xml
 from object_detection.errors import InputError
 
-VOC_NAMES = (
-    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
-    "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor")  # ids 1 to 20
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".JPG", ".JPEG", ".png", ".PNG", ".bmp", ".webp")
 
 
@@ -47,12 +45,12 @@ def read_voc(
     without a single box.
     """
     paths = _annotation_paths(annotations_folder, image_set_file)
-    class_names = _read_label_map(label_map_file) if label_map_file else _names_in_use(annotations_folder, paths)
+    class_names = read_label_map(label_map_file) if label_map_file else _names_in_use(annotations_folder, paths)
     hasher = hashlib.sha256(json.dumps([class_names.to_categories(), ignore_difficult]).encode())
     by_name = {name: category_id for category_id, name in
                zip(class_names.category_ids, class_names.names, strict=True)}
     images, noted = [], []
-    for path, image_id in zip(paths, _image_ids(paths), strict=True):
+    for path, image_id in zip(paths, image_ids([path.name for path in paths]), strict=True):
         root = _read_xml(path, hasher)
         image = AnnotatedImage(image_id=image_id, file_name=_image_name(root, path, Path(image_folder)),
                                size=_image_size(root, path))
@@ -99,25 +97,8 @@ def _annotation_paths(folder: str, image_set_file: str) -> list[Path]:
     return paths
 
 
-def _image_ids(paths: list[Path]) -> list[int]:
-    stems = [path.stem for path in paths]
-    if all(stem.isascii() and stem.isdecimal() and int(stem) <= LARGEST_ID for stem in stems):
-        numbers = [int(stem) for stem in stems]
-        if len(set(numbers)) == len(numbers):
-            return numbers
-    return list(range(1, len(paths) + 1))
-
-
 def _read_xml(path: Path, hasher=None) -> ElementTree.Element:
-    try:
-        content = read_regular_file(path)
-        root = parse_xml(content)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
-    if root.tag != "annotation":
-        raise InputError(f"{path}: is not a VOC annotation: found <{shown(root.tag)[1:-1]}> at the top, wanted <annotation>")
+    root, content = read_xml(path, root_tag="annotation", what="a VOC annotation")
     if hasher is not None:
         hasher.update(hashlib.sha256(path.name.encode() + b"\0" + content).digest())
     return root
@@ -137,22 +118,12 @@ def _image_name(root: ElementTree.Element, path: Path, folder: Path) -> str:
     return next((name for name in candidates if os.path.isfile(folder / name)), candidates[0])
 
 
-def _number(text: str, *, where: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise InputError(f"{where} is {shown(text)}, wanted a finite number")
-    return number
-
-
 def _image_size(root: ElementTree.Element, path: Path) -> tuple[int, int] | None:
     """(height, width); None where it is missing or 0, as some labelling tools write it."""
     texts = [_text(root, f"size/{side}") for side in ("height", "width")]
     if not any(texts):
         return None
-    height, width = (_number(text, where=f"{path}: its {side}")
+    height, width = (number_in_text(text, where=f"{path}: its {side}")
                      for side, text in zip(("height", "width"), texts, strict=True))
     if height == 0 and width == 0:
         return None
@@ -168,33 +139,11 @@ def _read_object(node: ElementTree.Element, *, where: str, by_name: dict[str, in
     where = f"{where} ({shown(name)[1:-1]})"
     if node.find("bndbox") is None:
         raise InputError(f"{where} has no bndbox")
-    left, top, right, bottom = (_number(_text(node, f"bndbox/{side}"), where=f"{where}: {side}")
+    left, top, right, bottom = (number_in_text(_text(node, f"bndbox/{side}"), where=f"{where}: {side}")
                                 for side in ("xmin", "ymin", "xmax", "ymax"))
     return AnnotatedObject(annotation_id=None, category_id=by_name[name],
                            box_xywh=(left, top, right - left, bottom - top),
                            is_difficult=_text(node, "difficult") not in ("", "0"))
-
-
-def _read_label_map(path: str) -> ClassNames:
-    """From {"name": id, ...} or any json with COCO's categories, such as the .classes.json of another conversion."""
-    content = read_json(path)
-    if isinstance(content, dict) and isinstance(content.get("categories"), list):
-        return class_names_in(content, path)
-    return _from_name_to_id(content, path)
-
-
-def _from_name_to_id(content: object, path: str) -> ClassNames:
-    if not isinstance(content, dict) or not content:
-        raise InputError(f"{path}: wanted an object of class names and ids, such as {{\"cat\": 1, \"dog\": 2}}")
-    with told_with(f"{path}:"):
-        return ClassNames.from_categories(
-            [{"id": _class_id(category_id, name), "name": name} for name, category_id in content.items()
-             if name != "background"])
-
-
-def _class_id(category_id: object, name: str) -> int:
-    with told_with(f"class {shown(name)}"):
-        return whole_number(category_id, "id", least=-LARGEST_ID)
 
 
 def _names_in_use(folder: str, paths: Iterable[Path]) -> ClassNames:
@@ -204,8 +153,7 @@ def _names_in_use(folder: str, paths: Iterable[Path]) -> ClassNames:
     """
     used = {_text(node, "name") for path in sorted({*Path(folder).glob("*.xml"), *paths})
             for node in _read_xml(path).findall("object")}
-    names = VOC_NAMES if used <= set(VOC_NAMES) else sorted(used)
-    if "" in names:
+    if "" in used:
         raise InputError(f"{folder}: objects without a name")
     with told_with(f"{folder}:"):
-        return ClassNames.from_categories([{"id": number, "name": name} for number, name in enumerate(names, start=1)])
+        return classes_by_name(used)

@@ -6,6 +6,7 @@ import re
 import struct
 from collections.abc import Iterator
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 
 from dataset.files.bounded_files import open_regular_file
@@ -15,7 +16,7 @@ _MOST_PARSED_BYTES = 1 << 26  # a larger json is none of a single image
 _LINES_LOOKED_AT = 20
 _FILES_LOOKED_AT = 50  # of each suffix in a folder
 _ANNOTATION_SUFFIXES = (".xml", ".json", ".yaml", ".yml", ".csv", ".txt")
-_ANNOTATION_FOLDERS = ("", "annotations", "Annotations", "labels", "labels/train", "train/labels", "train")
+_FOLDERS_LOOKED_AT = 100
 _IMAGE_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")
 
 
@@ -63,7 +64,7 @@ def kind_of_file(path: str | Path) -> FileKind | None:
     if text.startswith("<"):
         return _kind_of_xml(text)
     whole_lines = text if len(head) < _HEAD_BYTES else text.rpartition("\n")[0]
-    return _kind_of_lines([line.rstrip() for line in whole_lines.splitlines() if line.strip()])
+    return _kind_of_lines([line for line in whole_lines.splitlines() if line.strip()])
 
 
 def holds_records(path: str | Path) -> bool:
@@ -81,15 +82,22 @@ def _starts_like_records(head: bytes, *, size: int) -> bool:
 
 
 def annotations_in(folder: str | Path) -> Iterator[tuple[Path, FileKind]]:
-    """Files with annotations in a folder, and where data sets usually have them below it, with their kinds."""
-    for name in _ANNOTATION_FOLDERS:
-        place = Path(folder, name)
-        files = sorted(place.iterdir()) if place.is_dir() else []
+    """Files with annotations in a folder, and in two levels of those below it, with their kinds."""
+    for place in islice(_folders(Path(folder)), _FOLDERS_LOOKED_AT):
+        files = sorted(place.iterdir())
         for suffix in _ANNOTATION_SUFFIXES:
             for path in [file for file in files if file.suffix.lower() == suffix][:_FILES_LOOKED_AT]:
                 kind = kind_of_file(path)
                 if kind is not None and kind.holds_annotations:
                     yield path, kind
+
+
+def _folders(top: Path) -> Iterator[Path]:
+    """A folder, those in it and those in them."""
+    level = [top] if top.is_dir() else []
+    for _ in range(3):
+        yield from level
+        level = [path for place in level for path in sorted(place.iterdir()) if path.is_dir() and not path.name.startswith(".")]
 
 
 def _text(head: bytes) -> str:
@@ -131,13 +139,14 @@ def _kind_of_lines(lines: list[str]) -> FileKind | None:
     for separator in ",;\t":
         if len(lines) > 1 and len({line.count(separator) for line in lines}) == 1 and lines[0].count(separator) > 2:
             return FileKind.CSV
-    keyed = [re.match(r"[\w.-]+:(\s|$)|\s*#|\s+\S|- |---$", line) for line in lines]
+    keyed = [re.match(r"[\w.-]+:(\s|$)|\s*#|\s+\S|- |---\s*$", line) for line in lines]
     return FileKind.YAML if lines and all(keyed) else None
 
 
 def _has_class_names(lines: list[str]) -> bool:
-    keys = {line.partition(":")[0] for line in lines if re.match(r"\w+:", line)}
-    return "names" in keys and bool(keys & {"nc", "train", "val"})
+    """Of a data.yaml, or of Darknet's obj.data."""
+    keys = {match[1] for line in lines if (match := re.match(r"(\w+)\s*[:=]", line))}
+    return "names" in keys and bool(keys & {"nc", "train", "val", "valid"})
 
 
 def _is_yolo_label(line: str) -> bool:

@@ -48,6 +48,17 @@ def finite_number(value: Any, name: str) -> float:
     return number
 
 
+def number_in_text(text: str, *, where: str) -> float:
+    """The finite number that a text file writes; `where` begins the message of the InputError."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{where} is {shown(text)}, wanted a finite number")
+    return number
+
+
 def whole_number(value: Any, name: str, *, least: int = 0) -> int:
     """An integer, also one written as 1.0; InputError as `finite_number`."""
     if type(value) is not int and finite_number(value, name) % 1:

@@ -6,6 +6,7 @@ import zlib
 from PIL import ExifTags, Image
 
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "TIFF", "WEBP")  # Pillow alone would start Ghostscript for an EPS
+LARGEST_IMAGE_PIXELS = 178_956_970  # as Pillow's own guard: half a GiB of RGB
 DECODING_ERRORS = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, struct.error, zlib.error,
                    OverflowError, MemoryError, Image.DecompressionBombError)  # what damage makes Pillow raise
 

@@ -1,10 +1,13 @@
 """XML files of any text encoding, without what an annotation never needs: entities."""
 
 import codecs
+import os
 import re
 import xml.etree.ElementTree as ElementTree
 
+from dataset.files.bounded_files import read_regular_file
 from dataset.files.foreign_values import shown
+from object_detection.errors import InputError
 
 _DECLARED_ENCODING = re.compile(rb"""(?:\xef\xbb\xbf)?<\?xml\s[^>]*?encoding\s*=\s*["']([^"'>]*)["']""")
 _READ_BY_EXPAT = {"utf-8", "utf-16", "us-ascii", "iso-8859-1"}
@@ -15,6 +18,20 @@ _WIDE_ENCODINGS = (
 _NOT_FOR_FILES = {"idna", "unicode-escape", "raw-unicode-escape"}
 # Windows writes the first and means the second, which reads all of the first alike
 _SUPERSETS = {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "big5": "cp950"}
+
+
+def read_xml(path: str | os.PathLike, *, root_tag: str, what: str) -> tuple[ElementTree.Element, bytes]:
+    """The root of a file, which is `root_tag` if the file is `what`, and its bytes. Raises InputError, naming the file."""
+    try:
+        content = read_regular_file(path)
+        root = parse_xml(content)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+    if root.tag != root_tag:
+        raise InputError(f"{path}: is not {what}: found <{shown(root.tag)[1:-1]}> at the top, wanted <{root_tag}>")
+    return root, content
 
 
 def parse_xml(content: bytes) -> ElementTree.Element:

@@ -6,6 +6,8 @@ records). So within an epoch no record is left out or comes twice, no batch is s
 what one with twice the batch would, and a run may start at any step. Augmentation is seeded by (seed, position).
 """
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import tensorflow as tf
 
@@ -100,10 +102,12 @@ def evaluation_dataset(
         example=example, category_ids=config.category_ids)
 
 
-def original_images(index: RecordIndex, count: int) -> list[tuple[int, np.ndarray]]:
-    """Image id and pixels, uint8 [h, w, 3], of the first records."""
-    records = map(parse_record, RecordReader(index).read(np.arange(min(count, len(index)))))
-    return [(int(record["image_id"]), decode_image(record["encoded"]).numpy()) for record in records]
+def original_images(index: RecordIndex, numbers: Iterable[int]) -> Iterator[tuple[int, np.ndarray]]:
+    """Image id and pixels, uint8 [h, w, 3], of the records with these numbers, one at a time."""
+    reader = RecordReader(index)
+    for number in numbers:
+        record = parse_record(reader.read([number])[0])
+        yield int(record["image_id"]), decode_image(record["encoded"]).numpy()
 
 
 def _without_empty_slots(batch: Batch) -> Batch:

@@ -13,6 +13,7 @@ from typing import Protocol
 import tensorflow as tf
 
 from dataset.input.crop import Crop
+from dataset.input.host_resize import HostResize
 from object_detection.errors import InputError
 from object_detection.structures import Tensor
 
@@ -138,6 +139,18 @@ class FitWithin(_Rule):
         sides = tf.cast(source_size, tf.float32)
         scale = tf.minimum(self.shorter / tf.reduce_min(sides), self.longer / tf.reduce_max(sides))
         return tf.minimum(scaled_by(source_size, scale), self.longer)
+
+
+def host_resize(rule: ResizeRule) -> HostResize:
+    """The same rule in NumPy. Raises InputError for one that is none of the above."""
+    resampling = {"antialias": rule.antialias, "half_pixel_centres": rule.half_pixel_centres, "size": rule.size}
+    if isinstance(rule, FitWithin):
+        return HostResize(kind="fit", shorter=rule.shorter, longer=rule.longer, **resampling)
+    kinds = {Letterbox: "letterbox", Stretch: "stretch"}
+    if type(rule) not in kinds:
+        raise InputError(f"resize rule {type(rule).__name__} has no form without TensorFlow; wanted Letterbox, Stretch or "
+                         "FitWithin")
+    return HostResize(kind=kinds[type(rule)], **resampling)
 
 
 def fitting_scale(source_size: Tensor, target: Tensor) -> Tensor:

@@ -71,7 +71,8 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
                          f"{backend_name()}")
     from dataset.files.image_files import read_image
     from efficientdet.export.saved_model import export_saved_model, load_saved_model
-    from efficientdet.inference.annotate import detect_with_checkpoint, rows_of_signature
+    from efficientdet.inference.image_rows import rows_of_signature
+    from efficientdet.inference.opened_detection import detect_with_checkpoint
 
     restored, runtime = open_model(config)
     height, width = restored.detector.image_size
@@ -103,7 +104,7 @@ def export_network(config: ModelConfig, path: str) -> None:
 
     restored, _ = open_model(config)
     detector = restored.detector
-    export_onnx(detector, path, description=restored.description)
+    export_onnx(detector, path, description=restored.description, resize=restored.resize)
     print(f"wrote {path}")
     height, width = detector.image_size
     images = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)

@@ -1,7 +1,8 @@
 """Published weights in a folder of this machine: downloaded once, continued after an interruption, checked, then kept.
 
-A file appears under its name when its SHA-256 is the one that the publisher wrote into that name. Of processes that want it at
-the same time one downloads and the others wait. The lock is the kernel's, so that it ends with whoever holds it.
+A file appears under its name when its SHA-256 is the one that the publisher wrote into that name; where that says none, the one
+of what came first is remembered. Of processes that want it at the same time one downloads and the others wait. The lock is the
+kernel's, so that it ends with whoever holds it.
 """
 
 import contextlib
@@ -18,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dataset.files.foreign_values import told_with
+from efficientdet.checkpoints.archives import unpack_checkpoint
 from efficientdet.checkpoints.published_files import PUBLISHED, PublishedFile
-from object_detection.atomic_files import flush_to_disk, unfinished_path
+from object_detection.atomic_files import flush_to_disk, unfinished_path, write_text
 from object_detection.errors import InputError
 
 Say = Callable[[str], None]
@@ -28,6 +30,7 @@ _SECONDS_OF_SILENCE = 30.0
 _SECONDS_BETWEEN_WORDS = 10.0
 _PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before a transfer that brought nothing new is tried again
 _LARGER = 1.01  # how much more than its published size may come: that is rounded
+_LARGEST = 2**31  # bytes of a file whose size is not published
 _BUSY = (408, 425, 429, 500, 502, 503, 504)  # what a server says that may answer later
 
 
@@ -55,12 +58,24 @@ def local_path(value: str, *, say: Say = say_at_once) -> str:
     if value not in PUBLISHED or os.path.lexists(value) or os.path.lexists(f"{value}.index"):
         return value
     with told_with(f"{value}:"):
-        return str(kept(PUBLISHED[value], cache_folder(), say=say))
+        return str(ready(PUBLISHED[value], cache_folder(), say=say))
+
+
+def ready(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:
+    """`kept`, and of an archive the folder that it was unpacked to, once. Raises InputError."""
+    if not file.is_archive:
+        return kept(file, folder, say=say)
+    unpacked = folder / file.stem
+    if not unpacked.is_dir():
+        unpack_checkpoint(kept(file, folder, say=say), unpacked)
+        say(f"keeps {unpacked}")
+    return unpacked
 
 
 def kept(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:
     """The file in the folder, checked; downloaded if it is not there. Raises InputError, one line, where it cannot be had."""
     target = folder / file.file
+    remembered = target.with_name(f"{target.name}.sha256")
     try:
         if not target.exists():
             folder.mkdir(parents=True, exist_ok=True)
@@ -68,10 +83,13 @@ def kept(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:
                 if not target.exists():  # another process brought it meanwhile
                     _Transfer(file, target, target.with_name(f"{target.name}.part") if locked else unfinished_path(target),
                               say).run()
+                    if not file.sha256_prefix:
+                        write_text(remembered, f"{_sha256(target)}  {target.name}\n")
                     say(f"keeps {target}")
-        if (found := _sha256(target))[: len(file.sha256_prefix)] != file.sha256_prefix:
-            raise InputError(f"{target}: is damaged: its SHA-256 begins with {found[:8]}, wanted {file.sha256_prefix}; remove "
-                             "it and run this again")
+        wanted = file.sha256_prefix or (remembered.read_text()[:64] if remembered.exists() else "")
+        if not (found := _sha256(target)).startswith(wanted):
+            raise InputError(f"{target}: is damaged: its SHA-256 begins with {found[:8]}, wanted {wanted[:8]}; remove it and "
+                             "run this again")
     except OSError as error:
         raise InputError(f"{target}: cannot be kept there ({error.strerror or error}); EFFICIENTDET_WEIGHTS names another "
                          f"folder, and by hand: {file.url}") from error
@@ -117,7 +135,8 @@ class _Transfer:
     def run(self) -> None:
         """Raises InputError, OSError of the disk."""
         before = self._have()
-        self.say(f"downloads {self.url} ({self.file.size / 1e6:.0f} MB{f', goes on at {before / 1e6:.0f}' if before else ''})")
+        size = f" ({self.file.size / 1e6:.0f} MB)" if self.file.size else ""
+        self.say(f"downloads {self.url}{size}{f', goes on at {before / 1e6:.0f} MB' if before else ''}")
         self._bring()
         if not (found := _sha256(self.part)).startswith(self.file.sha256_prefix) and before:
             self.say(f"what lay in {self.part} was not its beginning; begins anew")
@@ -184,9 +203,11 @@ class _Transfer:
                 came += len(block)
                 if time.monotonic() > told + _SECONDS_BETWEEN_WORDS:
                     told = time.monotonic()
-                    self.say(f"  {(have + came) / 1e6:.0f} of {self.file.size / 1e6:.0f} MB")
-                if have + came > self.file.size * _LARGER:
-                    raise InputError(f"{self.url}: sends more than {have + came} bytes; the file is of about {self.file.size}")
+                    whole = have + int(length) if length.isdigit() else self.file.size
+                    self.say(f"  {(have + came) / 1e6:.0f} {f'of {whole / 1e6:.0f} ' if whole else ''}MB")
+                if have + came > (self.file.size or _LARGEST) * _LARGER:
+                    raise InputError(f"{self.url}: sends more than {have + came} bytes; the file is of about "
+                                     f"{self.file.size or _LARGEST}")
         if length.isdigit() and came < int(length):
             raise _Interrupted(f"the connection ended after {came} of {length} bytes")
 

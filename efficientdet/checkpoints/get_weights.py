@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from dataset.signals import exit_code
-from efficientdet.checkpoints.downloads import cache_folder, kept
+from efficientdet.checkpoints.downloads import cache_folder, ready
 from efficientdet.checkpoints.published_files import PUBLISHED, table
 from object_detection.errors import InputError, nearest_name
 
@@ -25,7 +25,7 @@ def main(words: list[str]) -> int:
             nearest = nearest_name(name, PUBLISHED)
             hint = f"the nearest is {nearest}; " if nearest else ""
             raise InputError(f"{name}: is no name of published weights; {hint}without a name all are listed")
-        path = kept(PUBLISHED[name], Path(rest[0]) if rest else cache_folder())
+        path = ready(PUBLISHED[name], Path(rest[0]) if rest else cache_folder())
         print(f"{path}: here and whole")
     except InputError as error:
         print(f"get_weights.sh: error: {error}", file=sys.stderr)

@@ -1,21 +1,23 @@
 """Files of weights that others publish, by the names that --backbone_init, --pretrained_ckpt and scripts/get_weights.sh take.
 
-Addresses, sizes and figures are those in torchvision 0.28 (`torchvision/models/resnet.py`, `detection/*.py`); docs/weights.md
-says which published training starts from which.
+Addresses, sizes and figures are those in torchvision 0.28 (`torchvision/models/resnet.py`, `detection/*.py`) and in
+google/automl's README; docs/weights.md says which published training starts from which.
 """
 
 import re
 from dataclasses import dataclass
 
 TORCHVISION = "https://download.pytorch.org/models"
+GOOGLE_AUTOML = "https://storage.googleapis.com/cloud-tpu-checkpoints/efficientdet/coco2"
+_ARCHIVE = ".tar.gz"
 
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """One file. `size` in bytes, about: it is published in MiB with three decimals."""
+    """One file. `size` in bytes, about: it is published in MiB with three decimals, or not at all (None)."""
 
     file: str
-    size: int
+    size: int | None
     holds: str
     published: str  # the accuracy that its publisher states
     site: str = TORCHVISION
@@ -27,12 +29,27 @@ class PublishedFile:
 
     @property
     def sha256_prefix(self) -> str:
-        """The digits that its SHA-256 begins with, as the publisher writes them into the name."""
-        return re.search(r"-([0-9a-f]{8,64})\.", self.file)[1]
+        """The digits that its SHA-256 begins with, if the publisher writes them into the name."""
+        found = re.search(r"-([0-9a-f]{8,64})\.", self.file)
+        return found[1] if found else ""
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether it is unpacked to a folder of its name."""
+        return self.file.endswith(_ARCHIVE)
+
+    @property
+    def stem(self) -> str:
+        """The file's name without what says its format."""
+        return self.file.removesuffix(_ARCHIVE) if self.is_archive else self.file.rsplit(".", 1)[0]
 
 
 def _torchvision(file: str, mebibytes: float, holds: str, published: str) -> PublishedFile:
     return PublishedFile(file, round(mebibytes * 2**20), holds, published)
+
+
+def _google_automl(model: str, ap: str) -> PublishedFile:
+    return PublishedFile(f"{model}{_ARCHIVE}", None, "EfficientDet of COCO", f"box AP {ap}", GOOGLE_AUTOML)
 
 
 _BACKBONE = "classifier of ImageNet: a backbone"
@@ -52,17 +69,20 @@ _BY_SHORT_NAME = {
         "retinanet_resnet50_fpn_coco-eeacb38b.pth", 130.267, "RetinaNet of COCO", "box AP 36.4"),
     "maskrcnn_resnet50_fpn_coco": _torchvision(
         "maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth", 169.84, "Mask R-CNN of COCO", "box AP 37.9, mask AP 34.6"),
+    **{f"efficientdet-{size}": _google_automl(f"efficientdet-{size}", ap) for size, ap in (  # on val2017
+        ("d0", "34.3"), ("d1", "40.2"), ("d2", "43.5"), ("d3", "46.8"), ("d4", "49.3"), ("d5", "51.2"), ("d6", "52.1"),
+        ("d7", "53.4"), ("d7x", "54.4"))},
 }
 
 # Every name that is taken: short, that of the file, and that without its suffix.
 PUBLISHED = {
     **_BY_SHORT_NAME,
     **{file.file: file for file in _BY_SHORT_NAME.values()},
-    **{file.file.rsplit(".", 1)[0]: file for file in _BY_SHORT_NAME.values()},
+    **{file.stem: file for file in _BY_SHORT_NAME.values()},
 }
 
 
 def table() -> list[str]:
     """A line for each file: the short name, what it is, its size."""
-    return [f"{name:28} {file.file:42} {file.size / 1e6:4.0f} MB  {file.holds}, {file.published}"
+    return [f"{name:28} {file.file:42} {f'{file.size / 1e6:4.0f} MB' if file.size else '':7}  {file.holds}, {file.published}"
             for name, file in _BY_SHORT_NAME.items()]

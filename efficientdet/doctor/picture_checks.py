@@ -9,7 +9,6 @@ from dataset.conversion.perceptual_hash import near_duplicates
 from dataset.labelled_images import LabelledImages
 from efficientdet.doctor.findings import NOTE, WARNING, Finding, counted, named, share
 
-NEAR = 10  # bits of 64: versions of a picture differ in fewer, others hardly ever do
 DARK, BRIGHT, BLANK = 25.0, 235.0, 4.0  # grey levels of 255: mean, mean, standard deviation
 _MANY_TWINS = 0.05
 Looks = Mapping[int, ImageLooks | None]
@@ -44,7 +43,7 @@ def same_pictures(splits: Sequence[LabelledImages], looks: Sequence[Looks]) -> l
     places = [(split, number) for split, some in enumerate(looks) for number, look in some.items()
               if look is not None and look.contrast >= BLANK]
     hashes = [looks[split][number].hash for split, number in places]
-    for one, other in near_duplicates(hashes, NEAR):
+    for one, other in near_duplicates(hashes):
         found.setdefault((places[one], places[other]), False)
     return [(one, other, equal) for (one, other), equal in sorted(found.items())]
 

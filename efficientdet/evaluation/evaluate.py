@@ -15,7 +15,9 @@ from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset
 from dataset.progress import Progress
 from dataset.records.record_index import RecordIndex, index_records
-from efficientdet.checkpoints.restore import restore_detector
+from efficientdet.checkpoints.restore import Restored, restore_detector
+from efficientdet.evaluation.error_pictures import error_pictures
+from efficientdet.evaluation.report import EvaluationReport, write_evaluation_report
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.predict import Predict, build_predict
 from efficientdet.machine.distributed import World, join_world
@@ -24,7 +26,10 @@ from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco_ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
 from object_detection.coco_masks import RunLengths
 from object_detection.coco_results import TESTDEV_FILE_NAME, CocoResults, DetectionRows, results_json, write_results
+from object_detection.error_analysis import ErrorAnalysis
 from object_detection.errors import InputError
+
+_PICTURES = 20  # of a report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +49,7 @@ class EvaluationConfig:
     num_threads: int = 0
     testdev_dir: str | None = None
     output_json: str | None = None
+    report: str | None = None
     precision: str | None = None
     amp: bool | None = None
     use_xla: bool | None = None
@@ -74,7 +80,25 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     print(measures.table())
     if config.output_json:
         write_measures(config.output_json, measures)
+    if config.report:
+        _write_report(config, restored, measures, ErrorAnalysis(comparison=evaluator.compare(rows)), rows=rows, index=index,
+                      world_size=world.size)
     return measures
+
+
+def _write_report(config: EvaluationConfig, restored: Restored, measures: CocoMeasures, analysis: ErrorAnalysis, *,
+                  rows: DetectionRows, index: RecordIndex, world_size: int) -> None:
+    pictures = error_pictures(analysis, rows, index, count=_PICTURES, record_numbers=record_numbers(
+        index, samples=config.samples, world_size=world_size))
+    hparams, files = restored.hparams, len(config.records)
+    facts = {"model": hparams.name, "checkpoint": config.ckpt_path, "weights": restored.description.weights,
+             "step": restored.description.global_step, "input size": hparams.image_size,
+             "records": config.records[0] + (f" and {files - 1} more" if files > 1 else ""),
+             "ground truth": config.json_file or "the records", "run by": config.runtime}
+    write_evaluation_report(config.report, EvaluationReport(
+        title=f"What {hparams.name} gets right and wrong", measures=measures, analysis=analysis, pictures=pictures,
+        facts=facts))
+    print(f"report: {Path(config.report) / 'report.html'}")
 
 
 def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: str | None) -> CocoEvaluator:
@@ -149,6 +173,12 @@ def detect_all(
     for rows in world.gather(results.rows()):
         everything.add_rows(rows)
     return everything.rows()
+
+
+def record_numbers(index: RecordIndex, *, samples: int, world_size: int) -> list[int]:
+    """Which records `detect_all` looked at, in the order of its `evaluated_ids`: those of one rank after those of another."""
+    numbers = range(min(samples or len(index), len(index)))
+    return [number for rank in range(world_size) for number in numbers[rank::world_size]]
 
 
 def write_measures(path: str | Path, measures: CocoMeasures) -> None:

@@ -5,6 +5,7 @@ it or an image, channels second. Whoever reads a tensor says which of the two it
 the other. What no output depends on is left out of the file.
 """
 
+import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -40,9 +41,9 @@ class OnnxGraph:
     with channels second reads `image(tensor)` and returns `as_image(output)`, which spares the Transposes.
     """
 
-    def __init__(self, *, for_onnxruntime: bool = False):
-        """for_onnxruntime: prefer what costs ONNX Runtime least on a CPU over what is plainest."""
-        self.for_onnxruntime = for_onnxruntime
+    def __init__(self, *, for_onnxruntime: bool = False, prefix: str = ""):
+        """for_onnxruntime: prefer what costs ONNX Runtime least on a CPU over what is plainest; prefix: of all names."""
+        self.for_onnxruntime, self._prefix = for_onnxruntime, prefix
         self._nodes: list[_Node] = []
         self._constants: dict[str, np.ndarray] = {}
         self._images: set[str] = set()
@@ -53,6 +54,10 @@ class OnnxGraph:
         self.reshaped_images: dict[str, str] = {}  # tensor -> the image that it holds the values of, in Keras's order
         self.cells: dict[str, tuple[str, int]] = {}  # predictions [B, A, K] -> the same as [B, cells, channels], and channels
 
+    def inner(self, name: str) -> "OnnxGraph":
+        """An empty one for the body of a node such as Loop; it may read tensors of this one."""
+        return OnnxGraph(for_onnxruntime=self.for_onnxruntime, prefix=f"{self._prefix}{name}.")
+
     def add(self, kind: str, inputs: Sequence, *, name: str | None = None, **attributes) -> str:
         """A node with one output, whose name is returned. Arrays among the inputs become constants; "": left out."""
         [output] = self.add_several(kind, inputs, 1, name=name, **attributes)
@@ -60,7 +65,7 @@ class OnnxGraph:
 
     def add_several(self, kind: str, inputs: Sequence, count: int, *, name: str | None = None, **attributes) -> list[str]:
         """A node with `count` outputs, such as TopK; their names."""
-        first = name or f"{kind}_{len(self._nodes)}"
+        first = name or f"{self._prefix}{kind}_{len(self._nodes)}"
         names = [tensor if isinstance(tensor, str) else self._constant(tensor, f"{first}.{number}")
                  for number, tensor in enumerate(inputs)]
         outputs = [first, *(f"{first}:{number}" for number in range(1, count))]
@@ -129,10 +134,18 @@ class OnnxGraph:
             if needed & set(made):
                 inputs = [self._names.get(tensor, tensor) for tensor in inputs]
                 needed.update(inputs)
+                for body in (value for value in attributes.values() if isinstance(value, onnx.GraphProto)):
+                    needed.update(tensor for node in body.node for tensor in node.input)
                 nodes.append(helper.make_node(kind, inputs, made, name=made[0], **attributes))
         return nodes[::-1]
 
     def initializers(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.TensorProto]:
-        """The constants that the nodes read."""
+        """The constants that the nodes read. Of equal ones, such as kernels that several levels share, one stays, and the
+        nodes are changed to read that."""
         used = {tensor for node in nodes for tensor in node.input}
-        return [numpy_helper.from_array(array, name) for name, array in self._constants.items() if name in used]
+        first: dict[tuple, str] = {}
+        same = {name: first.setdefault((array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest()), name)
+                for name, array in self._constants.items() if name in used}
+        for node in nodes:
+            node.input[:] = [same.get(tensor, tensor) for tensor in node.input]
+        return [numpy_helper.from_array(self._constants[name], name) for name in first.values()]

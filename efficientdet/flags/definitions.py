@@ -34,11 +34,11 @@ def define_runtime_flag() -> None:
 
 
 def finish_flags(program: str) -> None:
-    """After all flags of a program (train, eval, infer, inspector): other names of them, those that are gone, and the numbers
-    that they take."""
-    for name, original in ALIASES[program].items():
+    """After all flags of a program (train, eval, infer, inspector, export): other names of them, those that are gone, and the
+    numbers that they take."""
+    for name, original in ALIASES.get(program, {}).items():
         flags.DEFINE_alias(name, original)
-    for name, gone in GONE[program].items():
+    for name, gone in GONE.get(program, {}).items():
         define = flags.DEFINE_bool if gone.boolean else flags.DEFINE_string
         define(name, None, f"Gone: {gone.reason}.")
         flags.register_validator(name, lambda value, gone=gone: value in (None, "") or str(value) in gone.passes,

@@ -1,10 +1,10 @@
 """Images in, annotated images and detections.json out."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,15 +18,15 @@ from dataset.files.image_files import (
     read_stored_image,
 )
 from dataset.progress import Progress
-from efficientdet.checkpoints.description import Description
-from efficientdet.checkpoints.restore import Restored, restore_detector
 from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
-from efficientdet.inference.predict import build_predict
-from efficientdet.machine.runtime import start_runtime
-from object_detection.coco_masks import decoded, pasted_run_lengths
+from efficientdet.inference.image_rows import Detect
+from object_detection.coco_masks import decoded
 from object_detection.coco_results import DetectionRows, results_json, write_results
 from object_detection.drawing import draw_detections
 from object_detection.errors import InputError
+
+if TYPE_CHECKING:
+    from efficientdet.checkpoints.restore import Restored
 
 DETECTIONS_FILE = "detections.json"
 
@@ -37,11 +37,12 @@ class AnnotationConfig:
 
     images: tuple[str, ...]
     output_dir: str
-    ckpt_path: str | None
-    saved_model_dir: str | None
-    model_name: str
-    model_name_given: bool
-    overrides: dict[str, Any]
+    ckpt_path: str | None = None
+    saved_model_dir: str | None = None
+    artefact: str | None = None  # an exported file, which is run without TensorFlow
+    model_name: str = ""
+    model_name_given: bool = False
+    overrides: dict[str, Any] = field(default_factory=dict)
     averaged: bool = True
     batch_size: int = 1
     min_score: float = 0.4
@@ -53,9 +54,6 @@ class AnnotationConfig:
     runtime: str = "keras"
     int8_images: tuple[str, ...] = ()
     apply_exif_orientation: bool = False
-
-
-Detect = Callable[[list[np.ndarray]], list[DetectionRows]]  # of images [h, w, 3] uint8 the detections of each, best first
 
 
 def annotate(config: AnnotationConfig) -> None:
@@ -121,6 +119,14 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
 
 
 def _detector(config: AnnotationConfig) -> tuple[Detect, ClassNames]:
+    if config.artefact:
+        from efficientdet.inference.artefact import artefact_detection
+
+        return artefact_detection(config.artefact, runtime=config.runtime)
+    from efficientdet.checkpoints.restore import restore_detector
+    from efficientdet.inference.opened_detection import detect_with_checkpoint
+    from efficientdet.machine.runtime import start_runtime
+
     runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla)
     if config.debug:
         import tensorflow as tf
@@ -137,29 +143,9 @@ def _detector(config: AnnotationConfig) -> tuple[Detect, ClassNames]:
                                   int8_images=config.int8_images)
 
 
-def detect_with_checkpoint(
-    restored: Restored, *, batch_size: int, compiled: bool, runtime: str = "keras", int8_images: tuple[str, ...] = ()
-) -> tuple[Detect, ClassNames]:
-    """Detection by a restored detector in up to `batch_size` images at a time, resized by its rule, and its classes."""
-    resize = restored.resize
-    predict = build_predict(restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images, resize=resize)
-    category_ids = np.asarray(restored.class_names.category_ids, np.int64)
+def _from_saved_model(config: AnnotationConfig, restored: "Restored | None") -> tuple[Detect, ClassNames]:
+    from efficientdet.inference.opened_detection import saved_model_detector
 
-    def detect(images):
-        boxed = [[np.asarray(part) for part in resize(image)] for image in images]
-        boxed += [boxed[-1]] * (batch_size - len(boxed))  # one shape, one compilation
-        found = predict(*map(np.stack, zip(*boxed, strict=True)))
-        boxes, scores, classes, valid = map(np.asarray, found[:4])
-        masks = None if found.masks is None else np.asarray(found.masks)
-        return [rows_of_image(boxes[i][valid[i]], scores[i][valid[i]], category_ids[classes[i][valid[i]]], image=image,
-                              masks=None if masks is None else masks[i][valid[i]],
-                              masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels)
-                for i, image in enumerate(images)]
-
-    return detect, restored.class_names
-
-
-def _from_saved_model(config: AnnotationConfig, restored: Restored | None) -> tuple[Detect, ClassNames]:
     if restored is not None:
         from efficientdet.export.saved_model import export_saved_model
 
@@ -167,36 +153,6 @@ def _from_saved_model(config: AnnotationConfig, restored: Restored | None) -> tu
         print(f"wrote {config.saved_model_dir}")
     detect, names = saved_model_detector(config.saved_model_dir)
     return (lambda images: [rows for image in images for rows in detect([image])]), names  # as their sizes may differ
-
-
-def saved_model_detector(folder: str) -> tuple[Detect, ClassNames]:
-    """Detection by a SavedModel in images of one size, and its classes."""
-    from efficientdet.export.saved_model import load_saved_model
-
-    signature, description = load_saved_model(folder)
-
-    def detect(images):
-        outputs = {name: np.asarray(value) for name, value in signature(np.stack(images)).items()}
-        return [rows_of_signature({name: values[i] for name, values in outputs.items()}, image, description=description)
-                for i, image in enumerate(images)]
-
-    return detect, ClassNames.from_categories(description.categories)
-
-
-def rows_of_signature(outputs: Mapping[str, np.ndarray], image: np.ndarray, *, description: Description) -> DetectionRows:
-    """One image's outputs of a SavedModel (see `export_saved_model`) as rows; `masks` [D, S, S] may be among them."""
-    count = int(outputs["count"])
-    masks = outputs["masks"][:count] if "masks" in outputs else None
-    return rows_of_image(*(outputs[name][:count] for name in ("boxes", "scores", "classes")), image=image, masks=masks,
-                         masks_in_whole_pixels=description.hparams.get("masks_in_whole_pixels", False))
-
-
-def rows_of_image(boxes: np.ndarray, scores: np.ndarray, category_ids: np.ndarray, *, image: np.ndarray,
-                  masks: np.ndarray | None = None, masks_in_whole_pixels: bool = False) -> DetectionRows:
-    """Rows of an image [h, w, 3]; masks [N, S, S] within the boxes are pasted into it, as `pasted_masks` says."""
-    pasted = None if masks is None else pasted_run_lengths(masks, boxes, size=image.shape[:2],
-                                                           in_whole_pixels=masks_in_whole_pixels)
-    return DetectionRows.of_image(boxes, scores, category_ids, masks=pasted)
 
 
 def _draw(image: StoredImage, rows: DetectionRows, path: Path, *, names: ClassNames, config: AnnotationConfig) -> None:

@@ -12,6 +12,7 @@ from object_detection.errors import InputError
 if TYPE_CHECKING:
     from efficientdet.inference.detector import LoadedDetector
 
+ARTEFACT_SUFFIX = ".onnx"
 Runtime = Literal["keras", "onnxruntime", "openvino"]
 
 
@@ -20,10 +21,11 @@ def load_detector(
     class_names: Sequence[str] | None = None, hparams: Mapping[str, Any] | None = None, averaged: bool = True,
     batch_size: int = 1, precision: str | None = None, use_xla: bool | None = None, int8_images: Sequence[str] = (),
 ) -> "LoadedDetector":
-    """The detector of a checkpoint, or of a folder with a SavedModel, ready to detect.
+    """The detector of a checkpoint, of a folder with a SavedModel, or of a file of export.py, ready to detect.
 
-    path: a prefix, one of its files or a folder; ours, google/automl's or NVIDIA's. A SavedModel's graph is run as it is:
-        only from a source that you trust.
+    path: a prefix, one of its files or a folder; ours, google/automl's or NVIDIA's; or the name of published weights. A
+        SavedModel's graph is run as it is: only from a source that you trust. For an .onnx neither TensorFlow nor Keras is
+        imported.
     runtime: what runs a checkpoint's network; "onnxruntime" and "openvino" are faster on CPUs (extra `export`).
     model_name, class_names: for a checkpoint that does not say what it is, whose categories are then 1, 2, ..; without
         names those of COCO.
@@ -44,6 +46,11 @@ def load_detector(
     exported = is_saved_model(path)
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: wanted at least 1")
+    if path.endswith(ARTEFACT_SUFFIX):
+        if model_name or class_names or hparams or precision or int8_images:
+            raise InputError(f"{path}: is an ONNX file, which runs as it is: model_name, class_names, hparams, precision and "
+                             "int8_images are for checkpoints")
+        return _artefact(path, runtime="onnxruntime" if runtime == "keras" else runtime, batch_size=batch_size)
     if exported and (runtime != "keras" or model_name or class_names or hparams or precision):
         raise InputError(f"{path}: is a SavedModel, which runs as it is: runtime, model_name, class_names, hparams and "
                          "precision are for checkpoints")
@@ -53,8 +60,8 @@ def load_detector(
     from efficientdet.machine.runtime_environment import prepare_environment
 
     prepare_environment()
-    from efficientdet.inference.annotate import detect_with_checkpoint, saved_model_detector
     from efficientdet.inference.detector import LoadedDetector
+    from efficientdet.inference.opened_detection import detect_with_checkpoint, saved_model_detector
     from efficientdet.machine.runtime import start_runtime
 
     started = start_runtime(precision=precision, use_xla=use_xla, owns_process=False)
@@ -66,6 +73,15 @@ def load_detector(
     detect, names = detect_with_checkpoint(restored, batch_size=batch_size, compiled=started.use_xla, runtime=runtime,
                                            int8_images=tuple(int8_images))
     return LoadedDetector(detect, names, batch_size=batch_size)
+
+
+def _artefact(path: str, *, runtime: str, batch_size: int) -> "LoadedDetector":
+    from efficientdet.inference.artefact import artefact_detection
+    from efficientdet.inference.detector import LoadedDetector
+    from efficientdet.inference.runtimes import require_package
+
+    require_package(runtime, asked_by=path)
+    return LoadedDetector(*artefact_detection(path, runtime=runtime), batch_size=batch_size)
 
 
 def _restored(prefix: str, *, model_name: str | None, class_names: Sequence[str] | None, **settings):

@@ -10,5 +10,10 @@ RUNTIMES = ("keras", "onnxruntime", "openvino")
 def require_runtime(runtime: str, *, asked_by: str) -> None:
     """Raises InputError where a package that it needs is missing."""
     for package in ("onnx", runtime):
-        if importlib.util.find_spec(package) is None:
-            raise InputError(f"{asked_by} needs the package {package}: pip install -e '.[export]'")
+        require_package(package, asked_by=asked_by)
+
+
+def require_package(package: str, *, asked_by: str) -> None:
+    """Raises InputError where it is not installed."""
+    if importlib.util.find_spec(package) is None:
+        raise InputError(f"{asked_by} needs the package {package}: pip install -e '.[export]'")

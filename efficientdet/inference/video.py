@@ -62,7 +62,7 @@ def annotate_video(config: VideoConfig, detect, names: ClassNames) -> None:
 
 def checkpoint_detector(model, *, batch_size: int):
     """(detect, class names) of the detector that a `ModelConfig` names; see `annotate.Detect`."""
-    from efficientdet.inference.annotate import detect_with_checkpoint
+    from efficientdet.inference.opened_detection import detect_with_checkpoint
     from efficientdet.inference.opening import open_model
 
     restored, runtime = open_model(model)

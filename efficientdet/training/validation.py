@@ -195,7 +195,7 @@ class Validation:
 
     @cached_property
     def _first_images(self) -> list[tuple[int, np.ndarray]]:
-        return original_images(self._index, _PICTURES)
+        return list(original_images(self._index, range(min(_PICTURES, len(self._index)))))
 
     @cached_property
     def _evaluator(self) -> CocoEvaluator:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from efficientdet.families.family import Arrays
+from efficientdet.families.mask_rcnn.anchor_rule import anchor_levels
 from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparameters
 from efficientdet.families.mask_rcnn.presets import NUMBERS_PER_MASK, NUMBERS_PER_PIXEL, NUMBERS_PER_REGION, PRESETS
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
-from object_detection.anchor_conventions import proposal_sizes, rounded_levels
 from object_detection.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _FLATTENED = "roi_heads/box_head/fc6/kernel"
 _REGION_SIDE = 7  # cells of a region's features, as in model.mask_rcnn, which imports Keras
 _COCO_ROWS = 91  # of torchvision's weights of COCO: category ids
 # What torchvision's loader makes of the COCO weights that it publishes: no epsilon; its own sizes.
-TORCHVISION_CONVENTIONS = {"batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
+TORCHVISION_CONVENTIONS = {"conventions": "torchvision", "batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
 
 
 class MaskRcnnFamily(TorchFamily):
@@ -35,7 +35,7 @@ class MaskRcnnFamily(TorchFamily):
     hyperparameters = MaskRcnnHyperparameters
     presets = PRESETS
     body = "backbone/body/"
-    conventions = ("batch_norm_epsilon", "resize", "longer_side", "anchor_scale")
+    conventions = ("conventions", "batch_norm_epsilon", "resize", "longer_side", "anchor_scale")
     backbone_conventions = ("batch_norm_epsilon",)
     coco_class_rows: ClassVar = {_COCO_ROWS - 1: 0}
 
@@ -60,7 +60,7 @@ class MaskRcnnFamily(TorchFamily):
     def anchors(self, hparams: MaskRcnnHyperparameters) -> AnchorGrid:
         """Of the proposals, P2 to P6."""
         size = self.resize_rule(hparams).size
-        return grid_of_levels(rounded_levels(size, feature_sizes(size, 6)[2:], sizes=proposal_sizes(hparams.anchor_scale)))
+        return grid_of_levels(anchor_levels(hparams)(size, feature_sizes(size, 6)[2:]))
 
     def numbers_per_pixel(self, hparams: MaskRcnnHyperparameters) -> float:
         """Of the published first stage, and of as many regions and masks as are drawn."""

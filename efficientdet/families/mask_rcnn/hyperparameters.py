@@ -1,18 +1,21 @@
-"""Mask R-CNN's keys and their defaults: torchvision's, with the input of NVIDIA's TensorFlow 2 program."""
+"""Mask R-CNN's keys and their defaults: torchvision's, with the input of NVIDIA's TensorFlow 2 program (presets of which the
+name ends with -dle have the rest of that one too)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from efficientdet.configuration.hyperparameters import Hyperparameters
 from efficientdet.configuration.limits import ABOVE_ZERO, SHARE, Limit, at_least, one_of
 from efficientdet.configuration.nms_configs import NMS_LIMITS, NmsConfigs
-from efficientdet.families.mask_rcnn.presets import BACKBONES
+from efficientdet.families.mask_rcnn.presets import BACKBONES, NMS_CONFIGS
 
 RESIZES = ("letterbox", "fit")
 DECAYS = ("all", "kernels")
+CONVENTIONS = ("torchvision", "dle")
 
 _LIMITS = {
     "backbone_name": one_of(*BACKBONES.values()),
+    "conventions": one_of(*CONVENTIONS),
     "resize": one_of(*RESIZES),
     "longer_side": at_least(1),
     "batch_norm_epsilon": at_least(0),
@@ -39,6 +42,7 @@ class MaskRcnnHyperparameters(Hyperparameters):
     LIMITS: ClassVar[dict[str, Limit]] = Hyperparameters.LIMITS | _LIMITS
     RATE_PER_64: ClassVar[float] = 4 * 0.02  # 0.02 for every 16 images
 
+    conventions: str = "torchvision"  # or "dle", NVIDIA's: of anchors, boxes, matching, regions, and means of losses
     # input
     image_size: int | str | tuple[int, int] = "1344x832"
     resize: str = "letterbox"  # into image_size; "fit": the shorter side to image_size, the longer to longer_side at most
@@ -62,8 +66,7 @@ class MaskRcnnHyperparameters(Hyperparameters):
     region_box_beta: float = 1 / 9
     decayed_weights: str = "all"  # or "kernels": not batch norm and biases
     # suppression
-    nms_configs: NmsConfigs = field(default_factory=lambda: NmsConfigs(
-        method="hard", iou_thresh=0.5, score_thresh=0.05, max_nms_inputs=2000, max_output_size=100))
+    nms_configs: NmsConfigs = NMS_CONFIGS
     # training
     weight_decay: float = 1e-4
     clip_gradients_norm: float = 0.0

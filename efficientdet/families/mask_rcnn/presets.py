@@ -1,8 +1,20 @@
 """The published models: what `--model_name` stands for."""
 
+from dataclasses import replace
+
+from efficientdet.configuration.nms_configs import NmsConfigs
+
 BACKBONES = {"mask-rcnn-resnet18": "resnet18", "mask-rcnn-resnet34": "resnet34", "mask-rcnn-resnet50": "resnet50",
              "mask-rcnn-resnext50": "resnext50_32x4d"}
-PRESETS = {model: {"backbone_name": backbone} for model, backbone in BACKBONES.items()}
+# As torchvision has it.
+NMS_CONFIGS = NmsConfigs(method="hard", iou_thresh=0.5, score_thresh=0.05, max_nms_inputs=2000, max_output_size=100)
+# What NVIDIA's TensorFlow 2 program (DeepLearningExamples, TensorFlow2/Segmentation/MaskRCNN) does otherwise than torchvision,
+# as far as it is a number; the rest is what `conventions` stands for (`build.py`).
+DLE = {"conventions": "dle", "training_proposals": 1000, "region_box_beta": 1.0, "decayed_weights": "kernels",
+       "nms_configs": replace(NMS_CONFIGS, score_thresh=0.0), "lr_warmup_epoch": 0.3, "lr_warmup_least_steps": 0,
+       "second_lr_drop_epoch": 10.0}
+PRESETS = ({model: {"backbone_name": backbone} for model, backbone in BACKBONES.items()}
+           | {f"{model}-dle": {"backbone_name": backbone, **DLE} for model, backbone in BACKBONES.items()})
 
 # Numbers that the layers of the first stage put out for each pixel of the network's input (test_memory.py counts them), and
 # those of the second for a region and for its mask, with 90 classes.

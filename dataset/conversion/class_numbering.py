@@ -1,0 +1,125 @@
+"""Which number each class has: given by a label map, brought by the data, or counted by name; one numbering for all parts."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from dataset.class_names import ClassNames, class_names_in
+from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject
+from dataset.files.bounded_files import read_json
+from dataset.files.foreign_values import LARGEST_ID, listed, shown, told_with, whole_number
+from dataset.files.image_files import image_ids
+from object_detection.errors import InputError
+
+VOC_NAMES = (
+    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
+    "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor")  # ids 1 to 20
+
+
+class ClassesAsMet:
+    """Numbers names from 1 in the order in which a reader meets them, until all parts of the data are read."""
+
+    def __init__(self):
+        self._ids: dict[str, int] = {}
+
+    def id_of(self, name: str) -> int:
+        """The number of a class; blanks around its name are no part of it. Raises InputError for no name."""
+        if not name.strip():
+            raise InputError("has no class name")
+        return self._ids.setdefault(name.strip(), len(self._ids) + 1)
+
+    def class_names(self, source: str) -> ClassNames:
+        """All that were met, at least one. Raises InputError for a name that could not be stored."""
+        if not self._ids:
+            raise InputError(f"{source}: holds not a single box")
+        with told_with(f"{source}:"):
+            return ClassNames.from_categories([{"id": number, "name": name} for name, number in self._ids.items()])
+
+
+def classes_by_name(names: Iterable[str]) -> ClassNames:
+    """VOC's own twenty where they suffice, else all names, numbered from 1 in alphabetical order."""
+    used = {*names}
+    ordered = VOC_NAMES if used <= {*VOC_NAMES} else sorted(used)
+    return ClassNames.from_categories([{"id": number, "name": name} for number, name in enumerate(ordered, start=1)])
+
+
+def read_label_map(path: str) -> ClassNames:
+    """From {"name": id, ...} or any json with COCO's categories, such as the .classes.json of another conversion."""
+    content = read_json(path)
+    if isinstance(content, dict) and isinstance(content.get("categories"), list):
+        return class_names_in(content, path)
+    return _from_name_to_id(content, path)
+
+
+def _from_name_to_id(content: object, path: str) -> ClassNames:
+    if not isinstance(content, dict) or not content:
+        raise InputError(f"{path}: wanted an object of class names and ids, such as {{\"cat\": 1, \"dog\": 2}}")
+    with told_with(f"{path}:"):
+        return ClassNames.from_categories(
+            [{"id": _class_id(category_id, name), "name": name} for name, category_id in content.items()
+             if name != "background"])
+
+
+def _class_id(category_id: object, name: str) -> int:
+    with told_with(f"class {shown(name)}"):
+        return whole_number(category_id, "id", least=-LARGEST_ID)
+
+
+def common_classes(parts: Mapping[str, AnnotatedDataSet], *, own_numbers: bool) -> ClassNames:
+    """The classes of all parts of a data set: with the numbers that they bring, which must agree, or counted by name."""
+    if own_numbers:
+        brought = {(number, name) for part in parts.values()
+                   for number, name in zip(part.class_names.category_ids, part.class_names.names, strict=True)}
+        with told_with(f"{', '.join(part.source for part in parts.values())}:"):
+            return ClassNames.from_categories([{"id": number, "name": name} for number, name in brought])
+    used: set[str] = set()
+    for part in parts.values():
+        names = dict(zip(part.class_names.category_ids, part.class_names.names, strict=True))
+        all_of_voc = part.class_names.names == VOC_NAMES  # which stands for those in use
+        used |= {names[one.category_id] for image in part.images for one in image.objects} if all_of_voc else {*names.values()}
+    return classes_by_name(used)
+
+
+def in_one_order(
+    parts: Mapping[str, AnnotatedDataSet], class_names: ClassNames, *, own_image_ids: bool
+) -> dict[str, AnnotatedDataSet]:
+    """The parts with the numbers of `class_names`, in an order that no format decides: images by name, objects by place.
+
+    Images are numbered through all parts as their names say, or keep the ids that they bring. Raises InputError for an object
+    whose class has no number.
+    """
+    ordered = {split: sorted(part.images, key=lambda image: image.file_name) for split, part in parts.items()}
+    every_image = sorted((image for images in ordered.values() for image in images), key=lambda image: image.file_name)
+    if not own_image_ids:
+        for image, number in zip(every_image, image_ids([image.file_name for image in every_image]), strict=True):
+            image.image_id = number
+    number_of = dict(zip(class_names.names, class_names.category_ids, strict=True))
+    found = {}
+    for split, part in parts.items():
+        names = dict(zip(part.class_names.category_ids, part.class_names.names, strict=True))
+        new_number = {number: number_of.get(name) for number, name in names.items()}
+        for image in ordered[split]:
+            image.objects = sorted((_renumbered(one, new_number, names, image, number_of) for one in image.objects), key=_place)
+        made_from = json.dumps([part.fingerprint, class_names.to_categories(),
+                                [[image.image_id, image.file_name] for image in ordered[split]]])
+        found[split] = replace(part, images=ordered[split], class_names=class_names,
+                               fingerprint=hashlib.sha256(made_from.encode()).hexdigest())
+    return found
+
+
+def _renumbered(
+    annotation: AnnotatedObject, new_number: dict[int, int | None], names: dict[int, str], image: AnnotatedImage,
+    number_of: dict[str, int],
+) -> AnnotatedObject:
+    number = new_number[annotation.category_id]
+    if number is None:
+        raise InputError(f"{image.file_name}: holds an object of class {shown(names[annotation.category_id])}, which the label "
+                         f"map lacks; it has {listed(number_of)}")
+    return replace(annotation, category_id=number)
+
+
+def _place(annotation: AnnotatedObject) -> tuple[float, ...]:
+    """From top to bottom and from left to right; formats agree on thousandths of a pixel."""
+    x, y, width, height = (round(side, 3) for side in annotation.box_xywh)
+    return y, x, height, width, annotation.category_id

@@ -1,0 +1,121 @@
+"""The files of a folder and of those below it, found by the names that annotations of any tool give them."""
+
+import os
+import warnings
+from collections import defaultdict
+from collections.abc import Collection
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from PIL import Image
+
+from dataset.conversion.annotations import AnnotatedImage, checked_file_name, in_hundredths
+from dataset.conversion.named_splits import split_of_folders
+from dataset.files.bounded_files import open_regular_file
+from dataset.files.foreign_values import listed, shown
+from dataset.files.image_files import IMAGE_SUFFIXES
+from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
+from object_detection.errors import InputError
+
+
+class FolderFiles:
+    """Names are relative to the folder, with '/'. Hidden files and folders, and links to folders, are passed over."""
+
+    def __init__(self, folder: str | Path, suffixes: Collection[str]):
+        self.folder = Path(folder)
+        self._suffixes = {*suffixes}
+
+    @cached_property
+    def names(self) -> list[str]:
+        """All files of the suffixes, ascending. Raises InputError for a name that cannot be stored."""
+        found = []
+        for place, folders, files in os.walk(self.folder):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            below = PurePosixPath(os.path.relpath(place, self.folder))
+            found += [str(below / name) for name in files
+                      if not name.startswith(".") and os.path.splitext(name)[1].lower() in self._suffixes]
+        return sorted(checked_file_name(name, where=f"{self.folder}: a file below it") for name in found)
+
+    @cached_property
+    def _of_last_name(self) -> dict[str, list[str]]:
+        found = defaultdict(list)
+        for name in self.names:
+            found[_parts(name)[-1]].append(name)
+        return found
+
+    def path(self, name: str) -> Path:
+        """Where a file of this relative name is."""
+        return self.folder / name
+
+    def find(self, name: str, *, split: str | None = None) -> str | None:
+        """The file that annotations mean by a name or path, of this `split` where folders tell it; None where there is none.
+
+        Tools write paths of other machines, of Windows or of another folder: the file of this name counts whose folders
+        agree best. Raises InputError where several agree alike.
+        """
+        if not (wanted := _parts(name)):
+            return None
+        candidates = [other for other in self._of_last_name.get(wanted[-1], ())
+                      if not split or split_of_folders(other) in (split, None)]
+        if len(candidates) <= 1 or name in candidates:
+            return name if name in candidates else next(iter(candidates), None)
+        agreement = [_common_end(_parts(other), wanted) for other in candidates]
+        best = [other for other, parts in zip(candidates, agreement, strict=True) if parts == max(agreement)]
+        if len(best) > 1:
+            raise InputError(f"{self.folder}: {shown(name)} may be any of {listed(best)}; wanted annotations that name "
+                             "its folder, or that folder alone")
+        return best[0]
+
+
+def _parts(name: str) -> list[str]:
+    """Folders and file name, without what leads out of a folder; of whatever case, for some file systems know none."""
+    return [part for part in name.casefold().replace("\\", "/").split("/") if part not in ("", ".", "..")]
+
+
+def _common_end(parts: list[str], others: list[str]) -> int:
+    pairs = zip(reversed(parts), reversed(others), strict=False)
+    return next((count for count, (one, other) in enumerate(pairs) if one != other), min(len(parts), len(others)))
+
+
+class ImageFolder(FolderFiles):
+    """The images of a folder and of those below it; remembers which name of the annotations each was found by."""
+
+    def __init__(self, folder: str | Path):
+        super().__init__(folder, IMAGE_SUFFIXES)
+        self._named: dict[str, str] = {}
+
+    def named(self, name: object, *, where: str, split: str | None = None) -> str:
+        """The image that annotations name; where there is none the name itself, which a conversion will report as absent.
+
+        Raises InputError, which begins with `where`, for a name that leaves the folder, and for a second name of one image,
+        of which one must mean an image that is not there.
+        """
+        prefix = f"{self.folder.resolve()}/"
+        inside = name.removeprefix(prefix) if isinstance(name, str) else name
+        checked = checked_file_name(inside, where=where)
+        found = self.find(checked, split=split) or checked
+        if (other := self._named.setdefault(found, checked)) != checked:
+            raise InputError(f"{where} names {shown(checked)}, and an earlier entry {shown(other)}: only {shown(found)} is "
+                             f"there, and can be but one of them; wanted both in {self.folder}, or annotations without one")
+        return found
+
+    def size(self, name: str, *, upright: bool) -> tuple[int, int] | None:
+        """(height, width) by the header, `upright` as EXIF turns it; None for what is no image, as its conversion will say."""
+        try:
+            with (warnings.catch_warnings(), open_regular_file(self.path(name)) as file,
+                  Image.open(file, formats=FORMATS) as image):
+                warnings.simplefilter("ignore")  # about metadata
+                turned = upright and exif_orientation(image) >= 5
+                return image.size if turned else image.size[::-1]
+        except DECODING_ERRORS:
+            return None
+
+    def in_pixels(self, image: AnnotatedImage, *, upright: bool) -> None:
+        """Give an image that is `in_shares` its size and boxes in pixels; one that cannot be read stays as it is.
+
+        `upright`: its tool labels what EXIF turns, so that a conversion refuses what is stored turned.
+        """
+        size = self.size(image.file_name, upright=upright)
+        if size is not None and min(size) > 0:
+            image.size, image.in_shares = size, False
+            image.objects = [in_hundredths(one, size) for one in image.objects]

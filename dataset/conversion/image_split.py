@@ -1,0 +1,113 @@
+"""Images kept aside for validation: a share of every class, and no picture of which training sees a near-duplicate."""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage
+from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.perceptual_hash import near_duplicates, perceptual_hash
+from dataset.files.image_files import read_stored_image
+from dataset.progress import Progress
+from object_detection.errors import InputError
+
+_LEAST_SIDE = 128  # pixels of what a hash is taken of: many for each of its cells
+
+
+def split_off(
+    data: AnnotatedDataSet, images: ImageFolder, *, fraction: float, seed: int
+) -> tuple[AnnotatedDataSet, AnnotatedDataSet, int]:
+    """What stays, what is kept aside, and how many images went with one that they look like.
+
+    A function of seed, names and content of the images. Raises InputError where no image can be kept aside.
+    """
+    groups = alike_groups([_hash_of(image, images) for image in _told(data.images)])
+    aside = stratified_groups([{one.category_id for one in image.objects} for image in data.images], groups, fraction=fraction,
+                              seed=seed)
+    chosen = {place for group in aside for place in group}
+    if not chosen or len(chosen) == len(data.images):
+        raise InputError(f"--val_fraction={fraction:g}: {len(data.images)} images in {len(groups)} groups that look alike, of "
+                         "which none can be kept aside; wanted more images, or --val_fraction=0")
+    boxes = sum(len(data.images[place].objects) for place in chosen)
+    kept, val = ([image for place, image in enumerate(data.images) if (place in chosen) is wanted] for wanted in (False, True))
+    made = [hashlib.sha256(f"{data.fingerprint} {[image.file_name for image in part]}".encode()).hexdigest()
+            for part in (kept, val)]
+    return (replace(data, images=kept, listed_boxes=data.listed_boxes - boxes, fingerprint=made[0]),
+            replace(data, images=val, listed_boxes=boxes, fingerprint=made[1], skipped=[], noted=[]),
+            len(data.images) - len(groups))
+
+
+def _told(images: Sequence[AnnotatedImage]):
+    with Progress("compare", total=len(images), noun="image", patient=True) as progress:
+        for image in images:
+            yield image
+            progress.advance(images=1)
+
+
+def _hash_of(image: AnnotatedImage, images: ImageFolder) -> int | None:
+    """None where the file is no whole image, which its conversion will report."""
+    try:
+        return perceptual_hash(read_stored_image(str(images.path(image.file_name)), least_side=_LEAST_SIDE).pixels)
+    except InputError:
+        return None
+
+
+def alike_groups(hashes: Sequence[int | None]) -> list[list[int]]:
+    """Places of images that look alike, or like one that does, in ascending order; those without a hash are alone."""
+    known = [place for place, value in enumerate(hashes) if value is not None]
+    leader = list(range(len(hashes)))
+
+    def first_of(place: int) -> int:
+        while leader[place] != place:
+            leader[place] = place = leader[leader[place]]
+        return place
+
+    for i, j in near_duplicates([hashes[place] for place in known]):
+        one, other = sorted((first_of(known[i]), first_of(known[j])))
+        leader[other] = one
+    groups = defaultdict(list)
+    for place in range(len(hashes)):
+        groups[first_of(place)].append(place)
+    return [*groups.values()]
+
+
+def stratified_groups(
+    classes: Sequence[set[int]], groups: Sequence[list[int]], *, fraction: float, seed: int
+) -> list[list[int]]:
+    """The groups to keep aside, so that of the images of every class, and of all, about this fraction is among them.
+
+    The rarest class chooses first (Sechidis et al. 2011, iterative stratification); images without objects are a class too.
+    """
+    shuffled = [groups[place] for place in np.random.Generator(np.random.Philox(seed)).permutation(len(groups))]
+    counts = [Counter(label for place in group for label in classes[place] or {None}) for group in shuffled]
+    kept = sum(counts, Counter())  # images of each class that training has
+    wanted = Counter({label: fraction * count for label, count in kept.items()})
+    room, aside, waiting = fraction * len(classes), [], dict(enumerate(counts))
+
+    def keep_aside(number: int, *, room: float) -> float:
+        aside.append(shuffled[number])
+        kept.subtract(counts[number])
+        wanted.subtract(counts[number])
+        return room - len(shuffled[number])
+
+    def fits(number: int) -> bool:
+        """Whether the share of all images comes nearer to the fraction by it, and training keeps an image of every class."""
+        return len(shuffled[number]) <= 2 * room and all(kept[label] > count for label, count in counts[number].items())
+
+    left_over = []
+    while waiting:
+        left = Counter(label for count in waiting.values() for label in count)
+        rarest = min(left, key=lambda label: (left[label], label is None, label or 0))
+        for number in [number for number, count in waiting.items() if rarest in count]:
+            count = waiting.pop(number)
+            if count[rarest] <= 2 * wanted[rarest] and fits(number):
+                room = keep_aside(number, room=room)
+            else:
+                left_over.append(number)
+    for number in left_over:  # of classes so rare that none of theirs was due
+        if fits(number):
+            room = keep_aside(number, room=room)
+    return aside

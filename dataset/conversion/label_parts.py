@@ -1,0 +1,166 @@
+"""Labels of any format as the parts of one data set: train, val and test, or the part "" where the data has no split."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from dataset.class_names import ClassNames
+from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Finding
+from dataset.conversion.class_numbering import common_classes, in_one_order
+from dataset.conversion.coco import read_coco
+from dataset.conversion.csv_boxes import read_csv_boxes
+from dataset.conversion.cvat import read_cvat
+from dataset.conversion.folder_files import FolderFiles, ImageFolder
+from dataset.conversion.label_formats import FORMATS, RecognisedLabels
+from dataset.conversion.labelme import read_labelme
+from dataset.conversion.named_splits import SPLITS, split_of_file, split_of_folders
+from dataset.conversion.open_images import read_open_images
+from dataset.conversion.segmentation import reason_to_skip
+from dataset.conversion.voc import read_voc
+from dataset.conversion.yolo import read_yolo
+from dataset.files.csv_files import csv_rows
+from dataset.files.foreign_values import listed
+from object_detection.atomic_files import unfinished_folder
+from object_detection.errors import InputError
+
+Parts = dict[str, AnnotatedDataSet]
+_NUMBERED = ("coco", "yolo", "open_images")  # whose data say which number a class has
+_WITHOUT_MASKS = ("voc", "open_images", "csv")
+
+
+def read_labels(
+    labels: RecognisedLabels, annotations: str, images: ImageFolder, *, with_masks: bool, label_map: ClassNames | None,
+    output_folder: str,
+) -> Parts:
+    """Read labels, with one numbering of classes and images through all parts.
+
+    Open Images needs `output_folder` for a moment, to index its rows there. Raises InputError for what is no such format, for a
+    part without a box, and for masks of a format that has none.
+    """
+    if with_masks and labels.format in _WITHOUT_MASKS:
+        raise InputError(f"--include_masks: {FORMATS[labels.format][0]} labels are boxes alone; wanted outlines of COCO, YOLO, "
+                         "CVAT or labelme")
+    if labels.format == "coco":
+        parts = _of_files(labels, annotations, lambda path, split: _read_coco(path, images, split=split, with_masks=with_masks))
+    elif labels.format == "voc":
+        parts = _read_voc(annotations, labels, images)
+    elif labels.format == "yolo":
+        parts = read_yolo(annotations, images, with_masks=with_masks)
+    elif labels.format == "open_images":
+        parts = _of_files(labels, annotations, lambda path, split: _read_open_images(
+            path, images, split=split, annotations=annotations, output_folder=output_folder))
+    elif labels.format == "cvat":
+        parts = read_cvat(_only_file(labels, annotations), images, with_masks=with_masks)
+    elif labels.format == "labelme":
+        parts = read_labelme(annotations, images, with_masks=with_masks)
+    else:
+        parts = _of_files(labels, annotations, lambda path, split: read_csv_boxes(path, images, split=split))
+    if with_masks:
+        parts = {split: _without_unusable(part) for split, part in parts.items()}
+    class_names = label_map or common_classes(parts, own_numbers=labels.format in _NUMBERED)
+    return in_one_order(parts, class_names, own_image_ids=labels.format == "coco")
+
+
+def _only_file(labels: RecognisedLabels, annotations: str) -> str:
+    if len(labels.files) > 1:
+        raise InputError(f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
+                         f"{listed(labels.files[:3])}; wanted one of them")
+    if not labels.files and Path(annotations).is_dir():
+        raise InputError(f"--annotations={annotations}: holds no file of {FORMATS[labels.format][0]} labels")
+    return str(labels.files[0]) if labels.files else annotations
+
+
+def _of_files(
+    labels: RecognisedLabels, annotations: str, read: Callable[[str, str | None], AnnotatedDataSet]
+) -> Parts:
+    """Each file is a part, if the names of files and folders say which; a single file is all there is."""
+    if len(labels.files) <= 1:
+        return {"": read(_only_file(labels, annotations), None)}
+    root, of_split = Path(annotations), {}
+    for file in labels.files:
+        of_split.setdefault(split_of_file(file.relative_to(root).as_posix()), []).append(file)
+    for split, files in of_split.items():
+        instances = [file for file in files if file.name.startswith("instances")]  # COCO has captions and keypoints beside them
+        of_split[split] = instances if len(instances) == 1 else files
+    if None in of_split or any(len(files) > 1 for files in of_split.values()):
+        raise InputError(f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
+                         f"{listed(labels.files[:3])}; wanted one of them, or one each that is called train, val and test")
+    return {split: read(str(of_split[split][0]), split) for split in SPLITS if split in of_split}
+
+
+def _read_coco(path: str, images: ImageFolder, *, split: str | None, with_masks: bool) -> AnnotatedDataSet:
+    data = read_coco(object_annotations_file=path, with_segmentation=with_masks)
+    for image in data.images:
+        image.file_name = images.named(image.file_name, where=path, split=split)
+    return data
+
+
+def _read_voc(annotations: str, labels: RecognisedLabels, images: ImageFolder) -> Parts:
+    """By ImageSets/Main where there is a train.txt; by folders called train, val and test; else all of one folder."""
+    folders = sorted({file.parent for file in labels.files}) or [Path(annotations)]
+    if Path(annotations).is_file():
+        folders = [Path(annotations).parent]
+    if len(folders) == 1:
+        sets = folders[0].parent / "ImageSets" / "Main"
+        lists = {split: sets / f"{split}.txt" for split in SPLITS}
+        if not lists["train"].is_file():
+            lists = {"": None}
+        parts = {split: (folders[0], path) for split, path in lists.items() if path is None or path.is_file()}
+    else:
+        split_of = {folder: split_of_folders(f"{folder.relative_to(annotations).as_posix()}/a.xml") for folder in folders}
+        if None in split_of.values() or len({*split_of.values()}) < len(folders):
+            raise InputError(f"--annotations={annotations}: XML files lie in {listed(folders)}; wanted one folder, or one each "
+                             "that is called train, val and test")
+        parts = {split: (folder, None) for folder, split in split_of.items()}
+    found = {}
+    for split, (folder, image_set) in parts.items():
+        found[split] = read_voc(annotations_folder=str(folder), image_folder=str(images.folder),
+                                image_set_file=str(image_set or ""))
+        for image in found[split].images:
+            image.file_name = images.named(image.file_name, where=str(folder), split=split or None)
+    return found
+
+
+def _read_open_images(
+    path: str, images: ImageFolder, *, split: str | None, annotations: str, output_folder: str
+) -> AnnotatedDataSet:
+    """With class descriptions beside them as the converter of Open Images does, else labels are names."""
+    root = Path(annotations) if Path(annotations).is_dir() else Path(annotations).parent
+    tables = FolderFiles(root, (".csv",))
+    descriptions = next((str(tables.path(name)) for name in tables.names if _describes_classes(str(tables.path(name)))), None)
+    if descriptions is None:
+        data = read_csv_boxes(path, images, split=split)
+        if codes := [name for name in data.class_names.names if name.startswith(("/m/", "/g/"))]:
+            raise InputError(f"{path}: has labels such as {codes[0]}; wanted class-descriptions-boxable.csv beside it, which "
+                             "names them")
+        return data
+    try:
+        with unfinished_folder(Path(output_folder, "labels.index")) as folder:
+            data = read_open_images(object_annotations_file=path, class_descriptions_file=descriptions, index_folder=folder)
+            found = [AnnotatedImage(image_id=0, file_name=images.named(image.file_name, where=path, split=split), size=None,
+                                    objects=image.objects, in_shares=True) for image in data.images]
+    except OSError as error:
+        raise InputError(f"cannot write to {output_folder}: {error}") from error
+    for image in found:
+        images.in_pixels(image, upright=False)
+    return replace(data, images=found)
+
+
+def _describes_classes(path: str) -> bool:
+    try:
+        row = next(csv_rows(path), (1, []))[1]
+    except InputError:
+        return False
+    return len(row) == 2 and (row[0].startswith("/m/") or row == ["LabelName", "DisplayName"])
+
+
+def _without_unusable(part: AnnotatedDataSet) -> AnnotatedDataSet:
+    """Without the objects whose outlines can be no mask, which are reported and count as skipped."""
+    skipped: list[Finding] = []
+    for image in part.images:
+        reasons = [reason_to_skip(one.segmentation) for one in image.objects]
+        skipped += [Finding(kind="box", file=image.file_name, reason=reason) for reason in filter(None, reasons)]
+        image.objects = [one for one, reason in zip(image.objects, reasons, strict=True) if reason is None]
+    return replace(part, skipped=[*part.skipped, *skipped])
+
+

@@ -1,0 +1,96 @@
+"""Converts labels of COCO, Pascal VOC, YOLO, Open Images, CVAT, labelme or a csv table to TFRecords of train and val.
+
+    python dataset/create_tfrecord.py --images=photos --annotations=labels --output_dir=records
+
+The format is told by content and said in a line. What the data has as train, val and test stays so; where it has no val,
+--val_fraction of the images is kept aside for it.
+"""
+
+import signal
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":  # run as a script: see the project, and do not take our coco.py for somebody's package
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
+
+from absl import flags
+
+from dataset import command_line
+from dataset.conversion.annotations import AnnotatedDataSet
+from dataset.conversion.class_numbering import read_label_map
+from dataset.conversion.conversion_flags import conversion_config, convert_and_report, define_writing_flags
+from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.image_split import split_off
+from dataset.conversion.label_formats import FORMATS, recognise
+from dataset.conversion.label_parts import read_labels
+from dataset.conversion.named_splits import SPLITS
+from dataset.conversion.shard_files import standing_shards
+from object_detection.errors import InputError
+
+
+def define_flags() -> None:
+    """Define the flags of this script."""
+    define_writing_flags()
+    flags.DEFINE_string("images", "", "Folder of the images, which may lie in folders below it.")
+    flags.DEFINE_string("annotations", "", "File or folder of the labels, by default the folder of the images.")
+    flags.DEFINE_enum("format", "auto", ["auto", *FORMATS], "Format of the labels; auto tells it by their content.")
+    flags.DEFINE_string("output_dir", "records", "Folder of the records: train-*, val-* and test-*.")
+    flags.DEFINE_float("val_fraction", 0.1, "Share of the images that becomes val where the data has none; 0 for no val.",
+                       lower_bound=0, upper_bound=0.9)
+    flags.DEFINE_integer("split_seed", 0, "Which images become val is a function of it.", lower_bound=0)
+    flags.DEFINE_boolean("include_masks", False, "Whether to store the instance masks, as PNG.")
+    flags.DEFINE_string("label_map_json_path", "", 'Class ids by name: {"name": id, ...}, or the .classes.json of another '
+                        "conversion; by default those of the data, or names counted from 1 in alphabetical order.")
+
+
+def main() -> None:
+    """Convert what the flags name."""
+    values = flags.FLAGS
+    if not values.images or not Path(values.images).is_dir():
+        raise InputError(f"--images={values.images}: no such folder; wanted the one with the images")
+    annotations = values.annotations or values.images
+    label_map = read_label_map(values.label_map_json_path) if values.label_map_json_path else None
+    labels = recognise(annotations, wanted=values.format)
+    print(labels.reason, flush=True)
+    images = ImageFolder(values.images)
+    parts = read_labels(labels, annotations, images, with_masks=values.include_masks, label_map=label_map,
+                        output_folder=values.output_dir)
+    parts = _with_val(parts, images)
+    _refuse_other_parts(values.output_dir, parts)
+    for split, data in parts.items():
+        print(f"\n{split}: {len(data.images)} images", flush=True)
+        convert_and_report(data, conversion_config(
+            image_folder=values.images, output_prefix=str(Path(values.output_dir, split)), include_masks=values.include_masks,
+            keep_annotations=True))
+
+
+def _with_val(parts: dict[str, AnnotatedDataSet], images: ImageFolder) -> dict[str, AnnotatedDataSet]:
+    """The parts by their names, with a val out of the train where the data has none and one is wanted; says which."""
+    values = flags.FLAGS
+    found = {split or "train": data for split, data in parts.items()}
+    if "val" in found or not values.val_fraction or "train" not in found:
+        whose = "that of the data" if "" not in parts else "none, all is train"
+        print(f"split: {whose}")
+    else:
+        found["train"], found["val"], alike = split_off(found["train"], images, fraction=values.val_fraction,
+                                                        seed=values.split_seed)
+        kept, aside = (len(found[split].images) for split in ("train", "val"))
+        print(f"split: {aside} images kept aside for val, {kept} stay, a share of each class (--val_fraction="
+              f"{values.val_fraction:g}, --split_seed={values.split_seed}); {alike} near-duplicates are on the side of what "
+              "they look like")
+    return {split: found[split] for split in SPLITS if split in found}
+
+
+def _refuse_other_parts(output_dir: str, parts: dict[str, AnnotatedDataSet]) -> None:
+    """Records of a part that this data does not have would be taken for its own."""
+    for split in SPLITS:
+        if split not in parts and (standing := standing_shards(str(Path(output_dir, split)))):
+            raise InputError(f"{next(iter(standing.values()))} is left from another conversion, and these labels have no "
+                             f"{split}: delete those shards or choose another --output_dir")
+
+
+if __name__ == "__main__":
+    define_flags()
+    command_line.run(main, ends_at_once=True)

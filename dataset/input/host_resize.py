@@ -1,0 +1,112 @@
+"""Resize rules in NumPy: the pixels that `dataset.input.resize` makes, for programs without TensorFlow."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from object_detection.errors import InputError
+
+RULES = ("letterbox", "stretch", "fit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostResize:
+    """A rule of `dataset.input.resize` with its numbers, as an exported file states them.
+
+    kind: "letterbox" into size, "stretch" to size, "fit": the shorter side to `shorter`, the longer to `longer` at most.
+    """
+
+    kind: str
+    size: tuple[int, int]  # H, W of the network input
+    antialias: bool = False
+    half_pixel_centres: bool = True
+    shorter: int = 0
+    longer: int = 0
+
+    def __post_init__(self):
+        if self.kind not in RULES:
+            raise InputError(f"resize rule {self.kind!r}; wanted one of {', '.join(RULES)}")
+        if len(self.size) != 2 or min(self.size) < 1 or (self.kind == "fit" and not 1 <= self.shorter <= self.longer):
+            raise InputError(f"resize rule {self.kind} with size {self.size}, sides {self.shorter} and {self.longer}; wanted "
+                             "all above zero")
+
+    @classmethod
+    def of(cls, stated: Mapping[str, Any]) -> "HostResize":
+        """From what `to_dict` gave. Raises InputError where something is missing or of another kind."""
+        try:
+            return cls(**{**stated, "size": tuple(int(side) for side in stated["size"])})
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"a resize rule is {stated!r}; wanted its kind, its size and their like") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**vars(self), "size": list(self.size)}
+
+    def scaled_size(self, source: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of the part of the input that is image, from those of the original."""
+        sides = np.float32(source)
+        if self.kind == "stretch":
+            return self.size
+        if self.kind == "letterbox":
+            scale, limits = (np.float32(self.size) / sides).min(), self.size
+        else:
+            scale = min(np.float32(self.shorter) / sides.min(), np.float32(self.longer) / sides.max())
+            limits = (self.longer, self.longer)
+        scaled = np.maximum((sides * np.float32(scale)).astype(np.int32), 1)
+        return tuple(int(min(side, limit)) for side, limit in zip(scaled, limits, strict=True))
+
+    def __call__(self, image: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """[h, w, 3] uint8 -> [H, W, 3] uint8; [2] int32, the part that is image; [2] float32 pixels of it per input pixel."""
+        source = image.shape[:2]
+        scaled = self.scaled_size(source)
+        made = np.zeros((*self.size, 3), np.uint8)
+        resample = _antialiased if self.antialias else _interpolated
+        made[:scaled[0], :scaled[1]] = (resample(image, scaled, self._places) + np.float32(0.5)).astype(np.uint8)
+        return made, np.int32(scaled), np.float32(source) / np.float32(scaled)
+
+    def _places(self, count: int, source: int) -> np.ndarray:
+        """Where each of `count` output pixels lies among `source` pixels, counted from the middle of the first."""
+        scale = np.float32(source) / np.float32(count)
+        numbers = np.arange(count, dtype=np.float32)
+        if self.half_pixel_centres:
+            return (numbers + np.float32(0.5)) * scale - np.float32(0.5)
+        return numbers * scale
+
+
+def _interpolated(image: np.ndarray, scaled: tuple[int, int], places: Callable[[int, int], np.ndarray]) -> np.ndarray:
+    """Bilinear in TensorFlow's order of operations: along a row, then between two rows. -> float32 [h', w', 3]."""
+    (top, bottom, down), (left, right, across) = (_neighbours(places(count, source), source)
+                                                  for count, source in zip(scaled, image.shape[:2], strict=True))
+    across = across[None, :, None]
+
+    def row(numbers):
+        first, second = (image[np.ix_(numbers, columns)].astype(np.float32) for columns in (left, right))
+        return first + (second - first) * across
+
+    upper, lower = row(top), row(bottom)
+    return upper + (lower - upper) * down[:, None, None]
+
+
+def _neighbours(places: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The pixels before and after each place, and how far it is from the one before."""
+    before = np.floor(places)
+    return (np.clip(before, 0, count - 1).astype(int), np.clip(before + 1, 0, count - 1).astype(int), places - before)
+
+
+def _antialiased(image: np.ndarray, scaled: tuple[int, int], places: Callable[[int, int], np.ndarray]) -> np.ndarray:
+    """A triangle as wide as what an output pixel covers, its weights made to sum to 1. -> float32 [h', w', 3]."""
+    rows, columns = (_triangles(places(count, source), count, source)
+                     for count, source in zip(scaled, image.shape[:2], strict=True))
+    across = np.einsum("wx,yxc->ywc", columns, image.astype(np.float32), optimize=True)
+    return np.einsum("hy,ywc->hwc", rows, across, optimize=True)
+
+
+def _triangles(places: np.ndarray, count: int, source: int) -> np.ndarray:
+    """[count, source] float32."""
+    width = max(source / count, 1.0)
+    weights = np.maximum(1 - np.abs(places[:, None] - np.arange(source)) / width, 0)
+    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)

@@ -1,0 +1,56 @@
+"""The images with the most errors, the objects beside what was found, drawn for a report."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from dataset.input.pipeline import original_images
+from dataset.records.record_index import RecordIndex
+from object_detection.coco_results import DetectionRows
+from object_detection.drawing import draw_detections, resized
+from object_detection.error_analysis import ErrorAnalysis, ImageErrors
+
+COLOURS = {"right": (44, 150, 80), "missed": (232, 150, 10), "wrong": (214, 48, 40)}  # RGB
+_LONGER_SIDE = 560  # pixels of one of the two pictures
+_GAP = 8
+
+
+def error_pictures(analysis: ErrorAnalysis, rows: DetectionRows, index: RecordIndex, *, record_numbers: Sequence[int],
+                   count: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Caption and picture, uint8 [h, w, 3], of the worst images, the worst first; each is read when its turn comes.
+
+    `rows` are those that were analysed, `record_numbers` the records of `rows.evaluated_ids`.
+    """
+    worst = analysis.worst_images(count)
+    number_of = dict(zip(rows.evaluated_ids.tolist(), record_numbers, strict=True))
+    images = original_images(index, (number_of[errors.image_id] for errors in worst))
+    for errors, (_, image) in zip(worst, images, strict=True):
+        yield _caption(errors, analysis), _drawn(errors, analysis, rows, image)
+
+
+def _caption(errors: ImageErrors, analysis: ErrorAnalysis) -> str:
+    types = Counter(analysis.errors.types[errors.wrong].tolist())
+    wrong = ", ".join(f"{count} {name}" for name, count in types.most_common())
+    parts = [f"image {errors.image_id}", f"{len(errors.right)} right", f"{len(errors.missed)} missed",
+             f"{len(errors.wrong)} wrong" + (f" ({wrong})" if wrong else "")]
+    return " \N{MIDDLE DOT} ".join(parts)
+
+
+def _drawn(errors: ImageErrors, analysis: ErrorAnalysis, rows: DetectionRows, image: np.ndarray) -> np.ndarray:
+    """The objects at the left, the detections at the right."""
+    comparison, shown = analysis.comparison, resized(image, longer_side=_LONGER_SIDE)
+    scale = shown.shape[0] / image.shape[0]
+    x, y, width, height = comparison.object_boxes.T
+    objects = np.stack([y, x, y + height, x + width], axis=-1)
+
+    def panel(boxes: np.ndarray, classes: np.ndarray, chosen: Iterable[tuple[str, np.ndarray]], **scores) -> np.ndarray:
+        numbers = np.concatenate([here for _, here in chosen])
+        return draw_detections(shown, scale * boxes[numbers], classes=classes[numbers], names=comparison.names,
+                               colours=[COLOURS[kind] for kind, here in chosen for _ in here],
+                               **{name: values[numbers] for name, values in scores.items()})
+
+    left = panel(objects, comparison.objects.classes, [("right", errors.found), ("missed", errors.missed)])
+    right = panel(rows.boxes[comparison.detected], comparison.detections.classes,
+                  [("right", errors.right), ("wrong", errors.wrong)], scores=comparison.scores)
+    return np.concatenate([left, np.full((shown.shape[0], _GAP, 3), 255, np.uint8), right], axis=1)

@@ -1,0 +1,47 @@
+"""Detection by a checkpoint or a SavedModel, which takes TensorFlow (or JAX): images in, rows of results out."""
+
+import numpy as np
+
+from dataset.class_names import ClassNames
+from efficientdet.checkpoints.restore import Restored
+from efficientdet.inference.image_rows import Detect, rows_of_image, rows_of_signature
+from efficientdet.inference.predict import Network, build_predict, predict_on_host
+
+
+def detect_with_checkpoint(
+    restored: Restored, *, batch_size: int, compiled: bool, runtime: str = "keras", int8_images: tuple[str, ...] = (),
+    network: Network | None = None,
+) -> tuple[Detect, ClassNames]:
+    """Detection by a restored detector in up to `batch_size` images at a time, resized by its rule, and its classes; by another
+    `network` in place of its own where one is given."""
+    resize = restored.resize
+    predict = (build_predict(restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images, resize=resize)
+               if network is None else predict_on_host(restored.detector, network))
+    category_ids = np.asarray(restored.class_names.category_ids, np.int64)
+
+    def detect(images):
+        boxed = [[np.asarray(part) for part in resize(image)] for image in images]
+        boxed += [boxed[-1]] * (batch_size - len(boxed))  # one shape, one compilation
+        found = predict(*map(np.stack, zip(*boxed, strict=True)))
+        boxes, scores, classes, valid = map(np.asarray, found[:4])
+        masks = None if found.masks is None else np.asarray(found.masks)
+        return [rows_of_image(boxes[i][valid[i]], scores[i][valid[i]], category_ids[classes[i][valid[i]]], image=image,
+                              masks=None if masks is None else masks[i][valid[i]],
+                              masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels)
+                for i, image in enumerate(images)]
+
+    return detect, restored.class_names
+
+
+def saved_model_detector(folder: str) -> tuple[Detect, ClassNames]:
+    """Detection by a SavedModel in images of one size, and its classes."""
+    from efficientdet.export.saved_model import load_saved_model
+
+    signature, description = load_saved_model(folder)
+
+    def detect(images):
+        outputs = {name: np.asarray(value) for name, value in signature(np.stack(images)).items()}
+        return [rows_of_signature({name: values[i] for name, values in outputs.items()}, image, description=description)
+                for i, image in enumerate(images)]
+
+    return detect, ClassNames.from_categories(description.categories)

@@ -1,0 +1,157 @@
+"""Records out of labels of any format: the same pictures give the same bytes, and the program around it."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from label_sets import NAMES, PICTURES, WRITERS, Label, Picture, draw, write, write_yolo, yolo_line
+from PIL import Image
+from pycocotools.coco import COCO
+
+from dataset.class_names import ClassNames
+from dataset.conversion.class_numbering import VOC_NAMES
+from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.label_formats import recognise
+from dataset.conversion.label_parts import read_labels
+from dataset.conversion.shards import convert
+from dataset.input.ground_truth import ground_truth_of_records
+from dataset.records.record_index import index_records
+
+SCRIPT = Path(__file__).resolve().parent.parent / "dataset" / "create_tfrecord.py"
+LABEL_MAP = ClassNames((2, 5, 9), ("bolt", "nut", "washer"))
+
+
+def call(*arguments, cwd):
+    return subprocess.run([sys.executable, str(SCRIPT), *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
+                          timeout=300)
+
+
+def records_of(annotations, images, output_prefix, *, label_map=LABEL_MAP, with_masks=False):
+    """The bytes of the records of all images."""
+    folder = ImageFolder(images)
+    [data] = read_labels(recognise(str(annotations)), str(annotations), folder, with_masks=with_masks, label_map=label_map,
+                         output_folder=str(output_prefix.parent)).values()
+    convert(data, ConversionConfig(image_folder=str(images), output_prefix=str(output_prefix), num_shards=1, processes=1,
+                                   max_bad_fraction=0.0, include_masks=with_masks), say=lambda line: None)
+    return Path(f"{output_prefix}-00000-of-00001.tfrecord").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    draw(PICTURES, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def voc_records(photos, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("voc")
+    WRITERS["voc"](PICTURES, folder / "labels")
+    return records_of(folder / "labels", photos, folder / "out" / "train")
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name not in ("voc", "open_images")])
+def test_the_same_labels_of_any_format_give_the_same_records(name, photos, voc_records, tmp_path):
+    WRITERS[name](PICTURES, tmp_path / "labels")
+    assert records_of(tmp_path / "labels", photos, tmp_path / "out" / "train") == voc_records
+
+
+def test_open_images_has_no_images_without_objects(photos, tmp_path):
+    with_objects = [picture for picture in PICTURES if picture.labels]
+    for name in ("voc", "open_images"):
+        WRITERS[name](with_objects, tmp_path / name)
+    assert records_of(tmp_path / "open_images", photos, tmp_path / "a" / "train") == records_of(
+        tmp_path / "voc", photos, tmp_path / "b" / "train")
+
+
+def test_five_real_formats_give_the_same_records(data_folder, tmp_path):
+    """Of VOC alone are the difficult objects, and ids of images of COCO alone: both taken out of copies."""
+    real, given = data_folder / "formats_voc100" / "gts", tmp_path / "given"
+    sizes = {}
+    for path in sorted((real / "pascalvoc_format").glob("*.xml")):
+        text = path.read_text()
+        write(given / "voc" / path.name, text.replace("<difficult>1", "<difficult>0"))
+        sizes[path.stem] = [int(re.search(f"<{side}>(\\d+)<", text)[1]) for side in ("width", "height")]
+    for stem, size in sizes.items():
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        Image.new("RGB", size, (len(sizes), 9, 9)).save(tmp_path / "photos" / f"{stem}.jpg")
+    content = json.loads((real / "coco_format_v1" / "instances_default.json").read_text())
+    names = {image["id"]: image["file_name"] for image in content["images"]}
+    number = {name: place for place, name in enumerate(sorted(names.values()), start=1)}
+    for image in content["images"]:
+        image["id"] = number[image["file_name"]]
+    for annotation in content["annotations"]:
+        annotation["image_id"] = number[names[annotation["image_id"]]]
+    write(given / "coco" / "instances.json", json.dumps(content))
+    voc = ClassNames(tuple(range(1, 21)), VOC_NAMES)
+    wanted = records_of(given / "voc", tmp_path / "photos", tmp_path / "voc" / "train", label_map=None)
+    for name, annotations, label_map in (
+            ("coco", given / "coco", voc), ("cvat", real / "cvat_format", None), ("yolo", real / "yolo_format", voc),
+            ("open images", real / "openimages_format", voc)):
+        found = records_of(annotations, tmp_path / "photos", tmp_path / name / "train", label_map=label_map)
+        assert found == wanted, name
+
+
+def test_outlines_of_any_format_give_the_same_masks(photos, tmp_path):
+    outline = [3.25, 4.5, 40, 6.75, 22.5, 40.25]
+    shares = " ".join(f"{value / (48 if place % 2 else 64):.6f}" for place, value in enumerate(outline))
+    points = [outline[place : place + 2] for place in (0, 2, 4)]
+    write(tmp_path / "yolo" / "classes.txt", "nut\n")
+    write(tmp_path / "yolo" / "a.txt", f"0 {shares}\n")
+    write(tmp_path / "cvat" / "a.xml", '<annotations><image name="a.jpg" width="64" height="48"><polygon label="nut" points="'
+          + ";".join(f"{x},{y}" for x, y in points) + '"/></image></annotations>')
+    write(tmp_path / "labelme" / "a.json", json.dumps({"imagePath": "a.jpg", "imageHeight": 48, "imageWidth": 64, "shapes": [
+        {"label": "nut", "points": points, "shape_type": "polygon"}]}))
+    write(tmp_path / "coco" / "a.json", json.dumps({
+        "images": [{"id": 1, "file_name": "a.jpg", "width": 64, "height": 48}], "categories": [{"id": 5, "name": "nut"}],
+        "annotations": [{"image_id": 1, "category_id": 5, "bbox": [3.25, 4.5, 36.75, 35.75], "segmentation": [outline]}]}))
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").symlink_to(photos / "a.jpg")
+    found = {name: records_of(tmp_path / name, tmp_path / "photos", tmp_path / name / "train", with_masks=True)
+             for name in ("coco", "yolo", "cvat", "labelme")}
+    assert b"image/object/mask" in found["coco"]
+    assert [name for name, content in found.items() if content != found["coco"]] == []
+
+
+def test_from_a_folder_of_yolo_labels_to_records_of_train_and_val(tmp_path):
+    pictures = [Picture(f"p{number}.jpg", 40, 30, (Label(NAMES[number % 3], 4, 5, 20, 25),)) for number in range(9)]
+    draw(pictures, tmp_path / "data" / "images")
+    write_yolo(pictures, tmp_path / "data" / "labels")
+    done = call("--images=data", "--output_dir=out", "--val_fraction=0.34", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "labels: YOLO, because data/labels/p0.txt is a file of YOLO labels"
+    assert lines[1].startswith("split: 3 images kept aside for val, 6 stay")
+    assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == sorted(
+        f"{split}{end}" for split in ("train", "val")
+        for end in ("-00000-of-00001.tfrecord", ".classes.json", ".instances.json", ".report.json"))
+    classes = json.loads((tmp_path / "out" / "train.classes.json").read_text())["categories"]
+    assert classes == [{"id": place, "name": name} for place, name in enumerate(NAMES)]
+    index = index_records([str(tmp_path / "out" / "val-00000-of-00001.tfrecord")])
+    found = ground_truth_of_records(index, ClassNames((0, 1, 2), NAMES))["annotations"]
+    assert sorted(one["category_id"] for one in found) == [0, 1, 2]  # a third of each class
+    assert [one["bbox"] for one in found] == [pytest.approx([4, 5, 16, 20], abs=1e-4)] * 3
+    assert len(COCO(str(tmp_path / "out" / "val.instances.json")).anns) == 3
+    refused = call("--images=data", "--output_dir=out", "--val_fraction=0", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "val-00000-of-00001.tfrecord is left from another conversion, and these labels have no val" in refused.stderr
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ([], "--images=: no such folder; wanted the one with the images"),
+    (["--images=photos", "--annotations=both"], "both: holds labels of 2 formats (both/b.xml is a Pascal VOC annotation; both"),
+    (["--images=photos", "--annotations=both/b.xml", "--include_masks"], "Pascal VOC labels are boxes alone"),
+])
+def test_mistakes_end_in_one_line(tmp_path, arguments, message):
+    draw(PICTURES[:1], tmp_path / "photos")
+    write(tmp_path / "both" / "a.txt", yolo_line(PICTURES[0], PICTURES[0].labels[0]))
+    write(tmp_path / "both" / "b.xml", "<annotation/>")
+    done = call("--output_dir=out", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert message in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,140 @@
+"""The page of an evaluation, from records whose detections are made by changing the truth."""
+
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from drawn_records import draw_records
+from html_reading import Balanced
+
+from dataset.input.input_config import InputConfig
+from dataset.input.pipeline import original_images
+from dataset.records.record_index import index_records
+from efficientdet.evaluation.error_pictures import COLOURS, error_pictures
+from efficientdet.evaluation.evaluate import detect_all, read_evaluator, record_numbers
+from efficientdet.evaluation.report import EvaluationReport, evaluation_page, write_evaluation_report
+from efficientdet.machine.distributed import World
+from object_detection.coco_evaluation import CocoEvaluator
+from object_detection.coco_ground_truth import ground_truth_from_dataset, read_ground_truth
+from object_detection.coco_results import DetectionRows
+from object_detection.error_analysis import ErrorAnalysis
+from object_detection.structures import Detections
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    return draw_records(tmp_path_factory.mktemp("drawn"), images={"val": 5}, side=80)
+
+
+@pytest.fixture(scope="module")
+def rows(drawn):
+    """What the first image holds is not found, in the second stands a box too much; all else is right."""
+    truth = read_ground_truth(drawn.annotations("val"))
+    first, second = list(truth.image_sizes)[:2]
+    kept = [a for a in truth.annotations if a["image_id"] != first and not a["iscrowd"]]
+    boxes = [(y, x, y + h, x + w) for x, y, w, h in (a["bbox"] for a in kept)] + [(0, 0, 4, 4)]
+    return DetectionRows(np.array([*(a["image_id"] for a in kept), second]), np.array(boxes, np.float32),
+                         np.full(len(boxes), 0.75, np.float32), np.array([*(a["category_id"] for a in kept), 1]),
+                         np.array(list(truth.image_sizes)))
+
+
+def measured(evaluator, rows):
+    return {"measures": evaluator.evaluate(rows), "analysis": ErrorAnalysis(comparison=evaluator.compare(rows))}
+
+
+@pytest.fixture(scope="module")
+def found(drawn, rows):
+    evaluator = read_evaluator(index_records(drawn.records("val")), drawn.class_names, json_file=None)
+    return measured(evaluator, rows)
+
+
+def numbers_of(drawn, rows):
+    ids = [image_id for image_id, _ in original_images(index_records(drawn.records("val")), range(5))]
+    return [ids.index(image_id) for image_id in rows.evaluated_ids]
+
+
+def test_pictures_of_the_worst_images(drawn, rows, found):
+    index, analysis = index_records(drawn.records("val")), found["analysis"]
+    pictures = list(error_pictures(analysis, rows, index, record_numbers=numbers_of(drawn, rows), count=20))
+    first, second = rows.evaluated_ids[:2]
+    missed = int((analysis.comparison.objects.images == 0).sum())
+    assert [caption.split(" · ")[0] for caption, _ in pictures] == [f"image {first}", f"image {second}"]
+    assert f"0 right · {missed} missed · 0 wrong" in pictures[0][0]
+    assert "0 missed · 1 wrong (1 background)" in pictures[1][0]
+    for (_, picture), colours in zip(pictures, (({"missed"}, set()), ({"right"}, {"right", "wrong"})), strict=True):
+        width = (picture.shape[1] - 8) // 2
+        assert max(picture.shape[0], width) == 560
+        for panel, wanted in zip((picture[:, :width], picture[:, width + 8 :]), colours, strict=True):
+            assert {kind for kind, colour in COLOURS.items() if (panel == colour).all(axis=-1).sum() > 50} == wanted
+
+
+def test_everything_is_on_the_page(found, tmp_path):
+    picture = ("image <7>", np.zeros((8, 8, 3), np.uint8))
+    write_evaluation_report(tmp_path, EvaluationReport(title="mine & theirs", facts={"records": "<val>"}, pictures=[picture],
+                                                       **found))
+    page = (tmp_path / "report.html").read_text()
+    words = " ".join(Balanced(page).text)
+    for wanted in ("mine & theirs", "image <7>", "<val>", "Most AP is lost to one type: missed.", "localisation",
+                   "pencil", "background", "expected calibration error", "5 images", "AP75", "ARmax100"):
+        assert wanted in words, wanted
+    assert "http" not in page
+    assert "about the boxes" not in words
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert content["errors"]["background"]["count"] == 1
+    assert content["measures"]["AP"] == found["measures"].numbers["AP"]
+
+
+def test_masks_are_not_what_the_page_is_about(found, rows):
+    measures = found["measures"]
+    numbers = {name: 0.25 for name in measures.numbers}
+    masked = type(measures)(**{**vars(measures), "mask_numbers": numbers})
+    words = Balanced(evaluation_page(EvaluationReport(title="t", measures=masked, analysis=found["analysis"]))).text
+    assert "Masks were evaluated as well; this page is about the boxes." in words
+    assert any("mask AP 0.250" in word for word in words)
+
+
+@pytest.mark.parametrize("classes", [1, 30])
+def test_many_classes_unknown_things_and_names_of_strangers(classes):
+    names = [f"<script>{number}" for number in range(classes)]
+    dataset = {"images": [{"id": 1}], "categories": [{"id": number, "name": name} for number, name in enumerate(names)],
+               "annotations": [{"id": number, "image_id": 1, "category_id": number, "bbox": [50 * number, 0, 20, 20]}
+                               for number in range(classes)]}
+    rows = DetectionRows(np.ones(classes, int), np.array([(0, 50 * k, 20, 50 * k + 20) for k in range(classes)], np.float32),
+                         np.full(classes, 0.5, np.float32), (np.arange(classes) + 1) % classes, np.array([1]))
+    for truth in (dataset, {**dataset, "annotations": []}):
+        for some in (rows, rows.chosen(np.zeros(classes, bool))):
+            evaluator = CocoEvaluator(ground_truth_from_dataset(truth, source="x"))
+            page = evaluation_page(EvaluationReport(title="t", **measured(evaluator, some)))
+            Balanced(page)
+            assert "<script>" not in page
+            assert "nan" not in page
+    page = evaluation_page(EvaluationReport(title="t", **measured(CocoEvaluator(ground_truth_from_dataset(
+        dataset, source="x")), rows)))
+    assert ("The 20 classes with the most errors" in page) == (classes == 30)
+    assert page.count("<svg") == classes + 2
+
+
+@dataclass(frozen=True)
+class Rank(World):
+    parts: dict = field(default_factory=dict)
+
+    def gather(self, value):
+        self.parts[self.rank] = value
+        return [self.parts[rank] for rank in range(self.size) if rank in self.parts]
+
+
+def test_records_of_several_ranks(drawn):
+    index, parts = index_records(drawn.records("val")), {}
+    config = InputConfig.letterboxed(image_size=(64, 64), batch_size=2, category_ids=drawn.class_names.category_ids)
+
+    def nothing(images, sizes, scales):
+        return Detections(np.zeros((2, 1, 4), np.float32), np.zeros((2, 1), np.float32), np.zeros((2, 1), int),
+                          np.zeros((2, 1), bool))
+
+    for rank in (1, 0):
+        rows = detect_all(nothing, index, config, class_names=drawn.class_names, samples=3,
+                          world=Rank(rank=rank, size=2, parts=parts))
+    numbers = record_numbers(index, samples=3, world_size=2)
+    assert numbers == [0, 2, 1]
+    assert [image_id for image_id, _ in original_images(index, numbers)] == rows.evaluated_ids.tolist()

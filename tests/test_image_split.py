@@ -1,0 +1,94 @@
+"""Which images become val: a share of every class, near-duplicates together, the same for the same seed."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dataset.class_names import ClassNames
+from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject, Finding
+from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.image_split import alike_groups, split_off, stratified_groups
+from object_detection.errors import InputError
+
+
+def alone(count):
+    return [[number] for number in range(count)]
+
+
+def chosen(classes, *, fraction, seed=0, groups=None):
+    return sorted(place for group in stratified_groups(classes, groups or alone(len(classes)), fraction=fraction, seed=seed)
+                  for place in group)
+
+
+def test_every_class_has_its_share():
+    random = np.random.default_rng(1)
+    classes = [{number for number, share in enumerate((0.9, 0.3, 0.1)) if random.random() < share} for _ in range(400)]
+    total = Counter(label for labels in classes for label in labels or {None})
+    for seed in range(3):
+        found = chosen(classes, fraction=0.2, seed=seed)
+        count = Counter(label for place in found for label in classes[place] or {None})
+        assert len(found) == pytest.approx(80, abs=2)
+        assert {label: count[label] / total[label] for label in total} == {
+            label: pytest.approx(0.2, abs=0.04) for label in total}
+    assert chosen(classes, fraction=0.2, seed=1) == chosen(classes, fraction=0.2, seed=1) != found
+
+
+def test_training_keeps_an_image_of_every_class():
+    assert chosen([{0}, {1}, {2}, {3}], fraction=0.5) == []
+    assert len(chosen([{0}, {0}, {1}, {1}], fraction=0.5)) == 2
+    classes = [{number % 5} for number in range(10)]  # no class is due an image, all together are
+    assert len(chosen(classes, fraction=0.1)) == 1
+
+
+def test_groups_stay_together():
+    groups = [[0, 3], [1], [2, 4, 5], [6], [7], [8], [9]]
+    for seed in range(6):
+        found = {*chosen([{0}] * 10, fraction=0.3, seed=seed, groups=groups)}
+        assert all(found.isdisjoint(group) or found.issuperset(group) for group in groups)
+        assert 2 <= len(found) <= 4
+
+
+def test_alike_groups_join_chains():
+    zero, bits = 0, (1 << 30) - 1
+    assert alike_groups([zero, 1 << 200, bits, None, bits | bits << 30, None, 1 << 200 | bits << 100 | bits << 150]) == [
+        [0, 1, 2, 4], [3], [5], [6]]
+    assert alike_groups([]) == []
+
+
+def object_of(category_id):
+    return AnnotatedObject(annotation_id=None, category_id=category_id, box_xywh=(1, 1, 5, 5))
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Twelve pictures, of which 10 and 11 are copies of 0 and 1; one file is no image."""
+    for number in range(12):
+        noise = np.random.default_rng(number % 10).integers(0, 256, (8, 8, 3), np.uint8)
+        picture = Image.fromarray(noise).resize((60 + number, 50), Image.Resampling.BICUBIC)
+        picture.save(tmp_path / f"{number:02}.jpg", quality=80 + number)
+    (tmp_path / "12.jpg").write_text("no image")
+    images = [AnnotatedImage(image_id=number, file_name=f"{number:02}.jpg", size=None,
+                             objects=[object_of(number % 2)] * (number % 3)) for number in range(13)]
+    return AnnotatedDataSet(
+        source="here", images=images, class_names=ClassNames((0, 1), ("a", "b")), fingerprint="f", listed_boxes=15,
+        skipped=[Finding(kind="box", file="x", reason="lost")])
+
+
+def test_split_of_files(data, tmp_path):
+    for seed in range(4):
+        train, val, alike = split_off(data, ImageFolder(tmp_path), fraction=0.3, seed=seed)
+        places = {image.image_id for image in val.images}
+        assert {image.image_id for image in train.images} == {*range(13)} - places
+        assert alike == 2
+        assert (0 in places, 1 in places) == (10 in places, 11 in places)
+        assert val.listed_boxes == sum(len(image.objects) for image in val.images)
+        assert train.listed_boxes + val.listed_boxes == 15
+        assert (train.skipped, val.skipped) == (data.skipped, [])
+        assert len({data.fingerprint, train.fingerprint, val.fingerprint}) == 3
+
+
+def test_nothing_to_keep_aside(data, tmp_path):
+    with pytest.raises(InputError, match=r"--val_fraction=0\.01: 13 images in 11 groups that look alike, of which none can"):
+        split_off(data, ImageFolder(tmp_path), fraction=0.01, seed=0)
