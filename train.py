@@ -12,7 +12,7 @@ from absl import flags
 from dataset.command_line import run
 from efficientdet.configuration.flag_values import whole_numbers
 from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.configuration.training_config import BALANCES, TrainingConfig
 from efficientdet.families.registry import family_of
 from efficientdet.flags.definitions import (
     define_machine_flags,
@@ -126,6 +126,10 @@ def _define_flags_of_learning() -> None:
     flags.DEFINE_float("warmup_value", None, "Learning rate of the first step. Default: hparam lr_warmup_init, 0.0001.")
     flags.DEFINE_float("warmup_epochs", None, "Epochs of warm-up. Default: hparam lr_warmup_epoch, 1.")
     flags.DEFINE_integer("seed", 0, "Of weights, order and augmentation.")
+    flags.DEFINE_bool("suggest", False, "Set the hyperparameters that a look at the records finds better, except those given.")
+    flags.DEFINE_enum("balance", "none", BALANCES, "repeat_factor: show images of rare classes more often.")
+    flags.DEFINE_float("balance_threshold", 0.001, "Of repeat_factor: images of a class that is in a smaller share f of the "
+                                                   "images come sqrt(threshold / f) times an epoch.")
 
 
 def main() -> None:

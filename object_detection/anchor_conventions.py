@@ -9,7 +9,6 @@ from object_detection.anchor_grid import AnchorConfig, AnchorLevel, feature_size
 from object_detection.errors import InputError
 
 HEIGHT_TO_WIDTH = (0.5, 1.0, 2.0)
-PROPOSAL_SIZES = tuple((2**level * 8,) for level in range(2, 7))  # of Mask R-CNN's P2 .. P6
 NVIDIA_ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))  # width and height of its Mask R-CNN's anchors
 SSD300_STRIDES = (8, 16, 32, 64)  # pixels; of the maps after these, the image's side by their number of cells
 SSD300_SIZES = (21, 45, 99, 153, 207, 261, 315)  # pixels of 300; that of each map, and of a map after the last
@@ -24,7 +23,12 @@ def retinanet_sizes(anchor_scale: float = 4.0) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(2**level * anchor_scale * 2 ** (octave / 3)) for octave in range(3)) for level in range(3, 8))
 
 
-RETINANET_SIZES = retinanet_sizes()
+def proposal_sizes(anchor_scale: float = 8.0) -> tuple[tuple[float, ...], ...]:
+    """Sides in pixels of the squares of Mask R-CNN's P2 to P6, `anchor_scale` cells each."""
+    return tuple((2**level * anchor_scale,) for level in range(2, 7))
+
+
+RETINANET_SIZES, PROPOSAL_SIZES = retinanet_sizes(), proposal_sizes()
 
 
 def rounded_levels(

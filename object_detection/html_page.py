@@ -37,6 +37,10 @@ summary{cursor:pointer;color:#1f6fb4}details{margin:.8em 0}details.zoom{margin:0
 .zoom summary{list-style:none;cursor:zoom-in}
 .zoom[open] summary{position:fixed;inset:0;z-index:1;background:#1c2733e6;cursor:zoom-out;display:flex}
 .zoom[open] img{width:100%;height:100%;object-fit:contain;border:0}
+ul.notices{list-style:none;padding:0}
+ul.notices li{margin:.4em 0;padding:.5em .8em;border-left:4px solid #8fa3b5;background:#f7f9fb}
+ul.notices li.warning{border-color:#d1682a;background:#fdf4ee}
+pre{background:#1c2733;color:#f7f9fb;padding:.6em .9em;overflow-x:auto;border-radius:4px}
 """
 
 
@@ -124,11 +128,22 @@ def _cell(value: object, right: bool) -> str:
     return f'<td{" class=n" if right else ""}>{html.escape(_shown(value))}</td>'
 
 
-def bars(values: Mapping[str, float], *, unit: str = "") -> str:
+def notices(lines: Sequence[tuple[str, str]]) -> str:
+    """Sentences one below the other, each (level, text); those of level "warning" stand out."""
+    shown = "".join(f'<li class="{html.escape(level)}">{html.escape(text)}</li>' for level, text in lines)
+    return f'<ul class="notices">{shown}</ul>' if shown else ""
+
+
+def command(text: str) -> str:
+    """Something to be copied into a terminal."""
+    return f"<pre>{html.escape(text)}</pre>"
+
+
+def bars(values: Mapping[str, float], *, unit: str = "", form: str = ".3g") -> str:
     """A line for each value: its name, itself, and a bar as long as its share of the largest."""
     most = max(values.values(), default=0.0)
     lines = "".join(
-        f'<tr><td>{html.escape(name)}</td><td class="n">{value:.3g}{unit}</td>'
+        f'<tr><td>{html.escape(name)}</td><td class="n">{value:{form}}{unit}</td>'
         f"<td>{_bar(max(value, 0.0) / most if most > 0 else 0.0)}</td></tr>" for name, value in values.items())
     return f"<table>{lines}</table>" if lines else ""
 

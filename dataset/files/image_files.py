@@ -121,3 +121,12 @@ def encode_image(image: np.ndarray, kind: str, *, quality: int = 85, orientation
         exif[ExifTags.Base.Orientation] = orientation
     Image.fromarray(image).save(stream, kind, quality=quality, exif=exif)
     return stream.getvalue()
+
+
+def stored_size(encoded: bytes) -> tuple[int, int]:
+    """Height and width of an encoded image, from its head. Raises ValueError for what is no image."""
+    try:
+        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+            return image.height, image.width
+    except DECODING_ERRORS as error:
+        raise ValueError("holds no image that can be read") from error

@@ -28,15 +28,15 @@ _SLOT_STEP = 8  # slots come in multiples of this, so that a traced step meets f
 
 def training_dataset(
     index: RecordIndex, config: InputConfig, *, first_position: int = 0, rank: int = 0, world_size: int = 1,
-    cache: DecodedCache | None = None,
+    cache: DecodedCache | None = None, factors: np.ndarray | None = None,
 ) -> RecordBatches:
     """Endless batches (`Batch`) of one rank from a position of the stream on; nothing that came before is read.
 
     Iterating raises InputError, in one line with file, offset and image, for a record that cannot be used (a category id
     that is not in the configuration, an undecodable image) and for a file that has vanished or shrunk. More than M boxes:
-    the largest stay. A cache belongs to one index.
+    the largest stay. A cache belongs to one index. `factors` [n]: how often each record comes in an epoch (`repeat_factors`).
     """
-    reader, order = RecordReader(index), StreamOrder(len(index), config.seed)
+    reader, order = RecordReader(index), StreamOrder(len(index), config.seed, factors)
 
     def rows(samples: np.ndarray) -> Rows:
         step, row = np.divmod(samples, config.batch_size)

@@ -33,6 +33,7 @@ _RATE, _RATE_OR_NONE = Range(0, _LARGEST_NUMBER, above=True), Range(0, _LARGEST_
 
 RANGES = {
     "accumulate_steps": _COUNT,
+    "balance_threshold": Range(0, 1, above=True),
     "batch_size": _COUNT,
     "benchmark_steps": _COUNT,
     "bm_runs": _COUNT,

@@ -13,6 +13,7 @@ from object_detection.errors import InputError
 
 TRAINING_MODES = ("train", "train300", "traineval")
 ON_NAN = ("stop", "rollback")
+BALANCES = ("none", "repeat_factor")
 PRETRAINED_BACKBONE = "imagenet"  # of keras.applications
 
 
@@ -54,6 +55,9 @@ class TrainingConfig:
     mlperf_organization: str = "unknown"
     mlperf_platform: str | None = None  # None: so many devices of such a kind
     mlperf_cache_cleared: bool = False
+    suggest: bool = False  # set what efficientdet.doctor.at_start finds better
+    balance: str = "none"
+    balance_threshold: float = 0.001  # a class in a smaller share of the images is shown more often
     verify_records: str = "auto"
     max_bad_fraction: float = 0.01
     pretrained_ckpt: str | None = None
@@ -85,6 +89,8 @@ class TrainingConfig:
         check_eval_epochs(self.eval_epochs, period=self.eval_period, start=self.eval_from)
         check_submission(division=self.mlperf_division, status=self.mlperf_status, ruleset=self.mlperf_ruleset,
                          organization=self.mlperf_organization, platform=self.mlperf_platform)
+        if self.balance not in BALANCES:
+            raise InputError(f"--balance={self.balance}: wanted one of {', '.join(BALANCES)}")
         if self.on_nan not in ON_NAN:
             raise InputError(f"--on_nan={self.on_nan}: wanted one of {', '.join(ON_NAN)}")
         if self.lr_per_64 is not None and self.hparams.learning_rate is not None:

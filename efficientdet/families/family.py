@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation
     from dataset.input.resize import ResizeRule
     from model.detector import Detector
+    from object_detection.anchor_grid import AnchorGrid
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -42,6 +43,10 @@ class Family:
         from dataset.input.resize import Letterbox
 
         return Letterbox(hparams.input_size)
+
+    def anchors(self, hparams: Hyperparameters) -> "AnchorGrid | None":
+        """The anchors that `build`'s detector stands on, without its network; None where the family does not tell."""
+        return None
 
     def augmentation(self, hparams: Hyperparameters) -> "Augmentation":
         """How an image is changed for training."""

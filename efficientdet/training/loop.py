@@ -11,9 +11,9 @@ from itertools import islice
 import keras
 import tensorflow as tf
 
-from dataset.input.pipeline import training_dataset
 from dataset.progress import Progress
 from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.doctor.at_start import with_suggestions
 from efficientdet.families.registry import family_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.machine.distributed import World, join_world
@@ -45,6 +45,7 @@ def train(config: TrainingConfig) -> dict[str, float]:
     world = join_world(group_size=config.bn_group)
     runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, seed=config.seed,
                             deterministic=config.deterministic)
+    config, doctor_said = with_suggestions(config)
     config, batch_sizes_said = with_batch_sizes(config, runtime, world)
     skip_graph_rewriting()
     if config.debug:
@@ -54,7 +55,7 @@ def train(config: TrainingConfig) -> dict[str, float]:
     with _users_errors(config, runtime, world), Journal(
             folder, file_name=config.log_filename, loggers=() if config.benchmark else config.loggers,
             settings=config.hparams.to_dict(), project=family_of(config.hparams.model_name).name) as journal:
-        for line in (*lines, batch_sizes_said):
+        for line in (*doctor_said, *lines, batch_sizes_said):
             if line:
                 journal.say(line)
         return Training(Run.prepare(config, runtime, journal, world)).run()
@@ -209,7 +210,7 @@ class Training:
         if not worthwhile or self._calibrated_step == run.state.step:
             return
         inputs = replace(run.input_config(batch_size), use_fake_data=False)
-        batches = islice(training_dataset(run.index, inputs, cache=run.cache), images // batch_size)
+        batches = islice(run.training_data(inputs), images // batch_size)
         with run.stopwatch.measuring("calibration"):
             run.state.change_averages(lambda: self._calibration(self._stop_wish.watched(batches)))
         self._calibrated_step = run.state.step

@@ -3,14 +3,18 @@
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import keras
+import numpy as np
 
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import training_dataset
+from dataset.input.record_batches import RecordBatches
+from dataset.input.repeats import epoch_length, repeat_factors
+from dataset.records.labelled_records import labelled_records
 from dataset.records.record_index import RecordIndex, index_records
 from dataset.records.verify import verify_records
 from efficientdet.checkpoints.checkpoint import Description
@@ -38,6 +42,7 @@ class Run:
     world: World
     journal: Journal
     index: RecordIndex
+    factors: np.ndarray | None  # how often each record comes in an epoch; None: once
     images_a_step: int  # of all ranks
     steps_per_epoch: int
     schedule: Schedule
@@ -57,13 +62,15 @@ class Run:
                                max_bad_fraction=config.max_bad_fraction, say=journal.say,
                                category_ids=config.class_names.category_ids)
         images_a_step = config.batch_size * config.accumulate_steps * world.size
-        examples = config.num_examples_per_epoch or len(index)
+        factors = _repeat_factors(config, index, say=journal.say)
+        examples = config.num_examples_per_epoch or (len(index) if factors is None else epoch_length(factors))
         steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / images_a_step)
         mlperf = MlperfLog(config.mlperf_log) if config.mlperf_log and world.is_first else NoMlperfLog()
         mlperf.starts(_submission(config, world))
         return cls(
-            config=config, runtime=runtime, world=world, journal=journal, index=index, images_a_step=images_a_step,
-            steps_per_epoch=steps_per_epoch, mlperf=mlperf, store=CheckpointStore(config.model_dir),
+            config=config, runtime=runtime, world=world, journal=journal, index=index, factors=factors,
+            images_a_step=images_a_step, steps_per_epoch=steps_per_epoch, mlperf=mlperf,
+            store=CheckpointStore(config.model_dir),
             schedule=Schedule.of(config.hparams, steps_per_epoch=steps_per_epoch, peak_learning_rate=_peak_learning_rate(
                 config, images_a_step=images_a_step, journal=journal)),
             description=Description(
@@ -109,13 +116,30 @@ class Run:
     def batches(self) -> Iterator[Batch]:
         """From the image on that comes next."""
         inputs = self.input_config(self.config.batch_size * self.config.accumulate_steps)
-        return device_prefetch(iter(training_dataset(
-            self.index, inputs, first_position=self.state.progress.images_seen, rank=self.world.rank,
-            world_size=self.world.size, cache=self.cache)))
+        return device_prefetch(iter(self.training_data(
+            inputs, first_position=self.state.progress.images_seen, rank=self.world.rank, world_size=self.world.size)))
+
+    def training_data(self, inputs: InputConfig, **place: int) -> RecordBatches:
+        """The stream of training images; `place` as `training_dataset` takes it."""
+        return training_dataset(self.index, inputs, cache=self.cache, factors=self.factors, **place)
 
     def ends_period(self, epoch: int) -> bool:
         """Whether averaged weights are kept after this epoch."""
         return epoch % self.config.checkpoint_period == 0
+
+
+def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, say: Callable[[str], None]) -> np.ndarray | None:
+    """How often --balance wants each record in an epoch; None where it wants none twice."""
+    if config.balance == "none":
+        return None
+    factors = repeat_factors(labelled_records(index, config.class_names), config.balance_threshold)
+    if factors.max() == 1.0:
+        say(f"warning: --balance=repeat_factor repeats nothing: every class is in a larger share of the images than "
+            f"--balance_threshold={config.balance_threshold:g}")
+        return None
+    say(f"--balance=repeat_factor: {np.sum(factors > 1)} of {len(index)} images come more often than once an epoch, up to "
+        f"{factors.max():.1f} times; an epoch has {epoch_length(factors)} images")
+    return factors
 
 
 def _submission(config: TrainingConfig, world: World) -> Submission:

@@ -1,17 +1,13 @@
 """From hyperparameters to a detector: the one place that knows which of them goes where."""
 
-from efficientdet.families.efficientdet.hyperparameters import (
-    ACTIVATIONS,
-    EfficientDetHyperparameters,
-    normalised_aspect_ratios,
-)
+from efficientdet.families.efficientdet.anchor_rule import anchor_config
+from efficientdet.families.efficientdet.hyperparameters import ACTIVATIONS, EfficientDetHyperparameters
 from efficientdet.families.suppression import suppression_config
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig
-from object_detection.anchor_grid import AnchorConfig
 
 
 def build_detector(
@@ -59,9 +55,3 @@ def detector_config(hparams: EfficientDetHyperparameters) -> DenseDetectorConfig
         suppression=suppression_config(hparams.nms_configs),
         normalisations=hparams.normalisations,
     )
-
-
-def anchor_config(hparams: EfficientDetHyperparameters) -> AnchorConfig:
-    """The anchors."""
-    return AnchorConfig(min_level=hparams.min_level, max_level=hparams.max_level, num_scales=hparams.num_scales,
-                        aspect_ratios=normalised_aspect_ratios(hparams.aspect_ratios), anchor_scale=hparams.anchor_scale)

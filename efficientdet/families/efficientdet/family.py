@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from efficientdet.families.efficientdet import published_weights
+from efficientdet.families.efficientdet.anchor_rule import anchor_config
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.families.efficientdet.presets import NUMBERS_PER_PIXEL, NVIDIA_CONVENTIONS, PRESETS
 from efficientdet.families.family import Arrays, Family
 from model.weight_arrays import is_object_based
+from object_detection.anchor_grid import AnchorGrid, anchor_grid
 
 if TYPE_CHECKING:
     from model.dense_detector import DenseDetector
@@ -32,6 +34,10 @@ class EfficientDetFamily(Family):
         from efficientdet.families.efficientdet.build import build_detector
 
         return build_detector(hparams, num_classes=num_classes, precision=precision, backbone_weights=backbone_weights)
+
+    def anchors(self, hparams: EfficientDetHyperparameters) -> AnchorGrid:
+        """Of the levels min_level to max_level."""
+        return anchor_grid(anchor_config(hparams), hparams.input_size)
 
     def numbers_per_pixel(self, hparams: EfficientDetHyperparameters) -> float:
         """Of the published network, whatever is changed in it."""

@@ -2,14 +2,13 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 
 from dataset.input.resize import FitWithin, Letterbox, ResizeRule
+from efficientdet.families.mask_rcnn.anchor_rule import anchor_levels
 from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparameters
 from efficientdet.families.suppression import suppression_config
 from model.mask_rcnn import MaskRcnnConfig, build_mask_rcnn
 from model.two_stage_detector import TwoStageConfig, TwoStageDetector
-from object_detection.anchor_conventions import centred_levels, rounded_levels
 from object_detection.assignment import MatchRule
 from object_detection.proposals import PROPOSAL_BOX_CODER, ProposalConfig
 from object_detection.region_detections import REGION_BOX_CODER, REGION_SUPPRESSION
@@ -25,13 +24,11 @@ _DLE_LEARNING = {"anchor_match": MatchRule(positive_iou=0.7, negative_iou=0.3, c
 def build_detector(hparams: MaskRcnnHyperparameters, *, num_classes: int, precision: str = "float32") -> TwoStageDetector:
     """A detector with random weights."""
     image_size, is_dle = resize_rule(hparams).size, hparams.conventions == "dle"
-    squares = tuple((2**level * hparams.anchor_scale,) for level in range(2, 7))
     of_proposals = _DLE_PROPOSALS if is_dle else {}
     networks = build_mask_rcnn(MaskRcnnConfig(
         backbone=hparams.backbone_name, image_size=image_size, num_classes=num_classes, epsilon=hparams.batch_norm_epsilon,
         trainable_stages=hparams.trainable_backbone_stages, trains_batch_norm=hparams.is_training_bn,
-        anchor_levels=(partial(centred_levels, scale=hparams.anchor_scale) if is_dle
-                       else partial(rounded_levels, sizes=squares)),
+        anchor_levels=anchor_levels(hparams),
         pooling=_DLE_POOLING if is_dle else TORCHVISION_POOLING,
         proposals=ProposalConfig(candidates_per_level=hparams.candidates_per_level, kept=hparams.proposals, **of_proposals),
         suppression=suppression_config(hparams.nms_configs, scores=REGION_SUPPRESSION.scores, clip=True,

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from efficientdet.families.family import Arrays
+from efficientdet.families.mask_rcnn.anchor_rule import anchor_levels
 from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparameters
 from efficientdet.families.mask_rcnn.presets import NUMBERS_PER_MASK, NUMBERS_PER_PIXEL, NUMBERS_PER_REGION, PRESETS
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
+from object_detection.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
 
 if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation
@@ -54,6 +56,11 @@ class MaskRcnnFamily(TorchFamily):
         from dataset.input.augmentation import ResizeAndFlip
 
         return ResizeAndFlip(self.resize_rule(hparams), 0.5 if hparams.input_rand_hflip else 0.0)
+
+    def anchors(self, hparams: MaskRcnnHyperparameters) -> AnchorGrid:
+        """Of the proposals, P2 to P6."""
+        size = self.resize_rule(hparams).size
+        return grid_of_levels(anchor_levels(hparams)(size, feature_sizes(size, 6)[2:]))
 
     def numbers_per_pixel(self, hparams: MaskRcnnHyperparameters) -> float:
         """Of the published first stage, and of as many regions and masks as are drawn."""

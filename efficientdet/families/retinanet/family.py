@@ -11,6 +11,8 @@ from efficientdet.families.retinanet import mlperf
 from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters
 from efficientdet.families.retinanet.presets import NUMBERS_PER_PIXEL, PRESETS
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
+from object_detection.anchor_conventions import retinanet_sizes, rounded_levels
+from object_detection.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
 
 if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation
@@ -53,6 +55,11 @@ class RetinaNetFamily(TorchFamily):
         from dataset.input.augmentation import ResizeAndFlip
 
         return ResizeAndFlip(self.resize_rule(hparams), 0.5 if hparams.input_rand_hflip else 0.0)
+
+    def anchors(self, hparams: RetinaNetHyperparameters) -> AnchorGrid:
+        """Of P3 to P7."""
+        size = self.resize_rule(hparams).size
+        return grid_of_levels(rounded_levels(size, feature_sizes(size, 7)[3:], sizes=retinanet_sizes(hparams.anchor_scale)))
 
     def numbers_per_pixel(self, hparams: RetinaNetHyperparameters) -> float:
         """Of the published network, whatever is changed in it."""

@@ -12,7 +12,8 @@ from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
 from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL, PRESETS
 from efficientdet.families.torch_family import TorchFamily
 from model.torch_weights import YX_OF_XY
-from object_detection.anchor_conventions import SSD300_BOXES_A_CELL
+from object_detection.anchor_conventions import SSD300_BOXES_A_CELL, ssd300_levels
+from object_detection.anchor_grid import AnchorGrid, grid_of_levels
 
 if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation
@@ -50,6 +51,10 @@ class SsdFamily(TorchFamily):
         from efficientdet.families.ssd.build import augmentation
 
         return augmentation(hparams)
+
+    def anchors(self, hparams: SsdHyperparameters) -> AnchorGrid:
+        """Those of SSD300, in proportion to the input."""
+        return grid_of_levels(ssd300_levels(hparams.input_size))
 
     def numbers_per_pixel(self, hparams: SsdHyperparameters) -> float:
         """Of the published image size and classes, whatever is changed in the rest."""

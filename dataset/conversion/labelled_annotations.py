@@ -1,0 +1,47 @@
+"""Annotations of any format that has a reader here as `LabelledImages`, before anything is converted."""
+
+from pathlib import Path
+
+import numpy as np
+
+from dataset.conversion.annotations import AnnotatedDataSet, fitted_object, in_pixels
+from dataset.files.image_files import stored_size
+from dataset.labelled_images import LabelledImages
+from object_detection.errors import InputError
+
+
+def labelled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabelledImages:
+    """The images of a data set in a folder; boxes are cut to their images, as conversion does it.
+
+    Raises InputError for an image of which neither the annotations nor its file tell the size, and for data without classes.
+    """
+    if data.class_names is None:
+        raise InputError(f"{data.source}: names no categories; wanted annotations of objects")
+    class_of = {category: number for number, category in enumerate(data.class_names.category_ids)}
+    sizes, owners, boxes, classes, crowd, left_out = [], [], [], [], [], 0
+    for number, image in enumerate(data.images):
+        size = image.size or _size_of(Path(image_folder) / image.file_name)
+        sizes.append(size)
+        for annotation in image.objects:
+            fitted, _ = fitted_object(in_pixels(annotation, size) if image.in_shares else annotation, size)
+            if fitted is None:
+                left_out += 1
+                continue
+            x, y, width, height = fitted.box_xywh
+            owners.append(number)
+            boxes.append((y, x, y + height, x + width))
+            classes.append(class_of[fitted.category_id])
+            crowd.append(fitted.is_crowd)
+    names = [image.file_name for image in data.images]
+    return LabelledImages(
+        class_names=data.class_names, names=names, sizes=np.array(sizes, np.int32).reshape(-1, 2),
+        owners=np.array(owners, np.int32), boxes=np.array(boxes, np.float32).reshape(-1, 4),
+        classes=np.array(classes, np.int32), crowd=np.array(crowd, bool), digests=[b""] * len(names),
+        encoded=lambda number: (Path(image_folder) / names[number]).read_bytes(), left_out=left_out)
+
+
+def _size_of(path: Path) -> tuple[int, int]:
+    try:
+        return stored_size(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; its annotations tell no size either") from error

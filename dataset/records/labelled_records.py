@@ -1,0 +1,91 @@
+"""Records as `LabelledImages`: all their boxes without reading the images between, a hundred thousand records in seconds."""
+
+import mmap
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dataset.class_names import ClassNames
+from dataset.files.image_files import stored_size
+from dataset.labelled_images import LabelledImages, inside
+from dataset.records.record_fields import record_fields
+from dataset.records.record_index import RecordIndex, RecordReader
+from object_detection.errors import InputError
+
+_SIDES = tuple(f"image/object/bbox/{side}".encode() for side in ("ymin", "xmin", "ymax", "xmax"))
+_LABELS, _CROWD = b"image/object/class/label", b"image/object/is_crowd"
+_HEIGHT, _WIDTH, _NAME, _ID = b"image/height", b"image/width", b"image/filename", b"image/source_id"
+_DIGEST, _ENCODED = b"image/key/sha256", b"image/encoded"
+_WANTED = frozenset((*_SIDES, _LABELS, _CROWD, _HEIGHT, _WIDTH, _NAME, _ID, _DIGEST))
+
+
+def labelled_records(index: RecordIndex, class_names: ClassNames, numbers: Sequence[int] | None = None) -> LabelledImages:
+    """The images of an index, or of these record numbers, ascending; checksums are not compared.
+
+    Raises InputError, with file, offset and image, for a record that is no Example, whose lists do not fit each other or that
+    has a category id of no class.
+    """
+    numbers = np.arange(len(index)) if numbers is None else np.asarray(numbers)
+    names, sizes, digests, boxes, labels, crowd, counts = [], [], [], [], [], [], []
+    for number, buffer, start in _places(index, numbers):
+        try:
+            fields = record_fields(buffer, start, start + int(index.lengths[number]), _WANTED)
+            size, ours = _size(fields, buffer, start, int(index.lengths[number])), _objects(fields)
+        except ValueError as error:
+            place = f"{index.path(number)}: the record at byte {index.start(number)}"
+            raise InputError(f"{place} {error}; convert again") from error
+        names.append(b"".join(fields.get(_NAME) or fields.get(_ID) or [b""]).decode("utf-8", "replace"))
+        digests.append(b"".join(fields.get(_DIGEST, ())))
+        sizes.append(size)
+        for values, more in zip((boxes, labels, crowd), ours, strict=True):
+            values.append(more)
+        counts.append(len(ours[1]))
+    sizes = np.array(sizes, np.int32).reshape(-1, 2)
+    owners, boxes = np.repeat(np.arange(len(sizes), dtype=np.int32), counts), np.concatenate(boxes)
+    boxes, kept = inside(boxes * np.tile(sizes[owners], 2), sizes[owners])
+    reader = RecordReader(index)
+    return LabelledImages(
+        class_names=class_names, names=names, sizes=sizes, owners=owners[kept], boxes=boxes[kept],
+        classes=_classes(np.concatenate(labels), class_names, index)[kept], crowd=np.concatenate(crowd)[kept],
+        digests=digests, encoded=lambda number: _encoded(reader.read([numbers[number]])[0]), left_out=int(np.sum(~kept)))
+
+
+def _places(index: RecordIndex, numbers: np.ndarray) -> Iterator[tuple[int, mmap.mmap, int]]:
+    """Each record's number, the file that it is in, mapped, and where it begins there."""
+    for file_number in np.unique(index.file_numbers[numbers]):
+        with open(index.paths[file_number], "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
+            buffer.madvise(mmap.MADV_RANDOM)  # or the images between would be read, too
+            for number in numbers[index.file_numbers[numbers] == file_number].tolist():
+                yield number, buffer, int(index.offsets[number])
+
+
+def _size(fields: dict, buffer: mmap.mmap, start: int, length: int) -> tuple[int, int]:
+    """Height and width: as the record says, else as its image does."""
+    stated = [fields.get(key, ()) for key in (_HEIGHT, _WIDTH)]
+    if all(len(values) == 1 and values[0] > 0 for values in stated):
+        return int(stated[0][0]), int(stated[1][0])
+    return stored_size(_encoded(bytes(buffer[start:start + length])))
+
+
+def _encoded(payload: bytes) -> bytes:
+    return b"".join(record_fields(payload, 0, len(payload), {_ENCODED}).get(_ENCODED, ()))
+
+
+def _objects(fields: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Boxes [N, 4] in fractions, category ids [N] and crowd [N]; ValueError where their numbers differ."""
+    sides = [np.asarray(fields.get(key, ()), np.float32) for key in _SIDES]
+    labels = np.asarray(fields.get(_LABELS, ()), np.int64)
+    crowd = np.asarray(fields.get(_CROWD, ()), np.int64) > 0
+    if {*map(len, sides)} != {len(labels)} or len(crowd) not in (0, len(labels)):
+        raise ValueError("holds lists of unequal lengths")
+    return np.stack(sides, axis=-1), labels, crowd if len(crowd) else np.zeros(len(labels), bool)
+
+
+def _classes(labels: np.ndarray, class_names: ClassNames, index: RecordIndex) -> np.ndarray:
+    """Category ids [N] -> 0 .. K-1."""
+    known = np.array(class_names.category_ids)
+    classes = np.minimum(np.searchsorted(known, labels), len(known) - 1)
+    if unknown := sorted({*labels[known[classes] != labels].tolist()}):
+        raise InputError(f"{index.paths[0]}: the records hold unknown category ids {unknown[:8]}, the categories are "
+                         f"{class_names.category_ids}")
+    return classes.astype(np.int32)

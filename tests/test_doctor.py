@@ -1,0 +1,217 @@
+import json
+from dataclasses import replace
+from io import BytesIO
+
+import numpy as np
+import pytest
+from labelled import healthy, jpeg, picture, with_boxes, with_pictures, without_objects_of
+from PIL import Image
+
+from dataset.conversion.coco import read_coco
+from dataset.conversion.image_looks import look_at
+from dataset.conversion.labelled_annotations import labelled_annotations
+from efficientdet.doctor.anchor_fit import best_overlaps
+from efficientdet.doctor.examination import examine, numbers, quick_findings
+from efficientdet.doctor.findings import NOTE, WARNING, as_hparams
+from efficientdet.doctor.input_view import InputView
+from efficientdet.doctor.label_checks import duplicate_boxes
+from efficientdet.doctor.mending import better_shape
+from efficientdet.doctor.page import write_page
+from efficientdet.doctor.picture_checks import same_pictures
+from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
+
+HPARAMS = hyperparameters_of("efficientdet-d0", {"image_size": 128, "jitter_min": 0.8, "jitter_max": 1.2})
+THIN = np.array([8, 48])
+SMALL = {"efficientdet-d0": {"image_size": "160x96", "fpn_cell_repeats": 1, "box_class_repeats": 1, "anchor_scale": 3.0},
+         "retinanet-resnet18": {"image_size": "331x205", "anchor_scale": 2.0}, "ssd300-resnet34": {"backbone_name": "resnet18"},
+         "mask-rcnn-resnet18": {"image_size": "331x205", "anchor_scale": 4.0}}
+
+
+def found(images, about, hparams=HPARAMS):
+    (finding,) = [finding for finding in quick_findings(images, hparams) if finding.about == about]
+    return finding
+
+
+@pytest.mark.parametrize("model", SMALL)
+def test_a_family_tells_the_anchors_of_its_detector(model):
+    hparams = hyperparameters_of(model, SMALL[model])
+    expected = build_detector(hparams, num_classes=2).anchors
+    np.testing.assert_array_equal(family_of(model).anchors(hparams).boxes, expected)
+
+
+@pytest.mark.parametrize("model", SMALL)
+def test_best_overlap_is_that_with_all_anchors(model):
+    hparams, random = hyperparameters_of(model, SMALL[model]), np.random.default_rng(0)
+    anchors = family_of(model).anchors(hparams).boxes
+    corners = random.uniform(-5, 200, (60, 2))
+    boxes = np.float32(np.concatenate([corners, corners + np.exp(random.uniform(0, 5, (60, 2)))], axis=1))
+    low, high = np.maximum(boxes[:, None, :2], anchors[None, :, :2]), np.minimum(boxes[:, None, 2:], anchors[None, :, 2:])
+    common = np.clip(high - low, 0, None).prod(-1)
+    areas = [(some[:, 2:] - some[:, :2]).prod(-1) for some in (boxes, anchors)]
+    expected = (common / (areas[0][:, None] + areas[1] - common)).max(axis=1)
+    np.testing.assert_allclose(best_overlaps(boxes, family_of(model).anchors(hparams)), expected, atol=1e-4)
+
+
+def test_nothing_is_found_on_healthy_images():
+    examination = examine({"training": healthy(), "validation": healthy(6, seed=1)}, HPARAMS, images_read=100)
+    assert list(examination.findings) == []
+    assert [split.suspicious for split in examination.splits] == [[], []]
+    assert examination.settings == {}
+
+
+def test_names_that_differ_by_case_or_blanks():
+    finding = found(healthy(names=("traffic light", "Dog", "trafficLight")), "class names")
+    assert finding.level == WARNING
+    assert "'traffic light' = 'trafficLight'" in finding.line
+
+
+def test_more_objects_than_slots():
+    many = with_boxes(healthy(), 3, [(place, place, place + 40, place + 50) for place in range(1, 70, 7)])
+    finding = found(many, "slots", replace(HPARAMS, max_instances_per_image=8))
+    assert (finding.settings, finding.images) == ({"max_instances_per_image": 16}, ["0-3.jpg"])
+    assert "the most 13: 5 are not learnt" in finding.line
+
+
+def test_images_without_objects():
+    assert found(without_objects_of(healthy(), number=4), "empty images").images == ["0-4.jpg"]
+    few = healthy()
+    for number in range(8):
+        few = without_objects_of(few, number=number)
+    assert found(few, "empty images").level == WARNING
+
+
+def test_crowds_are_told_and_no_objects():
+    crowd = with_boxes(healthy(), 2, (0, 0, 128, 128), crowd=True)
+    assert [finding.about for finding in quick_findings(crowd, HPARAMS)] == ["crowds"]
+
+
+def test_whole_image_boxes():
+    assert found(with_boxes(healthy(), 2, (0, 1, 128, 128)), "whole-image boxes").images == ["0-2.jpg"]
+
+
+def test_duplicate_boxes_are_those_of_all_pairs():
+    random = np.random.default_rng(3)
+    images = healthy(6)
+    images = replace(images, boxes=np.float32(images.boxes + random.normal(0, 1, images.boxes.shape)))
+    for number, label in ((0, 1), (3, 2), (3, 0), (5, 0)):
+        some = np.flatnonzero((images.owners == number) & (images.classes == label))[0]
+        for _ in range(2):
+            images = with_boxes(images, number, images.boxes[some] + random.normal(0, 1.5, 4), label=label)
+    expected = set()
+    for one in range(len(images.boxes)):
+        for other in range(one):
+            if (images.owners[one], images.classes[one]) == (images.owners[other], images.classes[other]):
+                low = np.maximum(images.boxes[one, :2], images.boxes[other, :2])
+                common = np.clip(np.minimum(images.boxes[one, 2:], images.boxes[other, 2:]) - low, 0, None).prod()
+                areas = [(box[2:] - box[:2]).prod() for box in images.boxes[[one, other]]]
+                if common / (sum(areas) - common) > 0.8:
+                    expected.add((other, one))
+    assert {tuple(sorted(pair)) for pair in duplicate_boxes(images).tolist()} == expected
+    assert len(expected) > 4
+
+
+def test_padding_and_the_shape_that_has_none():
+    wide = healthy(size=(96, 128))
+    finding = found(replace(wide, boxes=np.clip(wide.boxes, 0, 96)), "padding")
+    assert finding.settings == {"image_size": "128x96"}
+    assert finding.line.startswith("25 % of every 128x128 input is padding")
+    assert InputView(images=wide, hparams=HPARAMS).after(**finding.settings).padding == 0
+
+
+def test_no_shape_serves_wide_and_tall_images():
+    sizes = np.int32([(96, 128), (128, 96)] * 6)
+    assert better_shape(InputView(images=replace(healthy(), sizes=sizes), hparams=HPARAMS)) == {}
+
+
+def test_a_class_too_small_for_the_anchors():
+    images = healthy(40)
+    small = images.classes == 1
+    boxes = np.where(small[:, None], np.concatenate([images.boxes[:, :2], images.boxes[:, :2] + 15], axis=1), images.boxes)
+    images = replace(images, boxes=np.float32(boxes))
+    finding = found(images, "anchors")
+    assert finding.line.startswith("dog (100 %")
+    before, after = (InputView(images=images, hparams=HPARAMS).after(**settings) for settings in ({}, finding.settings))
+    assert finding.settings["anchor_scale"] < 4
+    assert before.unmatched.mean() == pytest.approx(1 / 3)
+    assert after.unmatched.mean() < 0.05
+
+
+def test_thin_objects_want_other_ratios():
+    images = healthy(40)
+    middles = (images.boxes[:, :2] + images.boxes[:, 2:]) / 2
+    images = replace(images, boxes=np.float32(np.concatenate([middles - THIN, middles + THIN], axis=1)))
+    settings = found(images, "anchors").settings
+    assert min(settings["aspect_ratios"]) > 2
+    assert InputView(images=images, hparams=HPARAMS).after(**settings).unmatched.mean() < 0.1
+
+
+def test_same_pictures_in_both_splits_and_classes_in_one():
+    training, other = healthy(), healthy(6, seed=1)
+    exact, again = training.encoded(5), Image.open(BytesIO(training.encoded(7)))
+    near = jpeg(again.crop((2, 2, 126, 127)).resize((200, 190)), quality=50)
+    validation = without_objects_of(with_pictures(other, {0: exact, 3: near}), label=2)
+    examination = examine({"training": training, "validation": validation}, HPARAMS, images_read=100)
+    lines = {finding.about: finding for finding in examination.findings}
+    assert lines["images in both splits"].images == ["0-5.jpg and 1-0.jpg", "0-7.jpg and 1-3.jpg"]
+    assert "(1 the same file, 1 nearly)" in lines["images in both splits"].line
+    assert "training images alone" in lines["classes in one split"].line
+    assert "fox (12)" in lines["classes in one split"].line
+
+
+def test_dark_blank_and_broken_pictures(tmp_path):
+    dark, blank = (jpeg(Image.new("RGB", (128, 128), colour)) for colour in ((3, 3, 3), (120, 120, 120)))
+    images = with_pictures(healthy(), {1: dark, 2: blank, 6: b"no image", 8: picture(np.random.default_rng(9), quality=95)})
+    examination = examine({"training": images}, HPARAMS, images_read=100)
+    lines = [(finding.level, finding.line) for finding in examination.findings]
+    assert (WARNING, "1 of 12 cannot be decoded: 0-6.jpg") in lines
+    assert (NOTE, "1 of 12 are nearly black: 0-1.jpg") in lines
+    assert (NOTE, "2 of 12 show nothing but one colour: 0-1.jpg, 0-2.jpg") in lines
+    assert [number for number, _ in examination.splits[0].suspicious] == [1, 2, 6]
+    page = write_page(tmp_path, examination).read_text(encoding="utf-8")
+    assert "1 thing to mend" in page
+    assert "0-2.jpg: dark, white or blank" in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert json.loads((tmp_path / "doctor.json").read_text())["findings"] == numbers(examination)["findings"]
+
+
+def test_page_shows_the_settings_with_shares_before_and_after(tmp_path):
+    wide = healthy(size=(96, 128))
+    examination = examine({"training": replace(wide, boxes=np.clip(wide.boxes, 0, 96))}, HPARAMS, images_read=3)
+    page = write_page(tmp_path, examination).read_text(encoding="utf-8")
+    assert "--hparams=image_size=128x96" in page
+    rows = {each["hparams"]: each for each in numbers(examination)["trials"]}
+    assert rows[""]["padding"] == 0.25
+    assert (rows["image_size=128x96"]["padding"], rows["image_size=128x96"]["cost"]) == (0, pytest.approx(0.75, abs=0.05))
+    assert numbers(examination)["splits"]["training"]["images_read"] == 3
+
+
+def test_settings_as_flags_take_them():
+    assert as_hparams({"image_size": "512x384", "aspect_ratios": (0.5, 1.0, 2.0)}) == "image_size=512x384,aspect_ratios=0.5*1*2"
+
+
+def of(folder, annotations, images):
+    return labelled_annotations(read_coco(object_annotations_file=str(folder / "annotations" / annotations)),
+                                str(folder / images))
+
+
+def test_blood_cells(data_folder):
+    """docs/bccd.md and the data's own README tell what is known of them."""
+    splits = [of(data_folder / "bccd", f"instances_{split}.json", "images") for split in ("train", "val", "test")]
+    findings = {finding.about: finding for finding in quick_findings(splits[0], hyperparameters_of("efficientdet-d0", {}))}
+    assert findings["padding"].line.startswith("25 % of every 512x512 input is padding; image_size=512x384")
+    assert findings["anchors"].line.startswith("Platelets (")
+    assert findings["anchors"].settings["anchor_scale"] < 4
+    assert sum(len(duplicate_boxes(images)) for images in splits) == 8
+    assert [images.left_out for images in splits] == [1, 1, 0]
+    some = [[number for number, name in enumerate(images.names) if name.startswith("BloodImage_0003")] for images in splits]
+    looks = [look_at(images, chosen) for images, chosen in zip(splits, some, strict=True)]
+    ((one, other, equal),) = same_pictures(splits, looks)
+    names = sorted(splits[split].names[number] for split, number in (one, other))
+    assert (names, equal) == (["BloodImage_00037.jpg", "BloodImage_00038.jpg"], False)
+
+
+@pytest.mark.parametrize("split", ["train2017", "val2017"])
+def test_nothing_alarming_in_coco(data_folder, split):
+    images = of(data_folder / "coco_sample", f"instances_{split}.json", split)
+    findings = quick_findings(images, hyperparameters_of("efficientdet-d0", {}))
+    assert [finding.line for finding in findings if finding.level == WARNING] == []

@@ -1,0 +1,113 @@
+from dataclasses import replace
+from io import BytesIO
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tiny_records
+from drawn_records import draw_records
+from PIL import Image
+
+from dataset.class_names import ClassNames
+from dataset.conversion.coco import read_coco
+from dataset.conversion.labelled_annotations import labelled_annotations
+from dataset.records.labelled_records import labelled_records
+from dataset.records.record_fields import record_fields
+from dataset.records.record_index import index_records
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.doctor.at_start import with_suggestions
+from efficientdet.families.registry import hyperparameters_of
+from object_detection.errors import InputError
+
+ONE = ClassNames((1,), ("a",))
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    return draw_records(tmp_path_factory.mktemp("drawn"), images={"train": 9})
+
+
+def test_boxes_of_records_are_those_of_the_annotations(drawn):
+    index = index_records(drawn.records("train"))
+    images = labelled_records(index, drawn.class_names)
+    annotated = labelled_annotations(read_coco(object_annotations_file=drawn.annotations("train")), str(drawn.folder / "train"))
+    assert sorted(images.names) == sorted(annotated.names)
+    assert len(images.boxes) == len(annotated.boxes) > 9
+    for number, name in enumerate(images.names):
+        other = list(annotated.names).index(name)
+        ours, theirs = images.objects_of(number), annotated.objects_of(other)
+        np.testing.assert_allclose(images.boxes[ours], annotated.boxes[theirs], atol=1e-3)
+        assert images.classes[ours].tolist() == annotated.classes[theirs].tolist()
+        assert images.sizes[number].tolist() == annotated.sizes[other].tolist()
+        assert images.encoded(number) == annotated.encoded(other)
+        assert Image.open(BytesIO(images.encoded(number))).size == tuple(images.sizes[number, ::-1].tolist())
+    some = labelled_records(index, drawn.class_names, [1, 4, 8])
+    assert some.names == [images.names[number] for number in (1, 4, 8)]
+    assert some.encoded(2) == images.encoded(8)
+
+
+def written(tmp_path, *payloads):
+    return index_records([tiny_records.write(tmp_path / "r", payloads)])
+
+
+def test_records_of_other_programs(tmp_path):
+    """Without sizes, names and crowds, and values that are not packed, as early writers had them."""
+    plain = tiny_records.altered(7, {"height": None, "width": None, "filename": None, "object/is_crowd": None}, boxes=2)
+    images = labelled_records(written(tmp_path, plain, tiny_records.without_box_keys(3)), ONE)
+    assert images.sizes.tolist() == [[16, 16], [16, 16]]
+    assert (images.names, images.counts().tolist(), images.crowd.tolist()) == (["7", "3.jpg"], [2, 0], [False, False])
+    unpacked = bytes([0x0D, 0, 0, 0x80, 0x3F, 0x0D, 0, 0, 0, 0x40])  # floats 1 and 2, each with a tag
+    feature = bytes([0x12, len(unpacked)]) + unpacked
+    entry = b"\x0a\x01k\x12" + bytes([len(feature)]) + feature
+    features = b"\x0a" + bytes([len(entry)]) + entry
+    example = b"\x0a" + bytes([len(features)]) + features
+    assert tf.train.Example.FromString(example).features.feature["k"].float_list.value == [1, 2]
+    assert record_fields(example, 0, len(example), {b"k"})[b"k"].tolist() == [1, 2]
+
+
+def test_negative_and_large_integers():
+    values = [-1, 0, 127, 128, 2**40, -2**63]
+    example = tf.train.Example(features=tf.train.Features(feature={"k": tf.train.Feature(
+        int64_list=tf.train.Int64List(value=values))})).SerializeToString()
+    assert record_fields(example, 0, len(example), {b"k"})[b"k"].tolist() == values
+
+
+@pytest.mark.parametrize(("payload", "message"), [
+    (tiny_records.altered(1, {"object/bbox/xmin": [0.1, 0.2]}), "at byte 0 holds lists of unequal lengths"),
+    (tiny_records.example(1, category_id=9), "unknown category ids [9]"),
+    (tiny_records.example(1)[:-3], "ends in the middle of a field"),
+    (b"\xff" * 30, "has a number of more than 64 bits"),
+])
+def test_broken_records_are_refused(tmp_path, payload, message):
+    with pytest.raises(InputError, match="r: ") as error:
+        labelled_records(written(tmp_path, payload), ONE)
+    assert message in str(error.value)
+
+
+def config(drawn, **settings):
+    hparams = hyperparameters_of("efficientdet-d0", settings.pop("hparams", {}))
+    return TrainingConfig(hparams=hparams, records=drawn.records("train"), val_records=(), val_json_file=None,
+                          class_names=drawn.class_names, model_dir="unused", **settings)
+
+
+FITTING = {"image_size": 256, "anchor_scale": 2.8, "jitter_min": 0.9, "jitter_max": 1.1}
+
+
+def test_training_is_told_nothing_of_healthy_records(drawn):
+    healthy = config(drawn, hparams=FITTING)
+    assert with_suggestions(healthy) == (healthy, [])
+
+
+def test_training_is_told_what_is_wrong_and_mended_if_it_asks(drawn):
+    wrong = config(drawn, hparams=FITTING | {"anchor_scale": 12.0, "max_instances_per_image": 1})
+    same, lines = with_suggestions(wrong)
+    assert same == wrong
+    assert [line.split(":")[0] for line in lines[:-1]] == ["warning", "warning"]
+    assert lines[-1].startswith("--suggest, or --hparams=anchor_scale=")
+    mended, lines = with_suggestions(replace(wrong, suggest=True))
+    assert mended.hparams.anchor_scale < 6
+    assert mended.hparams.max_instances_per_image > 1
+    assert {"anchor_scale", "max_instances_per_image"} <= mended.hparams_given
+    kept, _ = with_suggestions(replace(wrong, suggest=True, hparams_given=frozenset({"anchor_scale"})))
+    assert kept.hparams.anchor_scale == 12.0
+    assert kept.hparams.max_instances_per_image == mended.hparams.max_instances_per_image
