@@ -12,10 +12,9 @@ from typing import NamedTuple
 import keras
 from keras import layers
 
-from model.batch_norm import BatchNormalization
 from model.feature_pyramid import WIDTH, build_feature_pyramid
 from model.region_layers import AlignedRegions, DetectedRegions, MasksOfClasses, Proposals
-from model.resnet import build_resnet, is_in_first_stages
+from model.resnet import build_resnet, freeze
 from object_detection.anchor_conventions import PROPOSAL_SIZES, rounded_levels
 from object_detection.anchor_grid import AnchorGrid, AnchorLevel, grid_of_levels
 from object_detection.errors import InputError
@@ -26,7 +25,6 @@ from object_detection.structures import Tensor
 from object_detection.suppression import SuppressionConfig
 
 BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # what names of layers begin with
-STAGES = 5  # of a backbone, the stem being the first
 FINEST = 2  # level of the pyramid
 REGION_SIDE, MASK_REGION_SIDE = 7, 14  # cells of a region's features, for its box and for its mask
 MASK_SIDE = 2 * MASK_REGION_SIDE
@@ -100,10 +98,7 @@ def build_mask_rcnn(config: MaskRcnnConfig, *, precision: str = "float32") -> Ma
         first_stage = keras.Model(images, [*levels, logits, deltas], name="first_stage")
     finally:
         keras.config.set_dtype_policy(previous)
-    for layer in network.layers:
-        is_frozen = is_in_first_stages(layer, STAGES - config.trainable_stages, prefix=BODY)
-        if is_frozen or (isinstance(layer, BatchNormalization) and not config.trains_batch_norm):
-            layer.trainable = False
+    freeze(network, trainable_stages=config.trainable_stages, trains_batch_norm=config.trains_batch_norm, prefix=BODY)
     return MaskRcnn(network, first_stage, heads, grid)
 
 

@@ -17,6 +17,7 @@ from object_detection.errors import InputError
 from object_detection.structures import Tensor
 
 WIDTHS = (64, 128, 256, 512)  # of the four stages
+_STAGES = 1 + len(WIDTHS)  # with the stem
 RESIDUAL_INITIALIZER = keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="untruncated_normal")
 
 
@@ -100,6 +101,15 @@ def convolution(inputs: Tensor, filters: int, taps: int, *, name: str, stride: i
         return kind(filters, taps, strides=stride, padding="same", name=name, **options)(inputs)
     padded = layers.ZeroPadding2D(taps // 2, name=f"{name}.pad")(inputs)
     return kind(filters, taps, strides=stride, padding="valid", name=name, **options)(padded)
+
+
+def freeze(network: keras.Model, *, trainable_stages: int, trains_batch_norm: bool, prefix: str = "") -> None:
+    """Have a network learn `trainable_stages` of its backbone's five alone, counted from the last, the stem being the first;
+    and batch norm, wherever it is, only if it `trains_batch_norm`."""
+    for layer in network.layers:
+        is_frozen = is_in_first_stages(layer, _STAGES - trainable_stages, prefix=prefix)
+        if is_frozen or (isinstance(layer, BatchNormalization) and not trains_batch_norm):
+            layer.trainable = False
 
 
 def is_in_first_stages(layer: keras.Layer, stages: int, *, prefix: str = "") -> bool:

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 import keras
 from keras import layers
 
-from model.batch_norm import BatchNormalization
 from model.feature_pyramid import WIDTH, build_feature_pyramid, with_two_coarser
 from model.heads import PRIOR_PROBABILITY
-from model.resnet import build_resnet, is_in_first_stages
+from model.resnet import build_resnet, freeze
 from object_detection.errors import InputError
 from object_detection.structures import Tensor
 
 BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # what names of layers begin with
-STAGES = 5  # of a backbone, the stem being the first
 ANCHORS_A_CELL = 9
 _DEPTH = 4  # hidden convolutions of a head
 
@@ -60,10 +58,7 @@ def build_retinanet(config: RetinaNetConfig, *, precision: str = "float32") -> t
         network = keras.Model(images, [logits, deltas], name="retinanet")
     finally:
         keras.config.set_dtype_policy(previous)
-    for layer in network.layers:
-        is_frozen = is_in_first_stages(layer, STAGES - config.trainable_stages, prefix=BODY)
-        if is_frozen or (isinstance(layer, BatchNormalization) and not config.trains_batch_norm):
-            layer.trainable = False
+    freeze(network, trainable_stages=config.trainable_stages, trains_batch_norm=config.trains_batch_norm, prefix=BODY)
     return network, [tuple(level.shape[1:3]) for level in levels]
 
 

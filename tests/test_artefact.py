@@ -8,18 +8,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from drawn_records import draw_records
-from miniature import build_miniature, miniature_detector
-from PIL import Image
+from miniature import build_miniature
+from stored_miniature import store_miniature
 
 import efficientdet
 from dataset.input.resize import FitWithin, Letterbox, Stretch, host_resize
 from efficientdet.benchmark.artefacts import ExportConfig, export_artefacts
 from efficientdet.checkpoints import restore
-from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.export.artefact_metadata import read_artefact
 from efficientdet.inference.opening import ModelConfig
-from model.detector import named_variables
 from object_detection.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,14 +42,7 @@ def test_pixels_are_those_of_tensorflow(rule, size):
 def exported(tmp_path_factory):
     """A folder with what export.py wrote of a miniature, and images of several sizes."""
     folder = tmp_path_factory.mktemp("exported")
-    drawn = draw_records(folder / "drawn", images={"val": 3}, side=80)
-    arrays = {name: np.asarray(variable)
-              for name, variable in named_variables(miniature_detector(len(drawn.class_names)).network).items()}
-    write_arrays(str(folder / "ckpt"), arrays, Description(
-        model_name="efficientdet-d0", hparams={"image_size": 64}, categories=drawn.class_names.to_categories(), weights="raw"))
-    images = sorted((drawn.folder / "val").glob("*.jpg"))
-    with Image.open(images[2]) as image:
-        image.resize((120, 50)).save(images[2])
+    images = store_miniature(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(restore, "build_detector", build_miniature)
         export_artefacts(

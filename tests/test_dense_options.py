@@ -10,8 +10,8 @@ import tensorflow as tf
 from oracles import to_numpy
 
 from efficientdet.export.onnx_file import onnx_model
-from efficientdet.inference.exported_network import ExportedNetwork
-from efficientdet.inference.predict import build_predict, copied, host_reader
+from efficientdet.inference.exported_network import ExportedNetwork, copied
+from efficientdet.inference.predict import build_predict, host_reader
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.detector import losses
 from object_detection.anchor_conventions import ssd300_levels

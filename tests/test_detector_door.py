@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn_records import draw_records
 from miniature import build_miniature, miniature_detector
 from PIL import Image
+from stored_miniature import store_miniature
 
 import efficientdet
 from dataset.class_names import ClassNames
@@ -29,14 +29,7 @@ SLOW = {"tensorflow", "keras", "jax", "numpy", "PIL", "cv2", "absl"}
 def stored(tmp_path_factory):
     """Folder with a checkpoint, its SavedModel, images of several sizes, and detections.json of infer.py for each."""
     folder = tmp_path_factory.mktemp("stored")
-    drawn = draw_records(folder / "drawn", images={"val": 3}, side=80)
-    arrays = {name: np.asarray(variable)
-              for name, variable in named_variables(miniature_detector(len(drawn.class_names)).network).items()}
-    write_arrays(str(folder / "ckpt"), arrays, Description(
-        model_name="efficientdet-d0", hparams={"image_size": 64}, categories=drawn.class_names.to_categories(), weights="raw"))
-    images = sorted((drawn.folder / "val").glob("*.jpg"))
-    with Image.open(images[2]) as image:
-        image.resize((120, 50)).save(images[2])
+    images = store_miniature(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(restore, "build_detector", build_miniature)
         for name, model in (("of_ckpt", {"ckpt_path": f"{folder}/ckpt", "saved_model_dir": None}),

@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from efficientdet.families.registry import build_detector, hyperparameters_of
-from efficientdet.inference.predict import copied, exported_network
+from efficientdet.inference.exported_network import copied
+from efficientdet.inference.predict import exported_network
 from model.detector import losses
 from object_detection.anchor_conventions import centred_levels
 from object_detection.anchor_grid import feature_sizes, grid_of_levels

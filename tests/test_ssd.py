@@ -14,8 +14,8 @@ from dataset.input.resize import Stretch
 from efficientdet.checkpoints.weights import Source, load_backbone, load_what_fits
 from efficientdet.export.onnx_file import onnx_model
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
-from efficientdet.inference.exported_network import ExportedNetwork
-from efficientdet.inference.predict import build_predict, copied, host_reader
+from efficientdet.inference.exported_network import ExportedNetwork, copied
+from efficientdet.inference.predict import build_predict, host_reader
 from efficientdet.training.schedule import Schedule
 from model.detector import named_variables
 from model.ssd import SsdConfig, build_ssd

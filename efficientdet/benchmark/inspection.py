@@ -9,8 +9,8 @@ import numpy as np
 
 from efficientdet.checkpoints.checkpoint import write_arrays
 from efficientdet.checkpoints.restore import Restored
+from efficientdet.inference.exported_network import copied
 from efficientdet.inference.opening import ModelConfig, open_model
-from efficientdet.inference.predict import copied
 from efficientdet.machine.device import backend_name
 from model.dense_detector import DenseDetector
 from model.detector import named_variables

@@ -69,11 +69,29 @@ def best_of(
     """The `count` boxes [B, N, 4] of the highest scores [B, N], best first, and the same entries of `others` [B, N]; zeros
     behind them where N, which is `candidates`, is less."""
     best, places = graph.add_several("TopK", [scores, np.array([min(count, candidates)])], 2)
-    picked = [graph.add("GatherND", [values, unsqueezed(graph, places)], batch_dims=1) for values in (boxes, *others)]
+    picked = [entries(graph, values, places) for values in (boxes, *others)]
     if candidates < count:
         best, *picked = (graph.add("Pad", [values, np.array([0] * (rank + 1) + [count - candidates] + [0] * (rank - 2))])
                          for values, rank in zip((best, *picked), (2, 3, *[2] * len(others)), strict=True))
     return picked[0], best, picked[1:]
+
+
+def in_slots(graph: OnnxGraph, boxes: str, scores: str, own: str) -> tuple[str, str, str]:
+    """Boxes [B, D, 4], scores [B, D] and classes [B, D] as int32, with zeros where the score is 0."""
+    exist = graph.add("Greater", [scores, _NONE])
+    boxes = graph.add("Where", [unsqueezed(graph, exist), boxes, _NONE])
+    own = graph.add("Where", [exist, own, np.array(0)])
+    return boxes, scores, graph.add("Cast", [own], to=TensorProto.INT32)
+
+
+def above(graph: OnnxGraph, scores: str, threshold: float) -> str:
+    """Scores, and 0 for those that are not above the threshold."""
+    return graph.add("Where", [graph.add("Greater", [scores, np.float32(threshold)]), scores, _NONE])
+
+
+def entries(graph: OnnxGraph, values: str, numbers: str) -> str:
+    """`object_detection.entries` of [B, N, ...] and [B, M]: [B, M, ...]."""
+    return graph.add("GatherND", [values, unsqueezed(graph, numbers)], batch_dims=1)
 
 
 def flat(graph: OnnxGraph, tensor: str) -> str:

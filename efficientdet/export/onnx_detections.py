@@ -10,7 +10,17 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto, helper
 
-from efficientdet.export.onnx_boxes import best_of, clipped, decoded, not_suppressed, spread_over_classes, unsqueezed
+from efficientdet.export.onnx_boxes import (
+    above,
+    best_of,
+    clipped,
+    decoded,
+    entries,
+    in_slots,
+    not_suppressed,
+    spread_over_classes,
+    unsqueezed,
+)
 from efficientdet.export.onnx_graph import OnnxGraph
 from model.dense_detector import DenseDetector
 from object_detection.suppression import SuppressionConfig
@@ -33,29 +43,25 @@ def dense_detections(
     best, numbers, own, count = _candidates(graph, values, config, anchors=len(detector.anchors), classes=classes,
                                             level_sizes=detector.level_sizes)
     scores = graph.add("Sigmoid" if config.scores == "sigmoid" else "Exp", [best])
-    own_deltas = graph.add("GatherND", [deltas, unsqueezed(graph, numbers)], batch_dims=1)
+    own_deltas = entries(graph, deltas, numbers)
     boxes = decoded(graph, own_deltas, graph.add("Gather", [detector.anchors, numbers]), config.box_coder)
     if config.clip:
         boxes = clipped(graph, boxes, sizes, last_pixel=config.box_coder.last_pixel)
-    scores = _above(graph, scores, config.score_threshold)
+    scores = above(graph, scores, config.score_threshold)
     measured = boxes
     if config.iou_pixel_offset:
         measured = graph.add("Add", [boxes, np.float32([0, 0, config.iou_pixel_offset, config.iou_pixel_offset])])
     if config.method == "gaussian":
         scores, places = _softly_suppressed(graph, measured, scores, own, config=config, count=count)
-        boxes = graph.add("GatherND", [boxes, unsqueezed(graph, places)], batch_dims=1)
-        own = graph.add("GatherND", [own, unsqueezed(graph, places)], batch_dims=1)
+        boxes = entries(graph, boxes, places)
+        own = entries(graph, own, places)
     else:
         by_class = (spread_over_classes(graph, scores, own, classes=classes) if config.per_class
                     else unsqueezed(graph, scores, axis=1))
         kept = not_suppressed(graph, measured, by_class, iou_threshold=config.iou_threshold)
         boxes, scores, [own] = best_of(graph, boxes, graph.add("Mul", [scores, kept]), [own], candidates=count,
                                        count=config.max_detections)
-    exist = graph.add("Greater", [scores, _NONE])
-    boxes = clipped(graph, boxes, sizes, last_pixel=False)
-    boxes = graph.add("Where", [unsqueezed(graph, exist), boxes, _NONE])
-    own = graph.add("Where", [exist, own, np.array(0)])
-    return boxes, scores, graph.add("Cast", [own], to=TensorProto.INT32)
+    return in_slots(graph, clipped(graph, boxes, sizes, last_pixel=False), scores, own)
 
 
 def _candidates(
@@ -69,7 +75,7 @@ def _candidates(
         best, numbers = (graph.add("Reshape", [part, np.array([0, -1])]) for part in found)  # [B, K each]
         count = min(config.candidates, classes * each)
         best, places = graph.add_several("TopK", [best, np.array([count])], 2)
-        numbers = graph.add("GatherND", [numbers, unsqueezed(graph, places)], batch_dims=1)
+        numbers = entries(graph, numbers, places)
         return best, numbers, graph.add("Div", [places, np.array(each)]), count
     if config.candidates_per_level is None:
         return _top(graph, values, config.candidates, anchors=anchors, classes=classes)
@@ -82,7 +88,7 @@ def _candidates(
     best, numbers, own = (graph.add("Concat", list(parts), axis=1) for parts in list(zip(*levels, strict=True))[:3])
     count = min(config.candidates, sum(level[3] for level in levels))
     best, places = graph.add_several("TopK", [best, np.array([count])], 2)
-    numbers, own = (graph.add("GatherND", [part, unsqueezed(graph, places)], batch_dims=1) for part in (numbers, own))
+    numbers, own = (entries(graph, part, places) for part in (numbers, own))
     return best, numbers, own, count
 
 
@@ -90,17 +96,12 @@ def _top(graph: OnnxGraph, values: str, count: int, *, anchors: int, classes: in
     """The `count` highest of [B, A, K], among those anchors whose best class is highest."""
     kept = min(count, anchors)
     _, numbers = graph.add_several("TopK", [graph.add("ReduceMax", [values, np.array([2])], keepdims=0), np.array([kept])], 2)
-    own = graph.add("GatherND", [values, unsqueezed(graph, numbers)], batch_dims=1)  # [B, kept, K]
+    own = entries(graph, values, numbers)  # [B, kept, K]
     count = min(count, kept * classes)
     best, places = graph.add_several("TopK", [graph.add("Reshape", [own, np.array([0, -1])]), np.array([count])], 2)
     rows = graph.add("Div", [places, np.array(classes)])
-    return (best, graph.add("GatherND", [numbers, unsqueezed(graph, rows)], batch_dims=1),
+    return (best, entries(graph, numbers, rows),
             graph.add("Mod", [places, np.array(classes)]), count)
-
-
-def _above(graph: OnnxGraph, scores: str, threshold: float) -> str:
-    """Scores, and 0 for those that are not above the threshold."""
-    return graph.add("Where", [graph.add("Greater", [scores, np.float32(threshold)]), scores, _NONE])
 
 
 def _softly_suppressed(
@@ -112,15 +113,15 @@ def _softly_suppressed(
     remaining = "pick.remaining"
     best_score = step.add("ReduceMax", [remaining, np.array([1])], keepdims=1)
     best = step.add("ArgMax", [remaining], axis=1, keepdims=1)  # [B, 1]
-    box = step.add("GatherND", [boxes, unsqueezed(step, best)], batch_dims=1)  # [B, 1, 4]
+    box = entries(step, boxes, best)  # [B, 1, 4]
     survival = step.add("Exp", [step.add("Mul", [step.add("Mul", [overlap := _overlap(step, box, boxes), overlap]),
                                                  np.float32(-1 / config.sigma)])])
     if config.per_class:
-        own = step.add("GatherND", [numbers, unsqueezed(step, best)], batch_dims=1)
+        own = entries(step, numbers, best)
         survival = step.add("Where", [step.add("Equal", [numbers, own]), survival, np.float32(1)])
     left = step.add("Mul", [remaining, survival])
     left = step.add("Where", [step.add("Equal", [np.arange(count)[None], best]), _NONE, left])
-    left = _above(step, left, config.score_threshold)
+    left = above(step, left, config.score_threshold)
     go_on = step.add("Identity", ["pick.go_on"])
     values = helper.make_tensor_value_info
     nodes = step.nodes([go_on, left, best_score, best])

@@ -11,10 +11,13 @@ import numpy as np
 from onnx import TensorProto
 
 from efficientdet.export.onnx_boxes import (
+    above,
     best_of,
     clipped,
     decoded,
+    entries,
     flat,
+    in_slots,
     is_large,
     not_suppressed,
     spread_over_classes,
@@ -106,20 +109,16 @@ def detected(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
     numbers, own = graph.add("Div", [places, np.array(classes)]), graph.add("Mod", [places, np.array(classes)])
     own_deltas = graph.add("Reshape", [deltas, np.array([-1, count * (classes + 1), 4])])
     picked = graph.add("Add", [graph.add("Mul", [numbers, np.array(classes + 1)]), graph.add("Add", [own, np.array(1)])])
-    own_deltas = graph.add("GatherND", [own_deltas, unsqueezed(graph, picked)], batch_dims=1)
-    regions = graph.add("GatherND", [boxes, unsqueezed(graph, numbers)], batch_dims=1)
+    own_deltas = entries(graph, own_deltas, picked)
+    regions = entries(graph, boxes, numbers)
     found = decoded(graph, own_deltas, regions, suppression.box_coder)
     found = clipped(graph, found, sizes, last_pixel=suppression.box_coder.last_pixel)
-    taken = graph.add("Cast", [graph.add("Greater", [best, np.float32(suppression.score_threshold)])], to=TensorProto.FLOAT)
-    scores = graph.add("Mul", [graph.add("Mul", [best, taken]), is_large(graph, found, LEAST_SIDE)])
+    scores = graph.add("Mul", [above(graph, best, suppression.score_threshold), is_large(graph, found, LEAST_SIDE)])
     by_class = spread_over_classes(graph, scores, own, classes=classes)
     kept = not_suppressed(graph, found, by_class, iou_threshold=suppression.iou_threshold)
     found, scores, [own] = best_of(graph, found, graph.add("Mul", [scores, kept]), [own], candidates=candidates,
                                  count=suppression.max_detections)
-    exist = graph.add("Greater", [scores, _NONE])
-    found = graph.add("Where", [unsqueezed(graph, exist), found, _NONE])
-    own = graph.add("Where", [exist, own, np.array(0)])
-    return [found, scores, graph.add("Cast", [own], to=TensorProto.INT32)]
+    return list(in_slots(graph, found, scores, own))
 
 
 def masks_of_classes(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:

@@ -4,7 +4,7 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from efficientdet.export.artefact_metadata import read_artefact
-from efficientdet.inference.exported_network import ExportedNetwork
+from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.image_rows import Detect, rows_of_image
 
 
@@ -17,7 +17,7 @@ def artefact_detection(path: str, *, runtime: str = "onnxruntime") -> tuple[Dete
 
     def detect(images):
         boxed, sizes, scales = map(np.stack, zip(*map(resize, images), strict=True))
-        found = network(boxed, sizes, lambda outputs, _: tuple(map(np.copy, outputs)))
+        found = network(boxed, sizes, copied)
         return [_rows(outputs, image, scale) for outputs, image, scale in zip(found, images, scales, strict=True)]
 
     def _rows(outputs, image, scale):

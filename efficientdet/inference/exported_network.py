@@ -61,6 +61,11 @@ class ExportedNetwork:
             return list(threads.map(detect, range(len(images))))
 
 
+def copied(outputs: Outputs, size: np.ndarray) -> Outputs:
+    """Outputs of one image that those of the next do not overwrite."""
+    return tuple(map(np.copy, outputs))
+
+
 def _onnxruntime(model: bytes, streams: int, threads: int) -> list[Run]:
     import onnxruntime
 

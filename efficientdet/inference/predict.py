@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from efficientdet.inference.exported_network import ExportedNetwork, Outputs
+from efficientdet.inference.exported_network import ExportedNetwork, Outputs, copied
 from efficientdet.machine import device
 from efficientdet.machine.runtime import accelerator_count
 from model.dense_detector import DenseDetector
@@ -141,8 +141,3 @@ def detect_in_outputs(detector: Detector) -> Callable[[Sequence[Outputs], np.nda
         return found._replace(**{name: np.asarray(values) for name, values in found._asdict().items() if values is not None})
 
     return detect
-
-
-def copied(outputs: Outputs, size: np.ndarray) -> Outputs:
-    """Outputs of one image that those of the next do not overwrite."""
-    return tuple(map(np.copy, outputs))
