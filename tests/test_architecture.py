@@ -38,10 +38,11 @@ ROOMS = {  # of a floor; each may use itself and those before it, and no other
         "flags",  # of the entry points
         "training",  # the loop and what it is made of
         "benchmark",  # how long things take, and what a model is
+        "quickstart",  # all of it one after another, with settings chosen for the data and the machine
     ),
 }
 MOST_LINES_OF_A_FILE = 250
-ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export")
+ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export", "quickstart")
 ENTRY_POINTS_MAY_USE = {"efficientdet", "dataset.command_line", "dataset.files.image_files", "object_detection.errors"}
 SCRIPTS = ("dataset.create_tfrecord", "dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord",
            "dataset.create_open_images_tfrecord", "dataset.download_open_images", "dataset.synthetic", "dataset.doctor")
