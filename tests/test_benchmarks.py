@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 def run(script, *flags, backend="tensorflow"):
     done = subprocess.run([sys.executable, str(REPOSITORY / "benchmarks" / script), *flags], capture_output=True, text=True,
-                          timeout=300, env={**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": "",
+                          timeout=1800, env={**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": "",
                                "KERAS_BACKEND": backend})
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
