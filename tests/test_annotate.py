@@ -11,6 +11,7 @@ from efficientdet.checkpoints.description import Description
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.image_rows import rows_of_signature
+from efficientdet.inference.inputs import Inputs
 from object_detection.coco_masks import decoded, pasted_run_lengths, run_lengths
 from object_detection.coco_results import DetectionRows
 from object_detection.drawing import class_colour
@@ -70,8 +71,7 @@ def save(path, *, orientation=1, stored=STORED):
 def run(place, *images, **settings):
     (place / "out").mkdir(exist_ok=True)
     annotate(AnnotationConfig(
-        images=tuple(map(str, images)), output_dir=str(place / "out"), ckpt_path="none", saved_model_dir=None, model_name="",
-        model_name_given=False, overrides={}, **settings))
+        inputs=Inputs(images=tuple(map(str, images))), output_dir=str(place / "out"), ckpt_path="none", **settings))
 
 
 def results(place):

@@ -47,7 +47,7 @@ def test_every_frame_is_drawn_at_the_rate_of_the_source(grey_video, tmp_path):
         return one_dog(images)
 
     target = tmp_path / "out" / "drawn.mp4"
-    annotate_video(VideoConfig(input_video=str(grey_video), output_video=str(target), batch_size=3), detect, NAMES)
+    annotate_video(VideoConfig(source=str(grey_video), output_video=str(target), batch_size=3), detect, NAMES)
     assert batches == [[(HEIGHT, WIDTH, 3)] * 3, [(HEIGHT, WIDTH, 3)] * 3, [(HEIGHT, WIDTH, 3)]]
     rate, frames = frames_of(target)
     assert rate == pytest.approx(12.5)
@@ -70,7 +70,7 @@ def test_colours_keep_their_order(tmp_path):
     writer.write(np.full((HEIGHT, WIDTH, 3), (0, 0, 255), np.uint8))  # BGR
     writer.release()
     target = tmp_path / "drawn.mp4"
-    annotate_video(VideoConfig(input_video=str(red), output_video=str(target)), detect, NAMES)
+    annotate_video(VideoConfig(source=str(red), output_video=str(target)), detect, NAMES)
     for image in (seen[0], frames_of(target)[1][0]):
         assert image[90, 10, 0] > 200
         assert image[90, 10, 2] < 60
@@ -80,7 +80,7 @@ def test_a_file_that_is_no_video_is_named(tmp_path):
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no video" * 100)
     with pytest.raises(InputError, match=r"broken\.mp4: cannot be read as a video"):
-        annotate_video(VideoConfig(input_video=str(broken), output_video=str(tmp_path / "a.mp4")), one_dog, NAMES)
+        annotate_video(VideoConfig(source=str(broken), output_video=str(tmp_path / "a.mp4")), one_dog, NAMES)
     assert list(tmp_path.iterdir()) == [broken]
 
 
@@ -89,5 +89,5 @@ def test_an_error_leaves_nothing_behind(grey_video, tmp_path):
         raise RuntimeError("no memory")
 
     with pytest.raises(RuntimeError, match="no memory"):
-        annotate_video(VideoConfig(input_video=str(grey_video), output_video=str(tmp_path / "a.mp4")), detect, NAMES)
+        annotate_video(VideoConfig(source=str(grey_video), output_video=str(tmp_path / "a.mp4")), detect, NAMES)
     assert list(tmp_path.iterdir()) == [grey_video]
