@@ -47,7 +47,7 @@ def define_flags() -> None:
                                        "also --runtime=openvino.")
     flags.DEFINE_integer("batch_size", 1, "Images a step.")
     flags.DEFINE_float("min_score_thresh", 0.4, "Draw detections from this score on; detections.json has them all.")
-    flags.DEFINE_integer("max_boxes_to_draw", 100, "Draw the best so many of an image.")
+    flags.DEFINE_integer("max_boxes_to_draw", 100, "Draw the best so many of an image; with --tile all, unless it is given.")
     flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
     flags.DEFINE_bool("apply_exif_orientation", False, "Turn pictures upright first; boxes are in that frame then. By "
                       "default, as in training, they are in the pixels as stored.")
@@ -98,7 +98,8 @@ def _settings() -> dict:
     if FLAGS.tile is None and (FLAGS["overlap"].present or FLAGS["tile_whole"].present):
         raise InputError("--overlap and --tile_whole go with --tile, which is missing")
     tiling = None if FLAGS.tile is None else Tiling.of(FLAGS.tile, overlap=FLAGS.overlap, whole=FLAGS.tile_whole)
-    return {"batch_size": FLAGS.batch_size, "min_score": FLAGS.min_score_thresh, "max_boxes": FLAGS.max_boxes_to_draw,
+    max_boxes = None if tiling and not FLAGS["max_boxes_to_draw"].present else FLAGS.max_boxes_to_draw
+    return {"batch_size": FLAGS.batch_size, "min_score": FLAGS.min_score_thresh, "max_boxes": max_boxes,
             "apply_exif_orientation": FLAGS.apply_exif_orientation, "tiling": tiling, "formats": chosen_formats(FLAGS.format),
             "save_crops": FLAGS.save_crops}
 

@@ -43,7 +43,7 @@ class AnnotationConfig:
     averaged: bool = True
     batch_size: int = 1
     min_score: float = 0.4
-    max_boxes: int = 100
+    max_boxes: int | None = 100  # None: all
     debug: bool = False
     precision: str | None = None
     amp: bool | None = None
@@ -103,7 +103,8 @@ def _annotate_images(config: AnnotationConfig, outputs: Sequence[Path], ids: Seq
                 results += [{**result, **of_image} for result in results_json(rows.with_image_id(ids[number]))]
                 shown = rows.drawn(config.min_score, config.max_boxes)
                 orientation = 1 if config.apply_exif_orientation else image.orientation
-                _draw(image.pixels, shown, outputs[number], names=names, orientation=orientation)
+                _draw(image.pixels, shown, outputs[number], names=names, orientation=orientation,
+                      shorter_side=None if config.tiling is None else min(config.tiling.size))
                 files.add(outputs[number].stem, file_names[number], ids[number], pixels=image.pixels, rows=shown,
                           orientation=orientation)
                 found += 1
@@ -216,7 +217,8 @@ def _from_saved_model(config: AnnotationConfig, restored: "Restored | None") -> 
     return (lambda images: [rows for image in images for rows in detect([image])]), names  # as their sizes may differ
 
 
-def _draw(pixels: np.ndarray, rows: DetectionRows, path: Path, *, names: ClassNames, orientation: int) -> None:
+def _draw(pixels: np.ndarray, rows: DetectionRows, path: Path, *, names: ClassNames, orientation: int,
+          shorter_side: int | None) -> None:
     """Write the picture with detections.
 
     Its pixels are in the frame of the boxes in detections.json. Where a viewer turns them, by an EXIF `orientation` other than
@@ -225,5 +227,6 @@ def _draw(pixels: np.ndarray, rows: DetectionRows, path: Path, *, names: ClassNa
     drawn = draw_detections(
         upright_image(pixels, orientation), upright_boxes(rows.boxes, orientation, size=pixels.shape[:2]),
         classes=np.searchsorted(names.category_ids, rows.category_ids), names=names.names, scores=rows.scores,
+        shorter_side=shorter_side,
         masks=None if rows.masks is None else DecodedMasks(rows.masks, lambda mask: upright_image(mask, orientation)))
     write_output(path, encode_image(stored_image(drawn, orientation), "JPEG", quality=92, orientation=orientation))

@@ -41,7 +41,7 @@ class VideoConfig:
     output_video: str
     batch_size: int = 1
     min_score: float = 0.4
-    max_boxes: int = 100
+    max_boxes: int | None = 100  # None: all
 
 
 def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, found: Found = lambda *_: None) -> None:
