@@ -134,6 +134,12 @@ def test_what_cannot_be_decoded_is_told_and_the_rest_is_done(place, capsys):
     assert capsys.readouterr().out.count("left out: ") == 2
 
 
+def test_an_image_too_wide_for_a_jpeg_is_told(place):
+    Image.new("RGB", (65_501, 2)).save(place / "wide.png")
+    with pytest.raises(InputError, match=r"wide\.png: cannot be drawn \(it has a side of 65501 pixels, a JPEG 65500 at most\)"):
+        run(place, place / "wide.png")
+
+
 def test_images_of_one_name_are_kept_apart(place):
     images = [save(place / name) for name in ("a/x.jpg", "b/x.jpg", "b/x.png", "b/X.jpg")]
     run(place, *images)

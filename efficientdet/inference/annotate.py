@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
 
 DETECTIONS_FILE = "detections.json"
+_LARGEST_SIDE = 65_500  # of a JPEG, as libjpeg writes it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +167,9 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
     for number, path in enumerate(config.inputs.images):
         try:
             image = read_input(path)
+            if max(image.pixels.shape) > _LARGEST_SIDE:
+                raise InputError(f"{path}: cannot be drawn (it has a side of {max(image.pixels.shape)} pixels, a JPEG "
+                                 f"{_LARGEST_SIDE} at most)")
         except InputError as error:
             failures.append(str(error))
             continue
