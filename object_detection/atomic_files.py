@@ -31,10 +31,16 @@ def write_text(path: str | Path, text: str) -> None:
 
     Undecodable bytes of a path, which UTF-8 cannot hold, become \\udcXX as in json.
     """
+    write_bytes(path, text.encode("utf-8", errors="backslashreplace"), flush=True)
+
+
+def write_bytes(path: str | Path, content: bytes, *, flush: bool = False) -> None:
+    """Write a file that appears whole or not at all; with `flush` it outlives a power cut, too. Raises OSError."""
     unfinished = unfinished_path(path)
     try:
-        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
-        flush_to_disk(unfinished)
+        unfinished.write_bytes(content)
+        if flush:
+            flush_to_disk(unfinished)
         os.replace(unfinished, path)
     finally:
         with contextlib.suppress(OSError):

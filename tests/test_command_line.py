@@ -186,6 +186,11 @@ MISTAKES = [
     ("infer", (*INFER[:2], "--output_dir=a.jpg"), "cannot be made a folder"),
     ("infer", (INFER[0], "--saved_model_dir=empty", INFER[2]), "--saved_model_dir=empty: holds no saved_model.pb"),
     ("infer", (*INFER, "--model_name=d0"), "--model_name=d0"),
+    ("infer", (*INFER, "--tile=8"), "--tile=8: wanted a side such as 512"),
+    ("infer", (*INFER, "--tile=0x0"), "--tile=0x0: wanted a side such as 512"),
+    ("infer", (*INFER, "--overlap=0.1"), "--overlap and --tile_whole go with --tile"),
+    ("infer", (*INFER, "--format=xml"), "--format=xml: 'xml' is none of coco, yolo, csv"),
+    ("infer", (*INFER, "--image_path=7"), "--image_path=7: is no file but a camera; wanted one alone"),
     ("infer", (*INFER, "--saved_model_dir=/proc"), "--saved_model_dir=/proc: nothing can be written"),
     ("inspector", ("--mode=infer",), "--mode=infer: python infer.py"),
     ("inspector", ("--only_network",), "is gone: --onnx_path=FILE exports the network alone"),
@@ -214,7 +219,8 @@ WRONG_NUMBERS = [
         "max_bad_fraction": "-1 1.5 nan", "num_examples_per_epoch": "0 -5", "patience": "-1", "seed": "-1 4294967296",
         "stop_epoch": "-3", "target_ap": "2 -0.1 nan", "warmup_epochs": "nan -1 inf", "warmup_value": "nan -1 inf"}),
     ("eval", EVAL, {"batch_size": "0 99999999999999999999", "eval_samples": "-1"}),
-    ("infer", INFER, {"batch_size": "0", "min_score_thresh": "nan -1 2", "max_boxes_to_draw": "-1 0"}),
+    ("infer", INFER, {"batch_size": "0", "min_score_thresh": "nan -1 2", "max_boxes_to_draw": "-1 0",
+                      "overlap": "-0.1 1.0 nan"}),
     ("inspector", (), {"batch_size": "0", "bm_runs": "0 -1", "bm_warm_up_runs": "0", "min_score_thresh": "nan",
                        "max_boxes_to_draw": "0", "image_size": "0"}),
 ]
@@ -232,7 +238,8 @@ RIGHT = [
                "--eval_epochs=40,50,55", "--mlperf_division=closed", "--mlperf_organization=we", "--mlperf_ruleset=2.1.0",
                "--mlperf_status=cloud", "--mlperf_platform=DGX", "--mlperf_cache_cleared")),
     ("eval", ("--val_file_pattern=val-*", "--model_dir=ckpt", "--output_json=out/new/numbers.json")),
-    ("infer", ("--image_path=a.jpg", "--ckpt_path=ckpt", "--output_dir=out", "--min_score_thresh=1")),
+    ("infer", ("--image_path=a.jpg", "--ckpt_path=ckpt", "--output_dir=out", "--min_score_thresh=1",
+               "--tile=64x32", "--overlap=0.9", "--notile_whole", "--format=coco,csv", "--save_crops")),
     ("inspector", ("--model_dir=ckpt", "--image_size=64", "--tensorrt=", "--nodebug")),
 ]
 

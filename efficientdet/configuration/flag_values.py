@@ -55,6 +55,7 @@ RANGES = {
     "min_score_thresh": _SHARE,
     "num_epochs": _COUNT,
     "num_examples_per_epoch": _COUNT,
+    "overlap": Range(0, 0.9),
     "patience": _COUNT_OR_NONE,
     "seed": _COUNT_OR_NONE,
     "stop_epoch": _COUNT_OR_NONE,
