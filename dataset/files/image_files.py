@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
@@ -61,21 +61,31 @@ def read_stored_image(path: str, *, least_side: int | None = None) -> StoredImag
 
     With `least_side` a JPEG may come at a half, a quarter or an eighth of its size, no side shorter than that: much faster.
     """
+    try:
+        file = open_regular_file(path)
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be decoded ({error.strerror})") from error
+    with file:
+        return decode_image(file, name=path, least_side=least_side)
+
+
+def decode_image(file: BinaryIO, *, name: str, least_side: int | None = None) -> StoredImage:
+    """What `read_stored_image` makes of an open file, which its messages call `name`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about metadata, and sizes that are judged here
         try:
-            with open_regular_file(path) as file, Image.open(file, formats=FORMATS) as image:
+            with Image.open(file, formats=FORMATS) as image:
                 if least_side:
                     image.draft("RGB", (least_side, least_side))
                 pixels = as_rgb(image)
                 return StoredImage(pixels, exif_orientation(image))  # of a TIFF 1: Pillow has turned it, as its format says
-        except FileNotFoundError as error:
-            raise InputError(f"{path}: there is no such file") from error
         except UnidentifiedImageError as error:
-            raise InputError(f"{path}: cannot be decoded (in none of the formats {', '.join(FORMATS)})") from error
+            raise InputError(f"{name}: cannot be decoded (in none of the formats {', '.join(FORMATS)})") from error
         except DECODING_ERRORS as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-            raise InputError(f"{path}: cannot be decoded ({reason})") from error
+            raise InputError(f"{name}: cannot be decoded ({reason})") from error
 
 
 def as_rgb(image: Image.Image) -> np.ndarray:
@@ -123,10 +133,16 @@ def encode_image(image: np.ndarray, kind: str, *, quality: int = 85, orientation
     return stream.getvalue()
 
 
+class TooManyPixels(ValueError):
+    """An image is of more pixels than any is decoded of."""
+
+
 def stored_size(encoded: bytes) -> tuple[int, int]:
     """Height and width of an encoded image, from its head. Raises ValueError for what is no image."""
     try:
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
             return image.height, image.width
+    except Image.DecompressionBombError as error:
+        raise TooManyPixels(str(error)) from error
     except DECODING_ERRORS as error:
         raise ValueError("holds no image that can be read") from error
