@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dataset.files.image_files import stored_size
-from efficientdet.machine.device import device_name
 
 ROOT = Path(__file__).resolve().parent.parent
 _BOUNDARY = "frontier"
@@ -92,9 +91,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=2)
     arguments, flags = parser.parse_known_args()
     requests = [form(path) for path in sorted(glob.glob(arguments.images))]
-    server = subprocess.Popen(
-        [sys.executable, ROOT / "serve.py", f"--model={arguments.model}", "--port=0", *(flag for flag in flags if flag != "--")],
-        stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, ROOT / "serve.py", f"--model={arguments.model}", "--port=0"]
+    server = subprocess.Popen(command + [flag for flag in flags if flag != "--"], stdout=subprocess.PIPE, text=True)
     port = int(server.stdout.readline().rsplit(":", 1)[1].strip("/\n"))
     megabytes = [metric(port, "process_resident_memory_bytes") / 1e6]
     start = time.perf_counter()
@@ -116,8 +114,8 @@ def main() -> None:
     print(f"{len(seconds)} answered in {wall:.0f} s by {arguments.clients} clients: {len(seconds) / wall:.2f} images/s, "
           f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, most {1000 * seconds[-1]:.0f} ms; {images / batches:.1f} images a batch")
     print(f"lost: {len(lost)} {sorted(set(lost))[:5]}; the server ended with {status}")
-    print(f"memory of the server: {megabytes[0]:.0f} MB before, " + ", ".join(f"{value:.0f}" for value in megabytes[1:]) + " MB")
-    print(f"{device_name()}; load average {os.getloadavg()[0]:.1f}")
+    print(f"memory of the server: {megabytes[0]:.0f} MB before, {', '.join(f'{value:.0f}' for value in megabytes[1:])} MB")
+    print(f"{len(os.sched_getaffinity(0))} cores, load average {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

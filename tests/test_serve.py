@@ -267,6 +267,8 @@ def test_pages_elsewhere_may_not_call_it(server):
     with server.connect(b"GET /healthz HTTP/1.1\r\nHost: example.org\r\n\r\n") as connection:  # DNS rebinding
         reply = received(connection)
     assert (reply.status, "access-control-allow-origin" in reply.headers) == (400, False)
+    with server.connect(b"GET /healthz HTTP/1.1\r\nHost: [::1\r\n\r\n") as connection:
+        assert received(connection).status == 400
 
 
 # What is told about it
@@ -499,7 +501,7 @@ def test_a_checkpoints_network_sees_few_sizes_of_batches(monkeypatch):
                 for image in images]
 
     monkeypatch.setattr(detection, "load_detector", lambda path, **_: LoadedDetector(detect, CLASSES, batch_size=1))
-    opened, names = detection.open_detection("runs/first", max_batch=6)
+    opened, names = detection.open_detection("runs/first", runtime="keras", max_batch=6)
     assert (seen, names) == ([1, 2, 4, 6], CLASSES)
     seen.clear()
     images = [np.full((1, 1, 3), number, np.uint8) for number in range(6)]

@@ -10,16 +10,16 @@ from efficientdet.inference.image_rows import Detect
 from efficientdet.inference.loading import ARTEFACT_SUFFIX, load_detector
 
 
-def open_detection(path: str, *, max_batch: int, **settings: Any) -> tuple[Detect, ClassNames]:
+def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) -> tuple[Detect, ClassNames]:
     """Detection in up to `max_batch` images at a time, and its classes; settings as `load_detector` has them, whose errors it
     raises. It has detected in empty images before: what is compiled or opened at first use is ready."""
-    detector = load_detector(path, **settings)
+    detector = load_detector(path, runtime=runtime, **settings)
     if is_saved_model(path):
         detect = _one_by_one(detector.detect)
-    elif path.endswith(ARTEFACT_SUFFIX):
-        detect = detector.detect
-    else:
+    elif runtime == "keras" and not path.endswith(ARTEFACT_SUFFIX):
         detect = _in_few_sizes(detector.detect, max_batch)
+    else:
+        detect = detector.detect
     nothing = np.zeros((64, 64, 3), np.uint8)
     for size in batch_sizes(max_batch):
         detect([nothing] * size)

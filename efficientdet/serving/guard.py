@@ -40,14 +40,22 @@ class Guard:
     def _refusal(self, headers: Headers) -> tuple[int, str] | None:
         """A page elsewhere may neither call this server under a name of its own (DNS rebinding) nor in its visitor's name."""
         host, origin = headers.get("host", ""), headers.get("origin")
-        if self._hosts and urlsplit(f"//{host}").hostname not in self._hosts:
+        if self._hosts and _name_in(host) not in self._hosts:
             return 400, f"this server is not called so; it answers to {', '.join(self._hosts)} (--allowed_hosts)"
-        if origin and not {origin, "*"} & {*self._origins} and urlsplit(origin).netloc != host:
+        if origin and not {origin, "*"} & {*self._origins} and origin.partition("://")[2] != host:
             return 403, "pages elsewhere may not call this server (--allowed_origins)"
         return None
 
     def _count(self, path: str, status: int) -> None:
         self._metrics.requests[path if path in self._paths else "other", status] += 1
+
+
+def _name_in(host: str) -> str | None:
+    """The Host of a request without its port, in small letters."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:  # of brackets that do not belong together
+        return None
 
 
 class _Exchange:
