@@ -197,6 +197,7 @@ REFUSED = {
     "too many": (413, form([PICTURE] * (MOST_IMAGES + 1)), FORM, "more than 6 images"),
     "too many parts": (413, form([b""] * 3000), FORM, "more than 6 images"),
     "too large": (413, form([bytes(MOST_BYTES)]), FORM, f"more than {MOST_BYTES} bytes"),
+    "much too large": (413, form([bytes(5_000_000)]), FORM, f"more than {MOST_BYTES} bytes"),
     "no boundary": (400, form([PICTURE]), "multipart/form-data", "no multipart form"),
     "another boundary": (400, form([PICTURE]), "multipart/form-data; boundary=x", "no multipart form"),
     "no end": (400, form([PICTURE])[:-20], FORM, "cut short"),
@@ -475,6 +476,19 @@ def test_requests_that_have_begun_are_answered_at_the_end(artefact, tmp_path):
             reply = received(begun)
         assert_found(reply.content["images"][0], GREEN, width=64, height=64, least=0.4)
         assert (one.process.wait(timeout=60), one.errors.read_text()) == (0, "")
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path):
+    with running(tmp_path, ROOT / "tests" / "gated_server.py", tmp_path, 50) as one, ThreadPoolExecutor(1) as requests:
+        one.folder = tmp_path
+        inside = close_gate(one, requests)
+        one.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: refused(one))
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(timeout=60) == 128 + signal.SIGTERM
+        assert one.errors.read_text() == "ended at once; requests that had begun are lost\n"
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            inside.result()
 
 
 def test_a_taken_port_is_one_line(server):

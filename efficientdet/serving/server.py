@@ -58,7 +58,14 @@ def serve(application: ASGIApp, bound: socket.socket, limits: Limits) -> None:
         application, http=_Connection, ws="none", loop="asyncio", lifespan="on", log_level="error", access_log=False,
         server_header=False, proxy_headers=False, backlog=_BACKLOG,
         timeout_graceful_shutdown=int(2 * limits.request_timeout_s) + 1))
-    listener = Listener(server.heard).start()
+
+    def heard(number: int) -> None:
+        if server.should_exit:
+            listener.end(number, "ended at once; requests that had begun are lost")
+        server.should_exit = True
+
+    listener = Listener(heard)
+    listener.start()
     try:
         server.run(sockets=[bound])
     finally:
@@ -68,13 +75,8 @@ def serve(application: ASGIApp, bound: socket.socket, limits: Limits) -> None:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Uvicorn's own would end the process by the signal when all is done, and not with 0."""
+        """None; uvicorn's own would raise them again when all is done, and end the process by one."""
         yield
-
-    def heard(self, number: int) -> None:
-        """SIGINT or SIGTERM, in another thread."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
 
 
 class _Connection(H11Protocol):
