@@ -23,7 +23,9 @@ from serving import FORM, ROOT, encoded, form, received, request_bytes, running,
 
 from efficientdet.inference.detector import LoadedDetector
 from efficientdet.serving import detection
+from efficientdet.serving.batching import Found
 from efficientdet.serving.limits import MOST_SIDE
+from efficientdet.serving.replies import image_reply
 from efficientdet.serving.server import bind
 from object_detection.coco_masks import run_lengths
 from object_detection.coco_results import DetectionRows
@@ -313,6 +315,16 @@ def test_metrics_count(server):
     names = {line.split("{")[0].split()[0].removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
              for line in text.splitlines() if not line.startswith("#")}
     assert names == {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+
+
+def test_masks_are_cocos_run_lengths_and_what_is_not_finite_is_left_out():
+    masks = [run_lengths(np.eye(4, 6, k) > 0) for k in range(3)]
+    rows = DetectionRows.of_image(np.float32([[1, 2, 3, 4], [-1, -2, 9, 9], [0, np.nan, 1, 1]]), np.float32([0.9, 0.5, 0.8]),
+                                  np.int64([9, 1, 5]), masks=masks)
+    reply = image_reply(Found((4, 6), rows), names=dict(zip(CLASSES.category_ids, CLASSES.names, strict=True)), min_score=0.5)
+    assert reply == json.loads(json.dumps(reply)) == {"width": 6, "height": 4, "detections": [
+        {"box": [2, 1, 4, 3], "score": 0.9, "class_id": 9, "class_name": "blue & co", "mask": masks[0]},
+        {"box": [0, 0, 6, 4], "score": 0.5, "class_id": 1, "class_name": "red", "mask": masks[1]}]}
 
 
 # What waits
