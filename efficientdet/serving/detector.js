@@ -2,6 +2,7 @@
 "use strict";
 const LEAST_SCORE = 0.05; // what is asked for; the slider hides what is below its own
 const THUMBNAIL = 208;
+const LETTERS = 13; // pixels of the screen that a label's letters have at least
 const WEBCAM_SIDE = 960; // pixels of the longer side of a frame that is sent
 const $ = (id) => document.getElementById(id);
 const state = {pictures: [], current: null, colours: new Map(), hidden: new Set(), key: "score", ascending: false, marked: null,
@@ -281,7 +282,8 @@ function draw(canvas, picture, zoom = 1) {
   const line = Math.max(1, Math.min(width, height) / 240) + 1 / zoom;
   for (const one of shown) if (one !== state.marked) outline(context, one, line);
   if (shown.includes(state.marked)) outline(context, state.marked, 2 * line);
-  label(context, shown, {width, height, line});
+  const seen = canvas.getBoundingClientRect(), shrunk = Math.min(seen.width / width, seen.height / height); // 0 off the page
+  label(context, shown, {width, height, line, least: shrunk ? LETTERS / shrunk : 9});
 }
 
 function drawCurrent() { // a small picture in finer pixels, for sharp lines and letters; masks are tinted in the picture's own
@@ -299,8 +301,8 @@ function outline(context, one, line) {
   context.strokeRect(one.x, one.y, one.width, one.height);
 }
 
-function label(context, shown, {width, height, line}) {
-  const size = Math.max(9, Math.min(width, height) / 32), pad = size / 4;
+function label(context, shown, {width, height, line, least}) {
+  const size = Math.max(least, Math.min(width, height) / 32), pad = size / 4;
   if (5 * size > height) return;
   context.font = `600 ${size}px system-ui, "DejaVu Sans", sans-serif`;
   context.textBaseline = "middle";
