@@ -27,7 +27,7 @@ from efficientdet.serving.replies import classes_reply, image_reply
 from efficientdet.serving.request_body import Asked, read_request
 from efficientdet.serving.room import Room
 
-DETECT = "/v1/detect"
+_DETECT = "/v1/detect"
 
 
 def build_application(detect: Detect, class_names: ClassNames, *, model: str, limits: Limits,
@@ -41,7 +41,7 @@ def build_application(detect: Detect, class_names: ClassNames, *, model: str, li
     routes = [
         Route("/", _page(detector_page())), Route("/docs", _page(api_page(limits))),
         Route("/openapi.json", _json(api_document(limits))),
-        Route("/v1/model", _json(service.about())), Route(DETECT, service.detect, methods=["POST"]),
+        Route("/v1/model", _json(service.about())), Route(_DETECT, service.detect, methods=["POST"]),
         Route("/healthz", _json({"status": "ok"})), Route("/metrics", service.tell_metrics)]
     shared = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"])] if origins else []
     application = Starlette(routes=routes, lifespan=service.lifespan, middleware=shared, exception_handlers={

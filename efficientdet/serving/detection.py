@@ -21,12 +21,12 @@ def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) 
     else:
         detect = detector.detect
     nothing = np.zeros((64, 64, 3), np.uint8)
-    for size in batch_sizes(max_batch):
+    for size in _batch_sizes(max_batch):
         detect([nothing] * size)
     return detect, detector.class_names
 
 
-def batch_sizes(max_batch: int) -> list[int]:
+def _batch_sizes(max_batch: int) -> list[int]:
     """1, 2, 4, .. and the largest."""
     return [*(2**power for power in range((max_batch - 1).bit_length())), max_batch]
 
@@ -38,7 +38,7 @@ def _one_by_one(detect: Detect) -> Detect:
 def _in_few_sizes(detect: Detect, max_batch: int) -> Detect:
     """A batch is filled up with its last image: a network is compiled for each size, which takes seconds."""
     def filled(images):
-        size = next(size for size in batch_sizes(max_batch) if size >= len(images))
+        size = next(size for size in _batch_sizes(max_batch) if size >= len(images))
         return detect([*images, *images[-1:] * (size - len(images))])[:len(images)]
 
     return filled

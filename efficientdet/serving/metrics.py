@@ -54,10 +54,10 @@ class Metrics:
             *_head("efficientdet_queue_images", "gauge", "Images that wait for the detector."),
             f"efficientdet_queue_images {waiting}",
             *_head("process_resident_memory_bytes", "gauge", "Resident memory."),
-            f"process_resident_memory_bytes {resident_bytes()}"]) + "\n"
+            f"process_resident_memory_bytes {_resident_bytes()}"]) + "\n"
 
 
-def resident_bytes() -> int:
+def _resident_bytes() -> int:
     """Memory of this process that is in use."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
