@@ -38,6 +38,11 @@ def quickstart() -> None:
     _run("quickstart")
 
 
+def serve() -> None:
+    """Run serve.py."""
+    _run("serve")
+
+
 def get_weights() -> None:
     """Run efficientdet/checkpoints/get_weights.py."""
     _run("efficientdet.checkpoints.get_weights")

@@ -1,6 +1,5 @@
 """Images that a user names: an image, several, a folder or a glob; free of TensorFlow."""
 
-import contextlib
 import glob
 import io
 import warnings
@@ -62,8 +61,14 @@ def read_stored_image(path: str, *, least_side: int | None = None) -> StoredImag
 
     With `least_side` a JPEG may come at a half, a quarter or an eighth of its size, no side shorter than that: much faster.
     """
-    with _told_of_damage(path), open_regular_file(path) as file:
-        return _decoded(file, least_side=least_side)
+    try:
+        file = open_regular_file(path)
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be decoded ({error.strerror})") from error
+    with file:
+        return decode_image(file, name=path, least_side=least_side)
 
 
 def read_image_stream(stream: BinaryIO, name: str) -> StoredImage:
@@ -71,27 +76,19 @@ def read_image_stream(stream: BinaryIO, name: str) -> StoredImage:
     content = stream.read(LARGEST_FILE_BYTES + 1)
     if not content or len(content) > LARGEST_FILE_BYTES:
         raise InputError(f"{name}: cannot be decoded (it is {'too large' if content else 'empty'})")
-    with _told_of_damage(name):
-        return _decoded(io.BytesIO(content))
+    return decode_image(io.BytesIO(content), name=name)
 
 
-def _decoded(file: BinaryIO, *, least_side: int | None = None) -> StoredImage:
-    with Image.open(file, formats=FORMATS) as image:
-        if least_side:
-            image.draft("RGB", (least_side, least_side))
-        pixels = as_rgb(image)
-        return StoredImage(pixels, exif_orientation(image))  # of a TIFF 1: Pillow has turned it, as its format says
-
-
-@contextlib.contextmanager
-def _told_of_damage(name: str) -> Iterator[None]:
-    """Raises InputError for what damage makes Pillow raise; its warnings are about metadata, and sizes that are judged."""
+def decode_image(file: BinaryIO, *, name: str, least_side: int | None = None) -> StoredImage:
+    """What `read_stored_image` makes of an open file, which its messages call `name`."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # about metadata, and sizes that are judged here
         try:
-            yield
-        except FileNotFoundError as error:
-            raise InputError(f"{name}: there is no such file") from error
+            with Image.open(file, formats=FORMATS) as image:
+                if least_side:
+                    image.draft("RGB", (least_side, least_side))
+                pixels = as_rgb(image)
+                return StoredImage(pixels, exif_orientation(image))  # of a TIFF 1: Pillow has turned it, as its format says
         except UnidentifiedImageError as error:
             raise InputError(f"{name}: cannot be decoded (in none of the formats {', '.join(FORMATS)})") from error
         except DECODING_ERRORS as error:
@@ -148,10 +145,16 @@ def encode_image(image: np.ndarray, kind: str, *, quality: int = 85, orientation
     return stream.getvalue()
 
 
+class TooManyPixels(ValueError):
+    """An image is of more pixels than any is decoded of."""
+
+
 def stored_size(encoded: bytes) -> tuple[int, int]:
     """Height and width of an encoded image, from its head. Raises ValueError for what is no image."""
     try:
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
             return image.height, image.width
+    except Image.DecompressionBombError as error:
+        raise TooManyPixels(str(error)) from error
     except DECODING_ERRORS as error:
         raise ValueError("holds no image that can be read") from error
