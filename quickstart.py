@@ -16,6 +16,7 @@ from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.export.formats import FORMATS
 from efficientdet.families.registry import DEFAULT_MODEL, family_of, hyperparameters_of
 from efficientdet.flags.paths import existing_checkpoint, writable_folder
+from efficientdet.inference.runtimes import require_runtime
 from efficientdet.quickstart.steps import NO_WEIGHTS, QuickstartConfig, quickstart
 from object_detection.errors import InputError
 
@@ -46,6 +47,7 @@ def main() -> None:
     with_overrides(hyperparameters_of(FLAGS.model_name, {}), parse_overrides(FLAGS.hparams))
     if unknown := [name for name in FLAGS.formats if name not in FORMATS]:
         raise InputError(f"--formats={unknown[0]}: wanted some of {', '.join(FORMATS)}")
+    require_runtime("onnxruntime", asked_by="quickstart.py")  # before the training, not after it
     weights = FLAGS.weights if FLAGS.weights == NO_WEIGHTS else existing_checkpoint(FLAGS.weights, "weights")
     quickstart(QuickstartConfig(
         images=FLAGS.images, annotations=FLAGS.annotations, output_dir=writable_folder(FLAGS.output_dir, "output_dir"),
