@@ -23,7 +23,6 @@ from efficientdet.flags.definitions import (
     runtime_settings,
 )
 from efficientdet.flags.paths import existing_checkpoint, existing_file, required, writable_folder
-from efficientdet.inference.runtimes import require_package
 from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError
 
@@ -40,8 +39,8 @@ def define_flags() -> None:
     flags.DEFINE_string("model_dir", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
     flags.DEFINE_string("saved_model_dir", None, f"A SavedModel to run ({TRUSTED_ONLY}); with --model_dir too, where to "
                                                  "write it first.")
-    flags.DEFINE_string("model", None, "A file of export.py (.onnx) to run, which takes neither TensorFlow nor a checkpoint; "
-                                       "also --runtime=openvino.")
+    flags.DEFINE_string("model", None, "A file of export.py (.onnx, .xml) to run, which takes neither TensorFlow nor a "
+                                       "checkpoint; an .onnx also with --runtime=openvino.")
     flags.DEFINE_integer("batch_size", 1, "Images a step.")
     flags.DEFINE_float("min_score_thresh", 0.4, "Draw detections from this score on; detections.json has them all.")
     flags.DEFINE_integer("max_boxes_to_draw", 100, "Draw the best so many of an image.")
@@ -91,9 +90,10 @@ def _annotate_with_artefact(images: tuple[str, ...]) -> None:
             raise InputError(f"--model={FLAGS.model}: is a file that runs as it is, without --{flag}")
     existing_file(FLAGS.model, "model")
     required(FLAGS.output_dir, "output_dir")
-    runtime = "onnxruntime" if FLAGS.runtime == "keras" else FLAGS.runtime
-    require_package(runtime, asked_by="--model")
     from efficientdet.inference.annotate import AnnotationConfig, annotate
+    from efficientdet.inference.artefact import artefact_runtime
+
+    runtime = artefact_runtime(FLAGS.model, FLAGS.runtime, asked_by="--model")
 
     annotate(AnnotationConfig(
         images=images, output_dir=writable_folder(FLAGS.output_dir, "output_dir"), artefact=FLAGS.model, runtime=runtime,

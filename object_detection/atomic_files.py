@@ -27,13 +27,15 @@ def unfinished_path(path: str | Path) -> Path:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file that outlives a power cut; what stood there before is replaced at once. Raises OSError.
+    """`write_bytes` of UTF-8. Undecodable bytes of a path, which UTF-8 cannot hold, become \\udcXX as in json."""
+    write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
 
-    Undecodable bytes of a path, which UTF-8 cannot hold, become \\udcXX as in json.
-    """
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write a file that outlives a power cut; what stood there before is replaced at once. Raises OSError."""
     unfinished = unfinished_path(path)
     try:
-        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
+        unfinished.write_bytes(content)
         flush_to_disk(unfinished)
         os.replace(unfinished, path)
     finally:

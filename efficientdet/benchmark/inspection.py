@@ -28,6 +28,7 @@ class Agreement(NamedTuple):
     compared: int
     share: float  # of the first that have a partner in the second
     score_difference: float  # largest, between detections of equal rank
+    box_difference: float = 0.0  # largest of a side, between partners, pixels
 
 
 def dry_run(config: ModelConfig, *, export_ckpt: str | None) -> None:
@@ -129,4 +130,6 @@ def compare_detections(ours, others, *, pixels: float) -> Agreement:
     partners = (distances <= pixels) & (ours.category_ids[:, None] == others.category_ids[None])
     matched = int(partners.any(axis=1).sum())
     difference = float(np.abs(ours.scores[:common] - others.scores[:common]).max())
-    return Agreement(len(ours.scores), matched / max(len(ours.scores), len(others.scores)), difference)
+    nearest = np.where(partners, distances, np.inf).min(axis=1)
+    return Agreement(len(ours.scores), matched / max(len(ours.scores), len(others.scores)), difference,
+                     float(nearest[partners.any(axis=1)].max(initial=0.0)))

@@ -21,6 +21,7 @@ from efficientdet.export.onnx_layers import add_network
 from efficientdet.export.onnx_normalisation import add_normalisation
 from model.dense_detector import DenseDetector
 from model.detector import Detector
+from object_detection.atomic_files import write_bytes
 
 OPSET = 18
 DENSE_OUTPUTS = ("class_logits", "box_deltas", "best_logits")
@@ -30,13 +31,17 @@ _INPUTS = ("images", "sizes")
 def export_onnx(
     detector: Detector, path: str | Path, *, description: Description, resize: ResizeRule, detects: bool = False
 ) -> None:
-    """Write one file, see `onnx_model`; what the classes are, how images become inputs and what the outputs are travels in it
-    as JSON (`artefact_metadata`)."""
-    model = onnx_model(detector, detects=detects)
+    """Write one file, see `onnx_model` and `write_onnx`."""
+    write_onnx(onnx_model(detector, detects=detects), path, description=description, resize=resize)
+
+
+def write_onnx(model: onnx.ModelProto, path: str | Path, *, description: Description, resize: ResizeRule) -> None:
+    """Write a file, whole or not at all; what the classes are, how images become inputs and what the outputs are travels in it
+    as JSON (`artefact_metadata`). Raises OSError."""
     metadata = ArtefactMetadata(description=description, resize=host_resize(resize),
                                 outputs=tuple(output.name for output in model.graph.output))
     helper.set_model_props(model, metadata.to_props())
-    onnx.save(model, str(path))
+    write_bytes(path, model.SerializeToString())
 
 
 def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bool = False) -> onnx.ModelProto:
