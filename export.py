@@ -11,7 +11,7 @@ from dataset.command_line import run
 from dataset.files.image_files import find_images
 from efficientdet.configuration.hyperparameters import with_overrides
 from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.export.formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS, PACKAGES
+from efficientdet.export.formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS, RUNTIMES_OF
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.flags.definitions import define_model_flags, finish_flags, model_name_given
 from efficientdet.flags.paths import (
@@ -64,8 +64,7 @@ def main() -> None:
     prefix = existing_checkpoint(required(FLAGS.ckpt, "ckpt"), "ckpt")
     require_runtime("onnxruntime", asked_by="export.py")
     for name in formats:
-        for package in PACKAGES.get(name, ()):
-            require_package(package, asked_by=f"--formats={name}")
+        require_package(RUNTIMES_OF.get(name, "onnxruntime"), asked_by=f"--formats={name}")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     prepare_environment()
     from efficientdet.benchmark.artefacts import ExportConfig, export_artefacts

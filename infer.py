@@ -39,7 +39,7 @@ def define_flags() -> None:
     flags.DEFINE_string("model_dir", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
     flags.DEFINE_string("saved_model_dir", None, f"A SavedModel to run ({TRUSTED_ONLY}); with --model_dir too, where to "
                                                  "write it first.")
-    flags.DEFINE_string("model", None, "A file of export.py (.onnx, .xml) to run, which takes neither TensorFlow nor a "
+    flags.DEFINE_string("model", None, "A file of export.py (.onnx, .xml, .tflite), run without TensorFlow and "
                                        "checkpoint; an .onnx also with --runtime=openvino.")
     flags.DEFINE_integer("batch_size", 1, "Images a step.")
     flags.DEFINE_float("min_score_thresh", 0.4, "Draw detections from this score on; detections.json has them all.")

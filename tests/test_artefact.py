@@ -43,7 +43,9 @@ def test_pixels_are_those_of_tensorflow(rule, size):
     assert difference.mean() < 1e-3
 
 
-FILES = ("detector.onnx", "detector-int8.onnx", "detector.xml")  # that detect by themselves
+# Files that detect by themselves
+FILES = ("detector.onnx", "detector-int8.onnx", "detector.xml", "detector.tflite", "detector-int8.tflite")
+FORMATS = ("onnx", "onnx-raw", "onnx-int8", "openvino", "litert", "litert-int8", "onnx-efficientnms")
 MODEL = {"model_name": "efficientdet-d0", "model_name_given": False, "overrides": {}}
 
 
@@ -77,7 +79,7 @@ def exported(tmp_path_factory):
         truth = found_as_truth(folder, records)
         export_artefacts(
             ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL),
-            ExportConfig(output_dir=str(folder), formats=("onnx", "onnx-raw", "onnx-int8", "openvino"), runs=2,
+            ExportConfig(output_dir=str(folder), formats=FORMATS, runs=2,
                          images=tuple(map(str, images)), records=records, json_file=truth, calibration_records=records,
                          list_layers=True))
         measures = evaluate_checkpoint(EvaluationConfig(
@@ -90,15 +92,18 @@ def test_the_table(exported):
     folder, _, measures = exported
     content = json.loads((folder / "artefacts.json").read_text())
     table = {line["format"]: line for line in content["artefacts"]}
-    assert list(table) == ["onnx", "onnx-raw", "onnx-int8", "openvino"]
+    assert tuple(table) == FORMATS
     assert content["checkpoint"]["ap"] == pytest.approx(measures.numbers["AP"], abs=1e-6)
     assert measures.numbers["AP"] > 0.3
-    assert all(line["compared"] == 60 and line["p99_ms"] >= line["median_ms"] > 0 for line in table.values())
-    for name in ("onnx", "onnx-raw", "openvino"):
+    assert table["onnx-efficientnms"]["compared"] == 3 * 720
+    assert table["onnx-efficientnms"]["median_ms"] is None
+    assert all(line["compared"] == 60 and line["p99_ms"] >= line["median_ms"] > 0
+               for name, line in table.items() if name != "onnx-efficientnms")
+    for name in ("onnx", "onnx-raw", "openvino", "litert", "onnx-efficientnms"):
         assert table[name]["agreement"] == 1.0
         assert table[name]["score_difference"] < 1e-5
         assert table[name]["box_difference"] < 0.01
-        assert table[name]["quality"]["ap"] == pytest.approx(measures.numbers["AP"], abs=1e-6)
+        assert name == "onnx-efficientnms" or table[name]["quality"]["ap"] == pytest.approx(measures.numbers["AP"], abs=1e-6)
     shown = (folder / "artefacts.md").read_text()
     assert "| onnx | detector.onnx | " in shown
     assert f"AP of 3 images of the validation records; the checkpoint has {measures.numbers['AP']:.4f}" in shown
@@ -122,7 +127,7 @@ def test_8_bits_say_where_they_cost_most(exported):
     assert kernels == {onnx.TensorProto.INT8, onnx.TensorProto.FLOAT}  # the last ones stay
 
 
-@pytest.mark.parametrize("name", ["detector.onnx", "detector.xml"])
+@pytest.mark.parametrize("name", ["detector.onnx", "detector.xml", "detector.tflite"])
 def test_the_file_finds_what_the_checkpoint_finds(exported, name):
     folder, images, _ = exported
     ours = efficientdet.load_detector(folder / name, batch_size=2).predict(images, min_score=0)
@@ -188,13 +193,13 @@ def test_other_files_are_told(exported, tmp_path):
     rng = np.random.default_rng(0)
     others = {"empty": b"", "text": b"<html>", "noise": rng.bytes(5000), "half": content[:len(content) // 2]}
     for name, damaged in others.items():
-        for suffix in (".onnx", ".xml"):
+        for suffix in (".onnx", ".xml", ".tflite"):
             (tmp_path / (name + suffix)).write_bytes(damaged)
             with pytest.raises(InputError, match=name):
                 read_artefact(tmp_path / (name + suffix))
     with pytest.raises(InputError, match=r"nothing\.onnx: cannot be read"):
         read_artefact(tmp_path / "nothing.onnx")
-    with pytest.raises(InputError, match=r"that ends in \.onnx, \.xml"):
+    with pytest.raises(InputError, match=r"that ends in \.onnx, \.xml, \.tflite"):
         read_artefact(tmp_path / "detector.pb")
 
 
@@ -212,7 +217,7 @@ def test_an_openvino_file_without_whole_weights(exported, tmp_path):
         efficientdet.load_detector(folder / "detector.xml", runtime="onnxruntime")
 
 
-@pytest.mark.parametrize("name", ["onnx", "openvino"])
+@pytest.mark.parametrize("name", ["onnx", "openvino", "litert"])
 def test_a_full_disk_leaves_nothing_under_the_final_name(exported, tmp_path, monkeypatch, name):
     folder, _, _ = exported
 

@@ -39,7 +39,7 @@ class Artefact:
     megabytes: float
     median_ms: float | None  # of an image, resized and detected; None of a file that nothing here runs as a whole
     p99_ms: float | None
-    compared: int  # detections of the checkpoint
+    compared: int  # detections of the checkpoint; of a file that nothing here runs, anchors
     agreement: float  # share of these that the file finds too: the class, all sides within half a pixel
     box_difference: float  # the largest of those that agree, pixels
     score_difference: float  # the largest
@@ -75,7 +75,8 @@ class ArtefactTable:
                  self._measured() if measured else _HOW_TO_MEASURE,
                  *([f"Ranges of 8 bits are those of {self.calibration_images} images."] if self.calibration_images else []),
                  "",
-                 _row(titles), _row(["---"] * len(titles)), *(_row(_cells(line)) for line in self.artefacts)]
+                 _row(titles), _row(["---"] * len(titles)),
+                 *(_row(_cells(line, columns=len(titles))) for line in self.artefacts)]
         for line in self.artefacts:
             lines += _losses(line)
         return "\n".join(lines) + "\n"
@@ -85,12 +86,12 @@ class ArtefactTable:
                 f"{self.checkpoint.ap:.4f}, AP50 {self.checkpoint.ap50:.4f}.")
 
 
-def _cells(line: Artefact) -> list[str]:
+def _cells(line: Artefact, *, columns: int) -> list[str]:
     quality = line.quality
     times = ["-" if value is None else f"{value}" for value in (line.median_ms, line.p99_ms)]
     return [line.format, line.file, f"{line.megabytes}", *times, f"{line.compared}", f"{line.agreement:.1%}",
             f"{line.box_difference:.2g}", f"{line.score_difference:.2g}",
-            *([f"{quality.ap:.4f}", f"{quality.ap50:.4f}", f"{quality.ap_difference:+.4f}"] if quality else [])]
+            *([f"{quality.ap:.4f}", f"{quality.ap50:.4f}", f"{quality.ap_difference:+.4f}"] if quality else "---")][:columns]
 
 
 def _losses(line: Artefact) -> list[str]:

@@ -12,10 +12,12 @@ from dataset.files.image_files import read_image
 from dataset.records.record_index import index_records
 from efficientdet.benchmark.artefact_table import MOST_LOST, Artefact, ArtefactTable, Quality, QuantisationLoss
 from efficientdet.benchmark.inspection import compare_detections
+from efficientdet.benchmark.plugin_inputs import compare_plugin_inputs
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.evaluation.evaluate import detect_images, read_evaluator
 from efficientdet.export.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from efficientdet.export.formats import FORMATS, IN_8_BITS
+from efficientdet.export.onnx_efficientnms import efficientnms_model
 from efficientdet.export.onnx_file import export_onnx, onnx_model, write_onnx
 from efficientdet.export.openvino_file import write_openvino
 from efficientdet.export.quantisation import last_convolutions, quantised
@@ -101,6 +103,13 @@ def _write(restored: Restored, name: str, path: Path, *, calibration: Calibratio
         model = onnx_model(detector, detects=True)
         write_onnx(quantised(model, calibration.inputs(restored.resize), narrow=True, exact=last_convolutions(model)), path,
                    **stated)
+    elif name == "onnx-efficientnms":
+        write_onnx(efficientnms_model(detector), path, **stated)
+    elif name in ("litert", "litert-int8"):
+        from efficientdet.export.litert_file import write_litert
+
+        write_litert(detector, path, **stated,
+                     calibration=calibration.inputs(restored.resize) if name in IN_8_BITS else None)
     elif name == "openvino":
         write_openvino(onnx_model(detector, detects=True), path, **stated)
     else:
@@ -126,18 +135,22 @@ class _Comparison:
     def artefact(self, name: str, path: Path, *, calibration: CalibrationImages) -> Artefact:
         """A file's line."""
         detect = _detection(self._restored, name, path)
-        found = [rows for size in _BATCHES for rows in _in_batches(detect, self._images, 1 if name == "savedmodel" else size)]
-        agreements = [compare_detections(theirs, ours, pixels=_PIXELS)
-                      for ours, theirs in zip(found, self._wanted * len(_BATCHES), strict=True)]
+        batches = (1,) if detect is None or name == "savedmodel" else _BATCHES
+        if detect is None:
+            agreements = compare_plugin_inputs(self._restored, path, self._images, pixels=_PIXELS)
+        else:
+            found = [rows for size in batches for rows in _in_batches(detect, self._images, size)]
+            agreements = [compare_detections(theirs, ours, pixels=_PIXELS)
+                          for ours, theirs in zip(found, self._wanted * len(batches), strict=True)]
         compared = sum(agreement.compared for agreement in agreements)
         share = sum(agreement.share * agreement.compared for agreement in agreements) / compared if compared else 1.0
-        median, p99 = _times(lambda: detect(self._images[:1]), runs=self._config.runs)
-        quality = None if self.measures is None else _quality(self._measured(detect), self.measures)
+        median, p99 = _times(lambda: detect(self._images[:1]), runs=self._config.runs) if detect else (None, None)
+        quality = None if self.measures is None or detect is None else _quality(self._measured(detect), self.measures)
         loses = quality is not None and quality.ap_difference < -MOST_LOST
-        lists = name in IN_8_BITS and (loses or self._config.list_layers)
+        lists = name == "onnx-int8" and (loses or self._config.list_layers)
         return Artefact(
             format=name, file=path.name, megabytes=round(sum(file.stat().st_size for file in _files(path)) / 1e6, 2),
-            median_ms=median, p99_ms=p99, compared=compared // len(_BATCHES), agreement=share,
+            median_ms=median, p99_ms=p99, compared=compared // len(batches), agreement=share,
             box_difference=max((agreement.box_difference for agreement in agreements), default=0.0),
             score_difference=max((agreement.score_difference for agreement in agreements), default=0.0), quality=quality,
             loss=_loss(self._restored, path, calibration) if lists else None)
@@ -146,8 +159,11 @@ class _Comparison:
         return self._evaluator.evaluate(detect_images(detect, self._index, samples=self._config.samples))
 
 
-def _detection(restored: Restored, name: str, path: Path) -> Detect:
-    """The file alone, from images to rows; of raw outputs with the checkpoint's own reading of them."""
+def _detection(restored: Restored, name: str, path: Path) -> Detect | None:
+    """The file alone, from images to rows; of raw outputs with the checkpoint's own reading of them. None where nothing here
+    runs it."""
+    if name == "onnx-efficientnms":
+        return None
     if name == "savedmodel":
         return saved_model_detector(str(path))[0]
     if name != "onnx-raw":
@@ -199,4 +215,5 @@ def _noise(restored: Restored) -> list[np.ndarray]:
 
 def _told(line: Artefact) -> str:
     quality = f", AP {line.quality.ap:.4f} ({line.quality.ap_difference:+.4f})" if line.quality else ""
-    return f"{line.agreement:.1%} of {line.compared} detections agree, {line.median_ms} ms an image{quality}"
+    time_of_one = "no runtime here for its plugin" if line.median_ms is None else f"{line.median_ms} ms an image"
+    return f"{line.agreement:.1%} of {line.compared} detections agree, {time_of_one}{quality}"

@@ -1,5 +1,8 @@
 """Files that detect by themselves, read: what a runtime takes, what they say of themselves, and which runtimes run them."""
 
+import io
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +12,10 @@ from efficientdet.export.artefact_metadata import NAMES, ArtefactMetadata, metad
 from efficientdet.export.onnx_props import onnx_props
 from object_detection.errors import InputError
 
-ModelContent = bytes | tuple[bytes, bytes]  # a file's, or those of an OpenVINO .xml and its .bin
+ModelContent = bytes | tuple[bytes, bytes]  # a file's; those of an OpenVINO .xml and its .bin; a LiteRT network's and reader's
+READER = "reader.tflite"  # in the archive of a LiteRT file, the model that makes detections of its outputs; see litert_file
+_LITERT_MARK = b"TFL3"  # from the fifth byte on
+_MOST_BYTES = 1 << 28  # of an entry of that archive
 
 
 class Kind(NamedTuple):
@@ -52,7 +58,24 @@ def _openvino(path: Path) -> tuple[tuple[bytes, bytes], Mapping[str, str]]:
     return (network, weights), {name: entry.get("value", "") for name, entry in found.items() if entry is not None}
 
 
+def _litert(path: Path) -> tuple[ModelContent, Mapping[str, str]]:
+    model = path.read_bytes()
+    if model[4:8] != _LITERT_MARK:
+        raise ValueError("it lacks the mark of one")
+    if not zipfile.is_zipfile(io.BytesIO(model)):
+        return model, {}  # whole, but not ours
+    try:
+        with zipfile.ZipFile(io.BytesIO(model)) as archive:
+            entries = {entry.filename: archive.read(entry) for entry in archive.infolist()
+                       if entry.filename in (*NAMES, READER) and entry.file_size <= _MOST_BYTES}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(str(error)) from error
+    reader = entries.pop(READER, None)
+    return (model if reader is None else (model, reader)), {name: entry.decode() for name, entry in entries.items()}
+
+
 _KINDS = {
     ".onnx": Kind("ONNX", ("onnxruntime", "openvino"), _onnx),
     ".xml": Kind("OpenVINO", ("openvino",), _openvino),
+    ".tflite": Kind("LiteRT", ("litert",), _litert),
 }

@@ -14,6 +14,8 @@ from object_detection.errors import InputError
 
 DESCRIPTION_FILE = "description.json"
 SIGNATURE = "serving_default"
+# Gradients of ours hold on to tensors of the forward pass, which cannot be saved
+FOR_INFERENCE = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
 
 
 def export_saved_model(detector: Detector, folder: str, *, description: Description, resize: ResizeRule) -> None:
@@ -46,9 +48,7 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
 
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"a SavedModel is written by the TensorFlow backend; this is {keras.backend.backend()}")
-    # For inference: gradients of ours hold on to tensors of the forward pass, which cannot be saved
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    tf.saved_model.save(module, folder, signatures={SIGNATURE: detect}, options=options)
+    tf.saved_model.save(module, folder, signatures={SIGNATURE: detect}, options=FOR_INFERENCE)
     description.write(f"{folder}/{DESCRIPTION_FILE}")
 
 

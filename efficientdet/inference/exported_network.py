@@ -1,4 +1,4 @@
-"""A detector's network run by ONNX Runtime or OpenVINO, in place of Keras."""
+"""A detector's network run by ONNX Runtime, OpenVINO or LiteRT, in place of Keras."""
 
 import os
 import queue
@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from efficientdet.export.artefact_files import ModelContent
+from efficientdet.export.artefact_metadata import DETECTIONS
 from efficientdet.machine.signal_stack import kept_signal_stack
 from object_detection.errors import InputError
 
@@ -29,8 +30,8 @@ class ExportedNetwork:
     """
 
     def __init__(self, model: ModelContent, *, runtime: str, cores: int | None = None, path: str | None = None):
-        """runtime: "onnxruntime" or "openvino"; cores: how many to use, all that this process may by default; path: a user's
-        file that the model comes from."""
+        """runtime: "onnxruntime", "openvino" or "litert"; cores: how many to use, all that this process may by default; path: a
+        user's file that the model comes from."""
         self._runtime, self._model, self._path = runtime, model, path
         self._cores = cores or len(os.sched_getaffinity(0))
         self._whole: Run | None = None
@@ -146,4 +147,22 @@ def _openvino(model: ModelContent, streams: int, threads: int) -> list[Run]:
     return ready
 
 
-_RUNTIMES = {"onnxruntime": _onnxruntime, "openvino": _openvino}
+def _litert(model: ModelContent, streams: int, threads: int) -> list[Run]:
+    from ai_edge_litert.interpreter import Interpreter
+
+    def stream() -> Run:
+        network, *readers = (Interpreter(model_content=content, num_threads=threads).get_signature_runner()
+                             for content in (model if isinstance(model, tuple) else (model,)))
+
+        def run(images, sizes) -> Outputs:
+            found = network(images=np.ascontiguousarray(images), sizes=np.ascontiguousarray(sizes))
+            for reader in readers:
+                found = reader(**found, sizes=np.ascontiguousarray(sizes))
+            return tuple(found[name][0] for name in DETECTIONS)
+
+        return run
+
+    return [stream() for _ in range(streams)]
+
+
+_RUNTIMES = {"onnxruntime": _onnxruntime, "openvino": _openvino, "litert": _litert}

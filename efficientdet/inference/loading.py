@@ -23,8 +23,8 @@ def load_detector(
     """The detector of a checkpoint, of a folder with a SavedModel, or of a file of export.py, ready to detect.
 
     path: a prefix, one of its files or a folder; ours, google/automl's or NVIDIA's; or the name of published weights. A
-        SavedModel's graph is run as it is: only from a source that you trust. For an .onnx or .xml neither TensorFlow nor
-        Keras is imported.
+        SavedModel's graph is run as it is: only from a source that you trust. For an .onnx, .xml or .tflite neither
+        TensorFlow nor Keras is imported.
     runtime: what runs a checkpoint's network; "onnxruntime" and "openvino" are faster on CPUs (extra `export`).
     model_name, class_names: for a checkpoint that does not say what it is, whose categories are then 1, 2, ..; without
         names those of COCO.
