@@ -11,9 +11,10 @@ from dataset.command_line import run
 from dataset.files.image_files import find_images
 from efficientdet.configuration.hyperparameters import with_overrides
 from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.export.formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS, RUNTIMES_OF
+from efficientdet.export.formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.flags.definitions import define_model_flags, finish_flags, model_name_given
+from efficientdet.flags.export_formats import wanted_formats
 from efficientdet.flags.paths import (
     class_names_for,
     existing_checkpoint,
@@ -22,7 +23,6 @@ from efficientdet.flags.paths import (
     required,
     writable_folder,
 )
-from efficientdet.inference.runtimes import require_package, require_runtime
 from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError
 
@@ -42,9 +42,9 @@ def define_flags() -> None:
     flags.DEFINE_string("val_file_pattern", None, "Glob of TFRecords to measure the AP of the checkpoint and of each file on.")
     flags.DEFINE_string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
     flags.DEFINE_integer("eval_samples", 0, "Evaluate the first so many records; 0: all.")
-    flags.DEFINE_multi_string("calibration_images", None, "For formats in 8 bits: images of the kind that will be seen, up to "
-                              "a hundred of which are used: an image, a folder, a glob or the glob of TFRecords. Default: "
-                              "those of --val_file_pattern.")
+    flags.DEFINE_multi_string("calibration_images", None, "For 8 bits: images of the kind that will be seen, an image, "
+                              "a folder, a glob, or a glob of TFRecords. Default: those of --val_file_pattern.")
+    flags.DEFINE_integer("calibration_samples", 100, "Use up to so many of them, evenly spread.", lower_bound=1)
     flags.DEFINE_bool("list_layers", False, "List where 8 bits cost most, also where no AP says that they cost much.")
     finish_flags("export")
 
@@ -53,18 +53,11 @@ def main() -> None:
     """Flags to one call."""
     overrides = parse_overrides(FLAGS.hparams)
     with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
-    formats = tuple(dict.fromkeys(FLAGS.formats))
-    if unknown := [name for name in formats if name not in FORMATS]:
-        raise InputError(f"--formats={unknown[0]}: wanted some of {', '.join(FORMATS)}")
-    if not formats:
-        raise InputError(f"--formats is empty; wanted some of {', '.join(FORMATS)}")
+    formats = wanted_formats(FLAGS.formats)
     images = find_images(FLAGS.images, flag="images") if FLAGS.images else ()
     measured = _validation()
     calibrated = _calibration(measured["records"]) if any(name in IN_8_BITS for name in formats) else {}
     prefix = existing_checkpoint(required(FLAGS.ckpt, "ckpt"), "ckpt")
-    require_runtime("onnxruntime", asked_by="export.py")
-    for name in formats:
-        require_package(RUNTIMES_OF.get(name, "onnxruntime"), asked_by=f"--formats={name}")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     prepare_environment()
     from efficientdet.benchmark.artefacts import ExportConfig, export_artefacts
@@ -94,9 +87,12 @@ def _calibration(records: tuple[str, ...]) -> dict:
     named = FLAGS.calibration_images or []
     if not named and not records:
         raise InputError("--calibration_images is missing: formats in 8 bits need images of the kind that will be seen")
+    found = {"calibration_samples": FLAGS.calibration_samples}
     if any(".tfrecord" in name for name in named):
-        return {"calibration_records": tuple(path for name in named for path in records_of(name, "calibration_images"))}
-    return {"calibration_images": find_images(named, flag="calibration_images")} if named else {"calibration_records": records}
+        records = tuple(path for name in named for path in records_of(name, "calibration_images"))
+    elif named:
+        return {**found, "calibration_images": find_images(named, flag="calibration_images")}
+    return {**found, "calibration_records": records}
 
 
 if __name__ == "__main__":

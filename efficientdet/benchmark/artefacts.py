@@ -51,6 +51,7 @@ class ExportConfig:
     samples: int = 0  # the first so many records; 0: all
     calibration_images: Sequence[str] = ()  # files for the ranges of 8 bits; none: those of `calibration_records`
     calibration_records: Sequence[str] = ()
+    calibration_samples: int = 100  # of these at most
     list_layers: bool = False  # where 8 bits cost most, also where AP says nothing of it
 
 
@@ -88,10 +89,10 @@ def export_artefacts(model: ModelConfig, config: ExportConfig) -> None:
 
 
 def _calibration(config: ExportConfig) -> CalibrationImages:
-    if config.calibration_images:
-        return calibration_of_files(config.calibration_images)
-    return calibration_of_records(index_records(config.calibration_records)) if config.calibration_records else \
-        CalibrationImages((), lambda: iter(()))
+    most = config.calibration_samples
+    if config.calibration_records:
+        return calibration_of_records(index_records(config.calibration_records), most=most)
+    return calibration_of_files(config.calibration_images, most=most)
 
 
 def _write(restored: Restored, name: str, path: Path, *, calibration: CalibrationImages) -> None:

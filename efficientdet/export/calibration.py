@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
     from dataset.records.record_index import RecordIndex
 
-MOST_IMAGES = 100  # ranges of activations change little after some dozens
+_MOST_IMAGES = 100  # ranges of activations change little after some dozens
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class CalibrationImages:
             yield {"images": image, "sizes": size}
 
 
-def calibration_of_files(paths: Sequence[str], *, most: int = MOST_IMAGES) -> CalibrationImages:
+def calibration_of_files(paths: Sequence[str], *, most: int = _MOST_IMAGES) -> CalibrationImages:
     """Up to so many of the image files, evenly spread. Reading raises InputError for one that is no image."""
     chosen = tuple(paths[number] for number in _spread(len(paths), most))
     return CalibrationImages(chosen, lambda: map(read_image, chosen))
 
 
-def calibration_of_records(index: "RecordIndex", *, most: int = MOST_IMAGES) -> CalibrationImages:
+def calibration_of_records(index: "RecordIndex", *, most: int) -> CalibrationImages:
     """Up to so many of the images in records, evenly spread."""
     from dataset.input.pipeline import original_images
 
