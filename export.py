@@ -42,9 +42,9 @@ def define_flags() -> None:
     flags.DEFINE_string("val_file_pattern", None, "Glob of TFRecords to measure the AP of the checkpoint and of each file on.")
     flags.DEFINE_string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
     flags.DEFINE_integer("eval_samples", 0, "Evaluate the first so many records; 0: all.")
-    flags.DEFINE_multi_string("calibration_images", None, "For 8 bits: images of the kind that will be seen, an image, "
+    flags.DEFINE_multi_string("int8_images", None, "For 8 bits: images of the kind that will be seen, an image, "
                               "a folder, a glob, or a glob of TFRecords. Default: those of --val_file_pattern.")
-    flags.DEFINE_integer("calibration_samples", 100, "Use up to so many of them, evenly spread.", lower_bound=1)
+    flags.DEFINE_integer("int8_samples", 100, "Use up to so many of them, evenly spread.", lower_bound=1)
     flags.DEFINE_bool("list_layers", False, "List where 8 bits cost most, also where no AP says that they cost much.")
     finish_flags("export")
 
@@ -84,14 +84,14 @@ def _validation() -> dict:
 
 def _calibration(records: tuple[str, ...]) -> dict:
     """Images for the ranges of 8 bits, in files or in records."""
-    named = FLAGS.calibration_images or []
+    named = FLAGS.int8_images or []
     if not named and not records:
-        raise InputError("--calibration_images is missing: formats in 8 bits need images of the kind that will be seen")
-    found = {"calibration_samples": FLAGS.calibration_samples}
+        raise InputError("--int8_images is missing: formats in 8 bits need images of the kind that will be seen")
+    found = {"calibration_samples": FLAGS.int8_samples}
     if any(".tfrecord" in name for name in named):
-        records = tuple(path for name in named for path in records_of(name, "calibration_images"))
+        records = tuple(path for name in named for path in records_of(name, "int8_images"))
     elif named:
-        return {**found, "calibration_images": find_images(named, flag="calibration_images")}
+        return {**found, "calibration_images": find_images(named, flag="int8_images")}
     return {**found, "calibration_records": records}
 
 

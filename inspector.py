@@ -113,7 +113,7 @@ def _export(model: dict) -> None:
 def _export_formats(model: dict, images: tuple[str, ...]) -> None:
     formats = wanted_formats(FLAGS.formats)
     if in_8_bits := [name for name in formats if name in IN_8_BITS]:
-        raise InputError(f"--formats={in_8_bits[0]}: needs images for its ranges; export.py --calibration_images takes them")
+        raise InputError(f"--formats={in_8_bits[0]}: needs images for its ranges; export.py --int8_images takes them")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     _prepare(needs_tensorflow=True)
     from efficientdet.benchmark.artefacts import ExportConfig, export_artefacts

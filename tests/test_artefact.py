@@ -1,9 +1,11 @@
 """Exported ONNX files: they find what the checkpoint finds, without TensorFlow, and say what is wrong with other files."""
 
 import errno
+import importlib.util
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,8 @@ from efficientdet.benchmark.artefacts import ExportConfig, export_artefacts
 from efficientdet.checkpoints import restore
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 from efficientdet.export.artefact_files import read_artefact
+from efficientdet.export.litert_file import write_litert
+from efficientdet.flags.export_formats import wanted_formats
 from efficientdet.inference.opening import ModelConfig
 from object_detection.errors import InputError
 
@@ -143,6 +147,7 @@ def test_neither_tensorflow_nor_keras_is_imported(exported):
     folder, images, _ = exported
     program = f"""
 import sys
+import zipfile
 import efficientdet
 for name in {FILES}:
     found = efficientdet.load_detector({str(folder)!r} + "/" + name).predict({str(images[0])!r}, min_score=0)
@@ -229,3 +234,44 @@ def test_a_full_disk_leaves_nothing_under_the_final_name(exported, tmp_path, mon
         export_artefacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL),
                          ExportConfig(output_dir=str(tmp_path), formats=(name,), runs=1))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_litert_file_of_others_or_cut_short(exported, tmp_path):
+    folder, images, _ = exported
+    whole = (folder / "detector.tflite").read_bytes()
+    with zipfile.ZipFile(folder / "detector.tflite") as archive:
+        start, props = min(entry.header_offset for entry in archive.infolist()), {name: archive.read(name)
+                                                                                 for name in archive.namelist()}
+    path = tmp_path / "detector.tflite"
+    for content, message in ((whole[:start], "it lacks efficientdet; export.py writes them"),
+                             (whole[:len(whole) // 2], "it lacks efficientdet; export.py writes them"),
+                             (whole[:-30], "it lacks efficientdet; export.py writes them"),
+                             (b"TFL3" + whole, "is no LiteRT file")):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            efficientdet.load_detector(path)
+    path.write_bytes(whole[:20] + bytes(100) + whole[120:start])
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, content in props.items():
+            archive.writestr(name, content)
+    with pytest.raises(InputError, match=r"detector\.tflite: litert cannot open it \(.*is it whole\?"):
+        efficientdet.load_detector(path).predict(images)
+
+
+def test_what_litert_has_no_operation_for_is_told():
+    with pytest.raises(InputError, match="LiteRT has no operation for"):
+        write_litert(object(), "a.tflite", description=None, resize=None)
+
+
+@pytest.mark.parametrize(("names", "message"), [
+    ((), "--formats is empty; wanted some of onnx, onnx-raw"),
+    (("onnx", "tflite"), "--formats=tflite: wanted some of onnx, onnx-raw"),
+    (("litert",), r"--formats=litert needs the package ai_edge_litert: pip install -e '\.\[litert\]'"),
+    (("openvino",), r"--formats=openvino needs the package openvino: pip install -e '\.\[export\]'"),
+])
+def test_formats_that_cannot_be_written_are_told(monkeypatch, names, message):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec",
+                        lambda name: None if name in ("ai_edge_litert", "openvino") else found(name))
+    with pytest.raises(InputError, match=message):
+        wanted_formats(names)

@@ -19,7 +19,7 @@ class Gone(NamedTuple):
 _SWITCHED_OFF = ("False",)
 _TPU = Gone("TPUs are not served, only GPUs and CPUs")
 _TFLITE = Gone("export.py --formats=litert,litert-int8 writes .tflite files")
-_RECORDS_FOR_TFLITE = Gone("it served TFLite; export.py --calibration_images=FILES has that now")
+_RECORDS_FOR_TFLITE = Gone("it served TFLite; export.py --int8_images=FILES has that now")
 
 ALIASES = {
     "train": {
