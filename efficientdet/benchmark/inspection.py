@@ -71,9 +71,8 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
         raise InputError("--mode=export: a SavedModel is written by the TensorFlow backend; KERAS_BACKEND is "
                          f"{backend_name()}")
     from dataset.files.image_files import read_image
-    from efficientdet.export.saved_model import export_saved_model, load_saved_model
-    from efficientdet.inference.image_rows import rows_of_signature
-    from efficientdet.inference.opened_detection import detect_with_checkpoint
+    from efficientdet.export.saved_model import export_saved_model
+    from efficientdet.inference.opened_detection import detect_with_checkpoint, saved_model_detector
 
     restored, runtime = open_model(config)
     height, width = restored.detector.image_size
@@ -82,11 +81,9 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     export_saved_model(restored.detector, folder, description=restored.description, resize=restored.resize)
     print(f"wrote {folder}")
     detect, _ = detect_with_checkpoint(restored, batch_size=1, compiled=False)
-    signature, _ = load_saved_model(folder)
-    outputs = {name: np.asarray(value)[0] for name, value in signature(image[None]).items()}
-    reloaded = rows_of_signature(outputs, image, description=restored.description)
+    reloaded, _ = saved_model_detector(folder)
     score_tolerance, pixels = _TOLERANCES[runtime.precision]
-    agreement = compare_detections(detect([image])[0], reloaded, pixels=pixels)
+    agreement = compare_detections(detect([image])[0], reloaded([image])[0], pixels=pixels)
     print(f"read back: {agreement.share:.1%} of {agreement.compared} detections agree within {pixels} pixels; "
           f"largest difference of scores {agreement.score_difference:.2g}")
     if agreement.share < _LEAST_AGREEMENT or agreement.score_difference > score_tolerance:
