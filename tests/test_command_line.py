@@ -224,7 +224,7 @@ RIGHT = [
     ("train", TRAIN), ("eval", EVAL), ("infer", INFER), ("inspector", ()),
     ("train", (*TRAIN, "--eval_samples=0", "--target_ap=1", "--max_bad_fraction=0", "--warmup_epochs=0", "--warmup_value=0",
                "--stop_epoch=0", "--patience=0", "--checkpoint_steps=0", "--eval_from=0", "--seed=0", "--batch_size=1",
-               "--int8_images=0", "--lr=1e-9")),
+               "--calibration_images=0", "--lr=1e-9")),
     ("train", ("--train_file_pattern=train-*", "--validation_file_pattern=val-*", "--model_dir=out", "--mode=train_and_eval",
                "--train_batch_size=2", "--save_checkpoints_steps=5", "--tf_random_seed=1", "--strategy=", "--noprofile",
                "--steps_per_execution=1", "--run_epoch_in_child_process", "--ckpt=ckpt", "--backbone_ckpt=ckpt")),

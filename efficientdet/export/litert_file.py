@@ -22,6 +22,7 @@ from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.export.artefact_files import READER
 from efficientdet.export.artefact_metadata import DETECTIONS, ArtefactMetadata
 from efficientdet.export.saved_model import FOR_INFERENCE
+from efficientdet.machine.device import backend_name
 from model.dense_detector import DenseDetector
 from model.detector import Detector
 from object_detection.atomic_files import write_bytes
@@ -39,11 +40,13 @@ def write_litert(
     """Write one file: `images` [1, H, W, 3] uint8 and `sizes` [1, 2] int32 -> `DETECTIONS` of one image as of `onnx_model`;
     with `calibration`, inputs whose values tell the ranges, in 8 bits.
 
-    Raises InputError for a detector of two stages, OSError.
+    Raises InputError for a detector of two stages and under another backend than TensorFlow, OSError.
     """
     if not isinstance(detector, DenseDetector):
         raise InputError(f"{path}: LiteRT has no operation for what a two-stage network takes of its regions (RoIAlign); "
                          "--formats=onnx,openvino have")
+    if (backend := backend_name()) != "tensorflow":
+        raise InputError(f"{path}: a LiteRT file is written by the TensorFlow backend; KERAS_BACKEND is {backend}")
     image = tf.TensorSpec([1, *detector.image_size, 3], tf.uint8), tf.TensorSpec([1, 2], tf.int32)
 
     def found(outputs, sizes) -> tuple:

@@ -69,7 +69,7 @@ GONE = {
         "only_network": Gone("--onnx_path=FILE exports the network alone, --mode=benchmark times it beside the whole",
                              _SWITCHED_OFF, boolean=True),
         "output_image_dir": Gone("infer.py --image_path=FILE --output_dir=FOLDER draws into images"),
-        "tensorrt": Gone("TensorFlow no longer contains TensorRT; export.py --formats=onnx-efficientnms writes a file for it"),
+        "tensorrt": Gone("TensorFlow no longer contains TensorRT; export.py --formats=onnx-efficientnms writes ONNX for it"),
         "tflite": _TFLITE,
         "tflite_path": _TFLITE,
     },
