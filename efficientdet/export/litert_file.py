@@ -78,7 +78,10 @@ def _converted(function: Callable, inputs: Sequence[str], shapes: Sequence[tf.Te
     run = tf.function(lambda *tensors: dict(zip(outputs, frozen(*tensors), strict=True)), input_signature=named)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that ranges are not given beside the images that tell them
-        tf.saved_model.save(tf.Module(), folder, signatures=run, options=FOR_INFERENCE)  # of all sources it alone keeps names
+        try:
+            tf.saved_model.save(tf.Module(), folder, signatures=run, options=FOR_INFERENCE)  # of all sources it alone keeps names
+        except tf.errors.OpError as error:
+            raise OSError(None, str(error.message).splitlines()[0], folder) from error
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
         if calibration is not None:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
