@@ -25,7 +25,7 @@ ENV PATH=/workspace/effdet-tf2/.venv/bin:$PATH
 COPY --chown=effdet:effdet LICENSE pyproject.toml README.md requirements.lock ./
 COPY --chown=effdet:effdet scripts/environment.sh scripts/install_horovod.sh scripts/usage.sh scripts/
 RUN mkdir dataset efficientdet model object_detection \
-    && touch train.py eval.py infer.py inspector.py export.py \
+    && touch train.py eval.py infer.py inspector.py export.py quickstart.py serve.py \
     && bash -c 'source scripts/environment.sh && use_environment cuda' \
     && bash scripts/install_horovod.sh
 COPY --chown=effdet:effdet . .

@@ -1,4 +1,4 @@
-"""Detect in images and draw what was found: `python infer.py --image_path='DIR/*.jpg' --model_dir=DIR --output_dir=OUT`"""
+"""Detect in images, draw what was found: `python infer.py --image_path='DIR/*.jpg' --model_dir=DIR --output_dir=OUT`"""
 
 import signal
 
@@ -8,7 +8,6 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 from absl import flags
 
 from dataset.command_line import run
-from dataset.files.image_files import find_images
 from efficientdet.configuration.hyperparameters import with_overrides
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.export.saved_model_files import TRUSTED_ONLY, is_saved_model
@@ -23,6 +22,9 @@ from efficientdet.flags.definitions import (
     runtime_settings,
 )
 from efficientdet.flags.paths import existing_checkpoint, existing_file, required, writable_folder
+from efficientdet.inference.inputs import Inputs, find_inputs
+from efficientdet.inference.result_files import FORMATS, chosen_formats
+from efficientdet.inference.tiles import Tiling
 from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError
 
@@ -34,8 +36,9 @@ def define_flags() -> None:
     define_model_flags()
     define_machine_flags()
     define_runtime_flag()
-    flags.DEFINE_multi_string("image_path", None, "An image, a folder or a glob; may be given several times.")
-    flags.DEFINE_string("output_dir", None, "Folder for the annotated images and detections.json.")
+    flags.DEFINE_multi_string("image_path", None, "An image, a folder of images, a video or a glob; may be given several "
+                              "times. -: an image on the standard input. A number: that camera, until Ctrl-C.")
+    flags.DEFINE_string("output_dir", None, "Folder for the annotated images, videos and detections.json.")
     flags.DEFINE_string("model_dir", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
     flags.DEFINE_string("saved_model_dir", None, f"A SavedModel to run ({TRUSTED_ONLY}); with --model_dir too, where to "
                                                  "write it first.")
@@ -43,19 +46,26 @@ def define_flags() -> None:
                                        "checkpoint; an .onnx also with --runtime=openvino.")
     flags.DEFINE_integer("batch_size", 1, "Images a step.")
     flags.DEFINE_float("min_score_thresh", 0.4, "Draw detections from this score on; detections.json has them all.")
-    flags.DEFINE_integer("max_boxes_to_draw", 100, "Draw the best so many of an image.")
+    flags.DEFINE_integer("max_boxes_to_draw", 100, "Draw the best so many of an image; with --tile all, unless it is given.")
     flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
     flags.DEFINE_bool("apply_exif_orientation", False, "Turn pictures upright first; boxes are in that frame then. By "
                       "default, as in training, they are in the pixels as stored.")
+    flags.DEFINE_string("tile", None, "Look at images tile by tile, so that small objects keep their pixels: the side of a "
+                        "tile in pixels of the image, such as 512, or WIDTHxHEIGHT.")
+    flags.DEFINE_float("overlap", 0.2, "With --tile: the share of a tile that the next one shows again, 0 to 0.9.")
+    flags.DEFINE_bool("tile_whole", True, "With --tile: the whole image, too, for objects larger than a tile.")
+    flags.DEFINE_list("format", [], f"What is drawn as files, too: {', '.join(FORMATS)}, several with commas between.")
+    flags.DEFINE_bool("save_crops", False, "Cut what is drawn out of its picture, into OUTPUT/crops/CLASS/.")
     flags.DEFINE_bool("debug", False, "Run step by step, without compilation.")
     finish_flags("infer")
 
 
 def main() -> None:
     """Flags to one call."""
-    images = find_images(FLAGS.image_path or [required(None, "image_path")])
+    inputs = find_inputs(FLAGS.image_path or [required(None, "image_path")])
+    settings = _settings()
     if FLAGS.model:
-        _annotate_with_artefact(images)
+        _annotate_with_artefact(inputs, settings)
         return
     overrides = parse_overrides(FLAGS.hparams)
     with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
@@ -77,14 +87,23 @@ def main() -> None:
 
     with telling_out_of_memory(batch_size=FLAGS.batch_size):
         annotate(AnnotationConfig(
-            images=images, output_dir=output_dir, ckpt_path=prefix, saved_model_dir=FLAGS.saved_model_dir,
+            inputs=inputs, output_dir=output_dir, ckpt_path=prefix, saved_model_dir=FLAGS.saved_model_dir,
             model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
-            averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, min_score=FLAGS.min_score_thresh,
-            max_boxes=FLAGS.max_boxes_to_draw, debug=FLAGS.debug,
-            apply_exif_orientation=FLAGS.apply_exif_orientation, **runtime, **machine_settings()))
+            averaged=FLAGS.weights == "averaged", debug=FLAGS.debug, **settings, **runtime, **machine_settings()))
 
 
-def _annotate_with_artefact(images: tuple[str, ...]) -> None:
+def _settings() -> dict:
+    """What `AnnotationConfig` is told whatever detects."""
+    if FLAGS.tile is None and (FLAGS["overlap"].present or FLAGS["tile_whole"].present):
+        raise InputError("--overlap and --tile_whole go with --tile, which is missing")
+    tiling = None if FLAGS.tile is None else Tiling.of(FLAGS.tile, overlap=FLAGS.overlap, whole=FLAGS.tile_whole)
+    max_boxes = None if tiling and not FLAGS["max_boxes_to_draw"].present else FLAGS.max_boxes_to_draw
+    return {"batch_size": FLAGS.batch_size, "min_score": FLAGS.min_score_thresh, "max_boxes": max_boxes,
+            "apply_exif_orientation": FLAGS.apply_exif_orientation, "tiling": tiling, "formats": chosen_formats(FLAGS.format),
+            "save_crops": FLAGS.save_crops}
+
+
+def _annotate_with_artefact(inputs: Inputs, settings: dict) -> None:
     for flag in ("model_dir", "saved_model_dir", "hparams", "int8_images"):
         if FLAGS[flag].value:
             raise InputError(f"--model={FLAGS.model}: is a file that runs as it is, without --{flag}")
@@ -95,10 +114,8 @@ def _annotate_with_artefact(images: tuple[str, ...]) -> None:
 
     runtime = artefact_runtime(FLAGS.model, FLAGS.runtime, asked_by="--model")
 
-    annotate(AnnotationConfig(
-        images=images, output_dir=writable_folder(FLAGS.output_dir, "output_dir"), artefact=FLAGS.model, runtime=runtime,
-        batch_size=FLAGS.batch_size, min_score=FLAGS.min_score_thresh, max_boxes=FLAGS.max_boxes_to_draw,
-        apply_exif_orientation=FLAGS.apply_exif_orientation))
+    annotate(AnnotationConfig(inputs=inputs, output_dir=writable_folder(FLAGS.output_dir, "output_dir"), artefact=FLAGS.model,
+                              runtime=runtime, **settings))
 
 
 if __name__ == "__main__":

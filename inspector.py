@@ -172,7 +172,7 @@ def _video(model: dict) -> None:
 
         detect, names = checkpoint_detector(ModelConfig(**model), batch_size=FLAGS.batch_size)
     annotate_video(VideoConfig(
-        input_video=video, output_video=FLAGS.output_video, batch_size=FLAGS.batch_size,
+        source=video, output_video=FLAGS.output_video, batch_size=FLAGS.batch_size,
         min_score=_DRAWN_SCORE if FLAGS.min_score_thresh is None else FLAGS.min_score_thresh,
         max_boxes=100 if FLAGS.max_boxes_to_draw is None else FLAGS.max_boxes_to_draw), detect, names)
 

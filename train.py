@@ -117,9 +117,10 @@ def _define_flags_of_learning() -> None:
                          "Default: 512 where a process's batch is below 16 images and twice as many fit, else 0.")
     flags.DEFINE_integer("accumulate_steps", 1, "Batches whose gradients make one step together.")
     flags.DEFINE_integer("bn_group", 1, "Neighbouring processes that take the statistics of batch norm together.")
-    flags.DEFINE_string("pretrained_ckpt", None, "Detector to start from: ours, google/automl's or NVIDIA's checkpoint.")
-    flags.DEFINE_string("backbone_init", None, "Backbone to start from: 'imagenet', a .h5 file of keras.applications, or a "
-                                               "checkpoint.")
+    flags.DEFINE_string("pretrained_ckpt", None, "Detector to start from: a checkpoint of ours, google/automl's or NVIDIA's, a "
+                                                "torchvision .pth or .safetensors, or a published name, see get_weights.sh.")
+    flags.DEFINE_string("backbone_init", None, "Backbone to start from: 'imagenet', a .h5 file of keras.applications, a "
+                                               "checkpoint, a .pth or .safetensors, or a published name.")
     flags.DEFINE_float("lr", None, "Peak learning rate, absolute. Default: the model's; EfficientDet's 0.08 for 64 images of a "
                                    "step.")
     flags.DEFINE_float("lr_per_64", None, "Peak learning rate for every 64 images of a step, instead of --lr.")

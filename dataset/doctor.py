@@ -1,7 +1,7 @@
 """Examines a data set before anything is trained on it, and writes what it finds to doctor.html and doctor.json.
 
     python dataset/doctor.py --records='records/train-*' --val_records='records/val-*'
-    python dataset/doctor.py --images=photos --annotations=instances_train.json --image_size=640 --model_name=efficientdet-d1
+    python dataset/doctor.py --images=photos --annotations=labels --image_size=640 --model_name=efficientdet-d1
 """
 
 import signal
@@ -16,11 +16,12 @@ if __name__ == "__main__":  # run as a script: see the project, and do not take 
 from absl import flags
 
 from dataset import command_line
+from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.labelled_images import LabelledImages
 from dataset.progress import Progress
 from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.flags.definitions import define_model_flags, hyperparameters
-from efficientdet.flags.paths import class_names_for, existing_file, records_of, writable_folder
+from efficientdet.flags.paths import class_names_for, records_of, writable_folder
 from object_detection.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -31,9 +32,10 @@ def define_flags() -> None:
     define_model_flags()
     flags.DEFINE_string("records", None, "Glob of the training TFRecords.")
     flags.DEFINE_string("val_records", None, "Glob of the validation TFRecords.")
-    flags.DEFINE_string("images", None, "Folder of images, in place of --records, with --annotations.")
-    flags.DEFINE_string("annotations", None, "COCO json of the training images in --images.")
-    flags.DEFINE_string("val_annotations", None, "COCO json of the validation images in --images.")
+    flags.DEFINE_string("images", None, "Folder of images, in place of --records.")
+    flags.DEFINE_string("annotations", None, "Labels of the images, of any format that create_tfrecord.py reads. "
+                                             "Default: the folder of the images.")
+    flags.DEFINE_string("val_annotations", None, "The same of the validation images, where --annotations has none.")
     flags.DEFINE_string("image_size", None, "The network's input: a side, or WIDTHxHEIGHT. Default: the model's.")
     flags.DEFINE_integer("images_read", 2000, "Pictures of each split that are decoded, evenly taken; boxes all count.",
                          lower_bound=1)
@@ -68,14 +70,11 @@ def _hyperparameters() -> Hyperparameters:
 def _splits() -> dict[str, LabelledImages]:
     """The training images and, if given, those of validation. Raises InputError for flags that do not go together."""
     if bool(FLAGS.records) == bool(FLAGS.images):
-        raise InputError("wanted --records=PATTERN, or --images=FOLDER with --annotations=FILE")
+        raise InputError("wanted --records=PATTERN, or --images=FOLDER with --annotations=LABELS")
     if FLAGS.records:
         named = {"training": (FLAGS.records, "records"), "validation": (FLAGS.val_records, "val_records")}
         return {name: _of_records(records_of(pattern, flag)) for name, (pattern, flag) in named.items() if pattern}
-    named = {"training": (FLAGS.annotations, "annotations"), "validation": (FLAGS.val_annotations, "val_annotations")}
-    if not FLAGS.annotations:
-        raise InputError("--annotations is missing; --images needs the COCO json of its images")
-    return {name: _of_annotations(existing_file(path, flag)) for name, (path, flag) in named.items() if path}
+    return _of_annotations()
 
 
 def _of_records(paths: tuple[str, ...]) -> LabelledImages:
@@ -85,12 +84,29 @@ def _of_records(paths: tuple[str, ...]) -> LabelledImages:
     return labelled_records(index_records(paths), class_names_for(paths, json_file=None))
 
 
-def _of_annotations(path: str) -> LabelledImages:
-    """Of a COCO json; a reader of another format gives an `AnnotatedDataSet` as well."""
-    from dataset.conversion.coco import read_coco
+def _of_annotations() -> dict[str, LabelledImages]:
+    """The parts of --annotations, and those of --val_annotations in place of its val."""
+    from dataset.conversion.folder_files import ImageFolder
+    from dataset.conversion.label_formats import recognise
+    from dataset.conversion.label_parts import read_labels
     from dataset.conversion.labelled_annotations import labelled_annotations
 
-    return labelled_annotations(read_coco(object_annotations_file=path), FLAGS.images)
+    if not Path(FLAGS.images).is_dir():
+        raise InputError(f"--images={FLAGS.images}: no such folder")
+    images = ImageFolder(FLAGS.images)
+
+    def parts(path: str) -> dict[str, AnnotatedDataSet]:
+        labels = recognise(path, wanted="auto")
+        print(labels.reason)
+        return read_labels(labels, path, images, with_masks=False, label_map=None, output_folder=FLAGS.output_dir)
+
+    found = parts(FLAGS.annotations or FLAGS.images)
+    if FLAGS.val_annotations:
+        found["val"] = next(iter(parts(FLAGS.val_annotations).values()))
+    named = {"training": found.get("", found.get("train")), "validation": found.get("val")}
+    if named["training"] is None:
+        raise InputError(f"--annotations={FLAGS.annotations}: has {', '.join(found)} and no train")
+    return {name: labelled_annotations(part, FLAGS.images) for name, part in named.items() if part is not None}
 
 
 if __name__ == "__main__":

@@ -39,18 +39,20 @@ class Rate:
 
 
 class Progress:
-    """Progress of `total` steps, told on stderr; use it as a context.
+    """Progress of `total` steps, told on stderr; use it as a context. None: nobody knows how many there will be.
 
     `steps_per_epoch` splits the count into epochs; `done` steps were done by an earlier run. On a terminal prints of
     others appear above the bar. `silent`: for every rank but the first. `patient`: for what starts slowly and is soon done as a
-    rule; the rate is that from the first step on, and no line is written within ten seconds of it.
+    rule; the rate is that from the first step on, and no line is written within ten seconds of it. `rate_of`: what images are
+    called.
     """
 
-    def __init__(self, title: str, *, total: int, steps_per_epoch: int | None = None, done: int = 0,
+    def __init__(self, title: str, *, total: int | None, steps_per_epoch: int | None = None, done: int = 0,
                  noun: str = "step", stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic,
-                 silent: bool = False, patient: bool = False):
+                 silent: bool = False, patient: bool = False, rate_of: str = "images"):
         self._silent, self._patient, self._starting = silent, patient, patient
         self._title, self._total, self._steps_per_epoch, self._noun = title, total, steps_per_epoch, noun
+        self._rate_of = rate_of
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._first, self._done, self._images = done, done, 0
@@ -115,16 +117,16 @@ class Progress:
         parts = [f"{self._title}:", *self._place(), *(f"{name} {value}" for name, value in self._values.items())]
         rate = self._rate.per_second()
         if rate and rate[1]:
-            parts.append(f"{rate[1]:.1f} images/s")
+            parts.append(f"{rate[1]:.1f} {self._rate_of}/s")
         return " ".join(parts)
 
     def _remaining(self) -> str:
         rate = self._rate.per_second()
-        return f"ETA {duration(max(self._total - self._done, 0) / rate[0])}" if rate else ""
+        return f"ETA {duration(max(self._total - self._done, 0) / rate[0])}" if rate and self._total is not None else ""
 
     def _place(self) -> list[str]:
         if not self._steps_per_epoch:
-            return [f"{self._noun} {self._done}/{self._total}"]
+            return [f"{self._noun} {self._done}" + ("" if self._total is None else f"/{self._total}")]
         epochs = -(-self._total // self._steps_per_epoch)
         epoch = max(-(-self._done // self._steps_per_epoch), 1)  # the last step of an epoch belongs to it
         step = self._done - (epoch - 1) * self._steps_per_epoch

@@ -33,6 +33,16 @@ def export() -> None:
     _run("export")
 
 
+def quickstart() -> None:
+    """Run quickstart.py."""
+    _run("quickstart")
+
+
+def serve() -> None:
+    """Run serve.py."""
+    _run("serve")
+
+
 def get_weights() -> None:
     """Run efficientdet/checkpoints/get_weights.py."""
     _run("efficientdet.checkpoints.get_weights")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import keras
 from keras import layers
@@ -14,7 +15,6 @@ from object_detection.errors import InputError
 from object_detection.structures import Tensor
 
 BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # what names of layers begin with
-ANCHORS_A_CELL = 9
 _DEPTH = 4  # hidden convolutions of a head
 
 
@@ -29,6 +29,7 @@ class RetinaNetConfig:
     backbone: str
     image_size: tuple[int, int]  # height, width
     num_classes: int
+    anchors_a_cell: int = 9
     epsilon: float = 1e-5  # of batch norm
     head_kernel_stddev: float = 0.01
     trainable_stages: int = 3
@@ -52,9 +53,9 @@ def build_retinanet(config: RetinaNetConfig, *, precision: str = "float32") -> t
         stages = build_resnet(images, config.backbone, prefix=BODY, epsilon=config.epsilon)
         levels = with_two_coarser(build_feature_pyramid(stages[1:], prefix=PYRAMID), prefix=PYRAMID)
         bias = keras.initializers.Constant(-math.log((1 - PRIOR_PROBABILITY) / PRIOR_PROBABILITY))
-        stddev = config.head_kernel_stddev
-        logits = _head(levels, "head.classification_head", "cls_logits", values=config.num_classes, stddev=stddev, bias=bias)
-        deltas = _head(levels, "head.regression_head", "bbox_reg", values=4, stddev=stddev, bias=keras.initializers.Zeros())
+        head = partial(_head, levels, anchors=config.anchors_a_cell, stddev=config.head_kernel_stddev)
+        logits = head("head.classification_head", "cls_logits", values=config.num_classes, bias=bias)
+        deltas = head("head.regression_head", "bbox_reg", values=4, bias=keras.initializers.Zeros())
         network = keras.Model(images, [logits, deltas], name="retinanet")
     finally:
         keras.config.set_dtype_policy(previous)
@@ -62,13 +63,13 @@ def build_retinanet(config: RetinaNetConfig, *, precision: str = "float32") -> t
     return network, [tuple(level.shape[1:3]) for level in levels]
 
 
-def _head(levels: Sequence[Tensor], name: str, predictor: str, *, values: int, stddev: float,
+def _head(levels: Sequence[Tensor], name: str, predictor: str, *, anchors: int, values: int, stddev: float,
           bias: keras.Initializer) -> Tensor:
     """Convolutions that all levels share: [B, h, w, WIDTH] of each -> [B, A, values]."""
     hidden = [layers.Conv2D(WIDTH, 3, padding="same", kernel_initializer=keras.initializers.RandomNormal(stddev=stddev),
                             name=f"{name}.conv.{2 * number}") for number in range(_DEPTH)]
     predict = layers.Conv2D(
-        ANCHORS_A_CELL * values, 3, padding="same", kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
+        anchors * values, 3, padding="same", kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
         bias_initializer=bias, name=f"{name}.{predictor}")
     flat = []
     for level, features in enumerate(levels, start=3):

@@ -8,6 +8,7 @@ import numpy as np
 from object_detection.anchor_grid import AnchorConfig, AnchorLevel, feature_sizes, level_of_cells
 from object_detection.errors import InputError
 
+RETINANET_SCALES = 3  # sizes of a level's anchors
 HEIGHT_TO_WIDTH = (0.5, 1.0, 2.0)
 NVIDIA_ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))  # width and height of its Mask R-CNN's anchors
 SSD300_STRIDES = (8, 16, 32, 64)  # pixels; of the maps after these, the image's side by their number of cells
@@ -20,7 +21,8 @@ _SSD300_SMALLEST = 257  # pixels a side, of which the last map has one cell
 
 def retinanet_sizes(anchor_scale: float = 4.0) -> tuple[tuple[int, ...], ...]:
     """Sides in pixels of the squares of P3 to P7: of each three, by thirds of an octave from `anchor_scale` cells on."""
-    return tuple(tuple(int(2**level * anchor_scale * 2 ** (octave / 3)) for octave in range(3)) for level in range(3, 8))
+    return tuple(tuple(int(2**level * anchor_scale * 2 ** (octave / RETINANET_SCALES)) for octave in range(RETINANET_SCALES))
+                 for level in range(3, 8))
 
 
 def proposal_sizes(anchor_scale: float = 8.0) -> tuple[tuple[float, ...], ...]:
@@ -41,13 +43,17 @@ def rounded_levels(
     anchor of size^2 square pixels for each ratio of height to width and each size, ratio first; half sides are rounded to
     whole pixels, halves to the even one. Cell (i, j) stands at (i, j) strides, without half a cell, and a stride is image
     side // feature side: the last cells may lie far from the border. With RETINANET_SIZES 120,087 anchors at 800 x 800.
-    Raises ValueError for other numbers of sizes than levels.
+    Raises ValueError for other numbers of sizes than levels, InputError for an anchor without a whole pixel.
     """
     ratios = np.sqrt(np.float32(height_to_width))  # float32, as what rounds to a half there must do so here
     levels = []
     for counts, level_sizes in zip(feature_sizes, sizes, strict=True):
         sides = np.stack([np.outer(ratios, np.float32(level_sizes)), np.outer(1 / ratios, np.float32(level_sizes))], axis=-1)
         shapes = 2.0 * np.round(sides.reshape(-1, 2) / 2)
+        if not shapes.all():
+            raise InputError(f"an anchor of {level_sizes[0]:g} pixels a side has no height or no width at ratios of height to "
+                             f"width of {', '.join(f'{ratio:g}' for ratio in height_to_width)}; wanted larger ones or ratios "
+                             "nearer to 1")
         levels.append(AnchorLevel(
             counts=tuple(counts), strides=tuple(side // count for side, count in zip(image_size, counts, strict=True)),
             offset=(0.0, 0.0), shapes=tuple(map(tuple, shapes.tolist()))))

@@ -27,16 +27,20 @@ def unfinished_path(path: str | Path) -> Path:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """`write_bytes` of UTF-8. Undecodable bytes of a path, which UTF-8 cannot hold, become \\udcXX as in json."""
-    write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
+    """Write a UTF-8 file that outlives a power cut; what stood there before is replaced at once. Raises OSError.
+
+    Undecodable bytes of a path, which UTF-8 cannot hold, become \\udcXX as in json.
+    """
+    write_bytes(path, text.encode("utf-8", errors="backslashreplace"), flush=True)
 
 
-def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a file that outlives a power cut; what stood there before is replaced at once. Raises OSError."""
+def write_bytes(path: str | Path, content: bytes, *, flush: bool = False) -> None:
+    """Write a file that appears whole or not at all; with `flush` it outlives a power cut, too. Raises OSError."""
     unfinished = unfinished_path(path)
     try:
         unfinished.write_bytes(content)
-        flush_to_disk(unfinished)
+        if flush:
+            flush_to_disk(unfinished)
         os.replace(unfinished, path)
     finally:
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """Masks as COCO's files and measures have them: run lengths (RLE) of whole images, by pycocotools."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,26 @@ def decoded(segmentation: RunLengths) -> np.ndarray:
         return coco_mask.decode(segmentation).astype(bool)
 
 
+def moved(mask: RunLengths, offset: np.ndarray, *, size: tuple[int, int]) -> RunLengths:
+    """A mask in a larger image of `size` (height, width), its first pixel at `offset` (y, x); the larger is never unrolled."""
+    rows = np.pad(decoded(mask).astype(np.int8), ((1, 1), (0, 0)))
+    columns, edges = np.nonzero(np.diff(rows, axis=0).T)  # of each run where it begins and where it ends, column by column
+    places = (columns + int(offset[1])) * size[0] + edges + int(offset[0])
+    joined = np.flatnonzero(places[1:-1:2] == places[2::2])  # at the bottom of a column, and on at the top of the next
+    places = np.delete(places, np.concatenate([2 * joined + 1, 2 * joined + 2]))
+    counts = np.trim_zeros(np.diff(np.concatenate([[0], places, [size[0] * size[1]]])), "b")
+    runs = coco_mask.frPyObjects({"size": list(size), "counts": counts.tolist()}, *size)
+    return {"size": list(size), "counts": runs["counts"].decode("ascii")}
+
+
+def united(masks: Sequence[RunLengths]) -> RunLengths:
+    """What any of the masks of one image covers."""
+    if len(masks) == 1:
+        return masks[0]
+    merged = coco_mask.merge(list(masks))
+    return {"size": [int(side) for side in merged["size"]], "counts": merged["counts"].decode("ascii")}
+
+
 def encoded(segmentation: Any, size: tuple[int, int]) -> RunLengths:
     """Run lengths of what COCO calls a segmentation in an image of `size` (height, width): polygons or run lengths.
 
@@ -40,6 +60,19 @@ def encoded(segmentation: Any, size: tuple[int, int]) -> RunLengths:
     if isinstance(segmentation, list):
         return coco_mask.merge(coco_mask.frPyObjects(segmentation, *size))
     return coco_mask.frPyObjects(segmentation, *size) if isinstance(segmentation["counts"], list) else segmentation
+
+
+class DecodedMasks(Sequence):
+    """The masks of N run lengths, each [h, w] bool and unrolled when it is looked at: a hundred of a photo are gigabytes."""
+
+    def __init__(self, masks: Sequence[RunLengths], turned: Callable[[np.ndarray], np.ndarray] = lambda mask: mask):
+        self._masks, self._turned = masks, turned
+
+    def __len__(self) -> int:
+        return len(self._masks)
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        return self._turned(decoded(self._masks[number]))
 
 
 def mask_areas(masks: Sequence[RunLengths]) -> np.ndarray:

@@ -28,13 +28,15 @@ class _Label(NamedTuple):
 
 
 def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], scores=None,
-                    masks: Sequence[np.ndarray] | None = None, colours: Sequence[Colour] | None = None) -> np.ndarray:
+                    masks: Sequence[np.ndarray] | None = None, colours: Sequence[Colour] | None = None,
+                    shorter_side: int | None = None) -> np.ndarray:
     """A copy of an image with a box, a class name and a score in per cent for each detection.
 
     image [h, w, 3] uint8; boxes [N, 4] yxyx pixels of it; classes [N], 0 .. K-1; names, K of them; scores [N], or None
     where there are none (ground truth); masks, N of [h, w] bool, which are tinted and outlined, or None; colours, N, or None
     for those of the classes. Boxes are clipped to the image; what has nothing in it, or is not finite, is left out. The best
-    are drawn last. Raises ValueError for another kind of image or a class without a name.
+    are drawn last. Lines and letters are of a size for images whose `shorter_side` has so many pixels, at most that of this one
+    and by default it. Raises ValueError for another kind of image or a class without a name.
     """
     image, boxes = np.asarray(image), np.asarray(boxes, np.float64).reshape(-1, 4)
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
@@ -42,6 +44,7 @@ def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], 
     classes = [int(index) for index in classes]
     if not all(0 <= index < len(names) for index in classes):
         raise ValueError(f"classes reach from {min(classes)} to {max(classes)}; there are {len(names)} names")
+    side = min(*image.shape[:2], shorter_side or image.shape[0])
     order = range(len(boxes)) if scores is None else np.argsort(np.asarray(scores), kind="stable")
     labels, tinted = [], image if masks is None else image.copy()
     for index in order:
@@ -52,10 +55,10 @@ def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], 
             colour = class_colour(classes[index]) if colours is None else colours[index]
             labels.append(_Label(text, box, colour))
             if masks is not None:
-                _draw_mask(tinted, masks[index], colour)
+                _draw_mask(tinted, masks[index], colour, line=_line_width(side))
     canvas = Image.fromarray(tinted)
-    _draw_boxes(canvas, labels)
-    _draw_labels(canvas, labels)
+    _draw_boxes(canvas, labels, side=side)
+    _draw_labels(canvas, labels, side=side)
     return np.asarray(canvas)
 
 
@@ -109,7 +112,7 @@ def _clipped(box: np.ndarray, *, height: int, width: int) -> tuple[float, float,
     return (x_min, y_min, x_max, y_max) if y_max > y_min and x_max > x_min else None
 
 
-def _draw_mask(image: np.ndarray, mask: np.ndarray, colour: Colour) -> None:
+def _draw_mask(image: np.ndarray, mask: np.ndarray, colour: Colour, *, line: int) -> None:
     """Tint what a mask [h, w] bool covers, in place, and paint its edge: neighbours of one class stay apart."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not rows.size:
@@ -117,7 +120,7 @@ def _draw_mask(image: np.ndarray, mask: np.ndarray, colour: Colour) -> None:
     window = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
     mask, here = mask[window], image[window]
     here[mask] = (here[mask] + _TINT * (np.array(colour) - here[mask]) + 0.5).astype(np.uint8)
-    width = max(1, _line_width(min(image.shape[:2])) // 2)
+    width = max(1, line // 2)
     around, inner = np.pad(mask, width), mask.copy()
     for y, x in itertools.product((0, width, 2 * width), repeat=2):
         inner &= around[y : y + mask.shape[0], x : x + mask.shape[1]]
@@ -128,8 +131,8 @@ def _line_width(shorter_side: int) -> int:
     return max(1, round(shorter_side * _LINE_FRACTION))
 
 
-def _draw_boxes(canvas: Image.Image, labels: Sequence[_Label]) -> None:
-    line = _line_width(min(canvas.size))
+def _draw_boxes(canvas: Image.Image, labels: Sequence[_Label], *, side: int) -> None:
+    line = _line_width(side)
     rim = max(1, line // 3)  # dark on both sides of the line, for images of its own colour
     draw = ImageDraw.Draw(canvas)
     for label in labels:
@@ -142,8 +145,8 @@ def _draw_boxes(canvas: Image.Image, labels: Sequence[_Label]) -> None:
         draw.rectangle((x_min, y_min, x_max, y_max), outline=label.colour, width=line)
 
 
-def _draw_labels(canvas: Image.Image, labels: Sequence[_Label]) -> None:
-    font = ImageFont.load_default(max(_SMALLEST_FONT, round(min(canvas.size) * _FONT_FRACTION)))
+def _draw_labels(canvas: Image.Image, labels: Sequence[_Label], *, side: int) -> None:
+    font = ImageFont.load_default(max(_SMALLEST_FONT, round(side * _FONT_FRACTION)))
     ascent, descent = font.getmetrics()
     margin = max(1, font.size // 6)
     height = ascent + descent + margin

@@ -2,6 +2,7 @@
 # Everything the project checks: ruff, the shell scripts, Horovod, pytest. All of it runs; one failure fails the whole.
 # Arguments go to pytest: bash scripts/test.sh -k pipeline
 # TEST_WORKERS= processes run the tests side by side, a file in one of them (default: the cores, at most 4; each takes up to 5 GB).
+# The page of serve.py is tried in a real browser where one is installed (Debian: apt install chromium); else that test is skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh

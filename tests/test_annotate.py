@@ -11,6 +11,7 @@ from efficientdet.checkpoints.description import Description
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.image_rows import rows_of_signature
+from efficientdet.inference.inputs import Inputs
 from object_detection.coco_masks import decoded, pasted_run_lengths, run_lengths
 from object_detection.coco_results import DetectionRows
 from object_detection.drawing import class_colour
@@ -70,8 +71,7 @@ def save(path, *, orientation=1, stored=STORED):
 def run(place, *images, **settings):
     (place / "out").mkdir(exist_ok=True)
     annotate(AnnotationConfig(
-        images=tuple(map(str, images)), output_dir=str(place / "out"), ckpt_path="none", saved_model_dir=None, model_name="",
-        model_name_given=False, overrides={}, **settings))
+        inputs=Inputs(images=tuple(map(str, images))), output_dir=str(place / "out"), ckpt_path="none", **settings))
 
 
 def results(place):
@@ -132,6 +132,12 @@ def test_what_cannot_be_decoded_is_told_and_the_rest_is_done(place, capsys):
     assert sorted(path.name for path in (place / "out").iterdir()) == ["b.jpg", "detections.json", "whole.jpg"]
     assert {result["file_name"] for result in results(place)} == {"whole.jpg", "b.jpg"}
     assert capsys.readouterr().out.count("left out: ") == 2
+
+
+def test_an_image_too_wide_for_a_jpeg_is_told(place):
+    Image.new("RGB", (65_501, 2)).save(place / "wide.png")
+    with pytest.raises(InputError, match=r"wide\.png: cannot be drawn \(it has a side of 65501 pixels, a JPEG 65500 at most\)"):
+        run(place, place / "wide.png")
 
 
 def test_images_of_one_name_are_kept_apart(place):

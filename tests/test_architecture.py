@@ -34,14 +34,16 @@ ROOMS = {  # of a floor; each may use itself and those before it, and no other
         "checkpoints",  # written, read, and put back into a detector
         "export",  # SavedModels and ONNX files
         "inference",  # images in, detections out
+        "serving",  # the same over HTTP
         "evaluation",  # detections of records, measured
         "flags",  # of the entry points
         "training",  # the loop and what it is made of
         "benchmark",  # how long things take, and what a model is
+        "quickstart",  # all of it one after another, with settings chosen for the data and the machine
     ),
 }
 MOST_LINES_OF_A_FILE = 250
-ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export")
+ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export", "quickstart", "serve")
 ENTRY_POINTS_MAY_USE = {"efficientdet", "dataset.command_line", "dataset.files.image_files", "object_detection.errors"}
 SCRIPTS = ("dataset.create_tfrecord", "dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord",
            "dataset.create_open_images_tfrecord", "dataset.download_open_images", "dataset.synthetic", "dataset.doctor")
@@ -61,6 +63,10 @@ KNOWN_IN = {
             "dataset.files.image_files"},
     "absl": {"dataset.*", "efficientdet.flags.definitions", *ENTRY_POINTS},
     "tensorboard": {"efficientdet.observing.event_file"},
+    "starlette": {"efficientdet.serving.application", "efficientdet.serving.guard", "efficientdet.serving.request_body",
+                  "efficientdet.serving.server"},
+    "uvicorn": {"efficientdet.serving.server"},
+    "python_multipart": {"efficientdet.serving.request_body"},
 }
 INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it
     "model.batch_norm": "tensorflow", "model.tensorflow_cpu": "tensorflow",

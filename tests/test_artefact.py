@@ -3,6 +3,7 @@
 import errno
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -165,6 +166,22 @@ def test_infer_draws_by_the_file_alone(exported, tmp_path):
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([images[0].name, "detections.json"])
     assert len(json.loads((tmp_path / "detections.json").read_text())) == 20
+
+
+def test_tiles_of_the_standard_input_take_neither_tensorflow_nor_keras(exported, tmp_path):
+    folder, images = exported
+    for package in ("tensorflow", "keras"):
+        (tmp_path / f"{package}.py").write_text("raise ImportError('wanted after all')")
+    with open(images[0], "rb") as image:
+        done = subprocess.run(
+            [sys.executable, ROOT / "infer.py", f"--model={folder / 'detector.onnx'}", "--image_path=-", "--tile=64",
+             f"--output_dir={tmp_path / 'out'}", "--min_score_thresh=0", "--format=csv", "--save_crops"], stdin=image,
+            capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "out" / "detections.json").read_text())
+    assert len(results) > 20  # of five looks at it
+    assert len((tmp_path / "out" / "detections.csv").read_text().splitlines()) == len(results) + 1
+    assert len(list((tmp_path / "out" / "crops").glob("*/stdin_1_*.jpg"))) == len(results)
 
 
 def changed(folder, tmp_path, **props):

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import onnx
 import pytest
+from colour_artefact import write_colour_artefact
 from drawn_records import draw_records
 from onnx import TensorProto, helper
+from PIL import Image
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 def run(script, *flags, backend="tensorflow"):
     done = subprocess.run([sys.executable, str(REPOSITORY / "benchmarks" / script), *flags], capture_output=True, text=True,
-                          timeout=300, env={**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": "",
+                          timeout=1800, env={**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": "",
                                "KERAS_BACKEND": backend})
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -30,6 +32,16 @@ def test_evaluation():
     assert "30 images, 3000 detections" in shown
     assert float(re.search(r"largest difference to pycocotools ([^\s;]+)", shown).group(1)) == 0.0
     assert 0.02 < float(re.search(r"AP (\S+);", shown).group(1)) < 0.5
+
+
+def test_serve_load(tmp_path):
+    model = write_colour_artefact(tmp_path / "colours.onnx")
+    Image.new("RGB", (40, 30), (200, 10, 10)).save(tmp_path / "a.png")
+    shown = run("serve_load.py", f"--model={model}", f"--images={tmp_path}/*.png", "--clients=2", "--minutes=0.02",
+                "--", "--max_batch=2")
+    assert int(re.match(r"(\d+) answered in \d+ s by 2 clients: ", shown)[1]) > 2
+    assert "lost: 0 []; the server ended with 0" in shown
+    assert re.search(r"memory of the server: \d+ MB before, \d+", shown)
 
 
 def test_input(tmp_path):

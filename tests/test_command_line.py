@@ -43,6 +43,7 @@ AUTOML_FLAGS = {
         input_image output_image_dir input_video output_video saved_model_dir tflite file_pattern num_calibration_steps debug
         use_xla only_network""",
 }
+PROGRAMS = (*REFERENCE_FLAGS, "serve")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def flags_of():
             for name in found[script]:
                 delattr(flags.FLAGS, name)
         print(json.dumps(found))"""
-    done = call(["-c", program, *REFERENCE_FLAGS], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = call(["-c", program, *PROGRAMS], env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -77,19 +78,19 @@ def test_flags_of_the_references(script, flags_of):
     assert {*ALIASES[script], *GONE[script]} <= ours
 
 
-@pytest.mark.parametrize("script", REFERENCE_FLAGS)
+@pytest.mark.parametrize("script", PROGRAMS)
 def test_every_number_has_its_range(script, flags_of):
     numbers = {name for name, (kind, help_text) in flags_of[script].items()
                if kind in ("int", "float") and not help_text.startswith("Alias for")}
     assert numbers - set(RANGES) == set()
-    assert "batch_size" in numbers
+    assert numbers & {"batch_size", "max_batch"}
 
 
 def test_no_range_is_of_no_flag(flags_of):
     assert set(RANGES) <= set().union(*flags_of.values())
 
 
-@pytest.mark.parametrize("script", REFERENCE_FLAGS)
+@pytest.mark.parametrize("script", PROGRAMS)
 def test_help_says_every_flag(script, data):
     done = call([ROOT / f"{script}.py", "--help"])
     assert (done.returncode, done.stderr) == (0, "")
@@ -118,6 +119,7 @@ def data(tmp_path_factory):
 TRAIN = ("--training_file_pattern=train-*", "--val_file_pattern=val-*", "--model_dir=out")
 EVAL = ("--val_file_pattern=val-*", "--ckpt=ckpt")
 INFER = ("--image_path=a.jpg", "--model_dir=ckpt", "--output_dir=out")
+SERVE = ("--model=ckpt", "--port=0")
 MISTAKES = [
     ("train", (*TRAIN, "--no_such_flag=1"), "no_such_flag"),
     ("train", (*TRAIN, "--learning_rate=1"), "learning_rate"),
@@ -186,6 +188,11 @@ MISTAKES = [
     ("infer", (*INFER[:2], "--output_dir=a.jpg"), "cannot be made a folder"),
     ("infer", (INFER[0], "--saved_model_dir=empty", INFER[2]), "--saved_model_dir=empty: holds no saved_model.pb"),
     ("infer", (*INFER, "--model_name=d0"), "--model_name=d0"),
+    ("infer", (*INFER, "--tile=8"), "--tile=8: wanted a side such as 512"),
+    ("infer", (*INFER, "--tile=0x0"), "--tile=0x0: wanted a side such as 512"),
+    ("infer", (*INFER, "--overlap=0.1"), "--overlap and --tile_whole go with --tile"),
+    ("infer", (*INFER, "--format=xml"), "--format=xml: 'xml' is none of coco, yolo, csv"),
+    ("infer", (*INFER, "--image_path=7"), "--image_path=7: is no file but a camera; wanted one alone"),
     ("infer", (*INFER, "--saved_model_dir=/proc"), "--saved_model_dir=/proc: nothing can be written"),
     ("inspector", ("--mode=infer",), "--mode=infer: python infer.py"),
     ("inspector", ("--only_network",), "is gone: --onnx_path=FILE exports the network alone"),
@@ -201,6 +208,13 @@ MISTAKES = [
     ("inspector", ("--batch_size=0",), "--batch_size=0: wanted at least 1"),
     ("inspector", ("--hparams=qqq=1",), "hparam qqq does not exist"),
     ("inspector", ("--ckpt_path=nosuch",), "nosuch: there is no checkpoint"),
+    ("serve", (), "--model is missing"),
+    ("serve", ("--model=nosuch", "--port=0"), "nosuch: there is no checkpoint"),
+    ("serve", ("--model=nosuch.onnx", "--port=0"), "nosuch.onnx: cannot be read (No such file or directory)"),
+    ("serve", (*SERVE, "--runtime=tensorrt"), "--runtime=tensorrt"),
+    ("serve", (*SERVE, "--hparams=image_siz=64"), "image_siz does not exist; the nearest is image_size"),
+    ("serve", (*SERVE, "--host=203.0.113.7"), "--host=203.0.113.7 --port=0: cannot be listened at (Cannot assign requested"),
+    ("serve", (*SERVE, "--host=a..b"), "--host=a..b --port=0: cannot be listened at ("),
 ]
 
 
@@ -214,14 +228,17 @@ WRONG_NUMBERS = [
         "max_bad_fraction": "-1 1.5 nan", "num_examples_per_epoch": "0 -5", "patience": "-1", "seed": "-1 4294967296",
         "stop_epoch": "-3", "target_ap": "2 -0.1 nan", "warmup_epochs": "nan -1 inf", "warmup_value": "nan -1 inf"}),
     ("eval", EVAL, {"batch_size": "0 99999999999999999999", "eval_samples": "-1"}),
-    ("infer", INFER, {"batch_size": "0", "min_score_thresh": "nan -1 2", "max_boxes_to_draw": "-1 0"}),
+    ("infer", INFER, {"batch_size": "0", "min_score_thresh": "nan -1 2", "max_boxes_to_draw": "-1 0",
+                      "overlap": "-0.1 1.0 nan"}),
     ("inspector", (), {"batch_size": "0", "bm_runs": "0 -1", "bm_warm_up_runs": "0", "min_score_thresh": "nan",
                        "max_boxes_to_draw": "0", "image_size": "0"}),
+    ("serve", SERVE, {"max_batch": "0", "max_pixels": "0 178956971", "max_queue": "0", "max_request_bytes": "0",
+                      "min_score": "nan -1 2", "port": "-1 65536", "request_timeout_s": "nan 0 inf"}),
 ]
 MISTAKES += [(script, (*before, f"--{flag}={value}"), f"--{flag}=") for script, before, wrong in WRONG_NUMBERS
              for flag, values in wrong.items() for value in values.split()]
 RIGHT = [
-    ("train", TRAIN), ("eval", EVAL), ("infer", INFER), ("inspector", ()),
+    ("train", TRAIN), ("eval", EVAL), ("infer", INFER), ("inspector", ()), ("serve", SERVE),
     ("train", (*TRAIN, "--eval_samples=0", "--target_ap=1", "--max_bad_fraction=0", "--warmup_epochs=0", "--warmup_value=0",
                "--stop_epoch=0", "--patience=0", "--checkpoint_steps=0", "--eval_from=0", "--seed=0", "--batch_size=1",
                "--calibration_images=0", "--lr=1e-9")),
@@ -232,7 +249,8 @@ RIGHT = [
                "--eval_epochs=40,50,55", "--mlperf_division=closed", "--mlperf_organization=we", "--mlperf_ruleset=2.1.0",
                "--mlperf_status=cloud", "--mlperf_platform=DGX", "--mlperf_cache_cleared")),
     ("eval", ("--val_file_pattern=val-*", "--model_dir=ckpt", "--output_json=out/new/numbers.json")),
-    ("infer", ("--image_path=a.jpg", "--ckpt_path=ckpt", "--output_dir=out", "--min_score_thresh=1")),
+    ("infer", ("--image_path=a.jpg", "--ckpt_path=ckpt", "--output_dir=out", "--min_score_thresh=1",
+               "--tile=64x32", "--overlap=0.9", "--notile_whole", "--format=coco,csv", "--save_crops")),
     ("inspector", ("--model_dir=ckpt", "--image_size=64", "--tensorrt=", "--nodebug")),
 ]
 

@@ -17,6 +17,7 @@ from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.detector import LoadedDetector
+from efficientdet.inference.inputs import Inputs
 from model.detector import named_variables
 from object_detection.coco_masks import run_lengths
 from object_detection.coco_results import DetectionRows
@@ -36,8 +37,8 @@ def stored(tmp_path_factory):
                             ("of_both", {"ckpt_path": f"{folder}/ckpt", "saved_model_dir": f"{folder}/saved"}),
                             ("of_saved", {"ckpt_path": None, "saved_model_dir": f"{folder}/saved"})):
             (folder / name).mkdir()
-            annotate(AnnotationConfig(images=tuple(map(str, images)), output_dir=str(folder / name), overrides={},
-                                      model_name="efficientdet-d0", model_name_given=False, precision="float32", **model))
+            annotate(AnnotationConfig(inputs=Inputs(images=tuple(map(str, images))), output_dir=str(folder / name),
+                                      model_name="efficientdet-d0", precision="float32", **model))
         yield folder, images
 
 

@@ -74,7 +74,7 @@ def test_the_packages_installed_are_those_named(tmp_path):
     assert done.returncode == 0, done.stderr
     top = (tmp_path / "efficientdet_tf2.egg-info" / "top_level.txt").read_text().split()
     assert set(top) == {"dataset", "efficientdet", "model", "object_detection", "train", "eval", "infer", "inspector",
-                        "export"}
+                        "export", "quickstart", "serve"}
 
 
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="OpenSSH is not installed")

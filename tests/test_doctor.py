@@ -1,6 +1,9 @@
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from efficientdet.doctor.picture_checks import same_pictures
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 
 HPARAMS = hyperparameters_of("efficientdet-d0", {"image_size": 128, "jitter_min": 0.8, "jitter_max": 1.2})
+ROOT = Path(__file__).resolve().parent.parent
 THIN = np.array([8, 48])
 SMALL = {"efficientdet-d0": {"image_size": "160x96", "fpn_cell_repeats": 1, "box_class_repeats": 1, "anchor_scale": 3.0},
          "retinanet-resnet18": {"image_size": "331x205", "anchor_scale": 2.0}, "ssd300-resnet34": {"backbone_name": "resnet18"},
@@ -215,3 +219,35 @@ def test_nothing_alarming_in_coco(data_folder, split):
     images = of(data_folder / "coco_sample", f"instances_{split}.json", split)
     findings = quick_findings(images, hyperparameters_of("efficientdet-d0", {}))
     assert [finding.line for finding in findings if finding.level == WARNING] == []
+
+
+def doctor(*arguments):
+    return subprocess.run([sys.executable, "dataset/doctor.py", *arguments], cwd=ROOT, capture_output=True, text=True,
+                          check=False)
+
+
+def test_labels_of_any_format(tmp_path):
+    for split, count in (("train", 2), ("val", 1)):
+        for number in range(count):
+            for folder in ("images", "labels"):
+                (tmp_path / split / folder).mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (64, 48), (40 * number, 90, 9)).save(tmp_path / split / "images" / f"{split}{number}.png")
+            (tmp_path / split / "labels" / f"{split}{number}.txt").write_text("0 0.5 0.5 0.5 0.5\n" * (number + 1))
+    (tmp_path / "data.yaml").write_text("train: train/images\nval: val/images\nnames: [cell]\n")
+    ended = doctor(f"--images={tmp_path}", f"--output_dir={tmp_path}/out", "--image_size=128")
+    assert ended.returncode == 0, ended.stderr
+    assert "labels: YOLO" in ended.stdout
+    found = json.loads((tmp_path / "out" / "doctor.json").read_text())["splits"]
+    counts = {split: (part["images"], part["objects"]) for split, part in found.items()}
+    assert counts == {"training": (2, 3), "validation": (1, 1)}
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ((), "wanted --records=PATTERN, or --images=FOLDER with --annotations=LABELS"),
+    (("--images=/nowhere",), "--images=/nowhere: no such folder"),
+    (("--images=tests", "--annotations=/nowhere.json"), "/nowhere.json")])
+def test_what_names_no_data_is_one_line(tmp_path, arguments, message):
+    ended = doctor(*arguments, f"--output_dir={tmp_path}")
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -139,6 +139,14 @@ def test_a_rate_of_nothing(clock):
     assert stream.getvalue() == "infer: image 0/0\n"
 
 
+def test_nobody_knows_how_many_there_will_be(clock):
+    stream = io.StringIO()
+    with Progress("video", total=None, noun="frame", rate_of="frames", stream=stream, clock=clock) as progress:
+        clock.now += 2
+        progress.advance(3, images=3)
+    assert stream.getvalue() == "video: frame 3 1.5 frames/s\n"
+
+
 def test_an_error_leaves_the_last_state(clock):
     stream = io.StringIO()
 

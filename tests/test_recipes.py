@@ -301,16 +301,16 @@ def test_three_of_them_for_real_on_two_ranks(tmp_path):
     env = {"PATH": os.environ["PATH"], "TF_CPP_MIN_LOG_LEVEL": "3"}
     model = tmp_path / "model"
     done = run(D0 / "convergence-AMP-8xA100-80G.sh", *small, "EPOCHS=1", "STOP_EPOCH=1", "EXAMPLES=8", "LR=0.01", "WARMUP=0.5",
-               f"MODEL_DIR={model}", "--checkpoint_period=1", env=env, timeout=400)
+               f"MODEL_DIR={model}", "--checkpoint_period=1", env=env, timeout=1800)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert (model / "ema_weights" / "emackpt-1.index").is_file()
     assert (model / "metrics-final.json").is_file()
     done = run(D0 / "evaluate-AMP-8xA100-80G.sh", *small, f"CKPT={model}/ema_weights/emackpt-1",
-               f"MODEL_DIR={tmp_path}/evaluation", env=env, timeout=300)
+               f"MODEL_DIR={tmp_path}/evaluation", env=env, timeout=1800)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert len(re.findall(r"AP50 .*precision, IoU 0.50", done.stdout)) == 1  # one rank speaks
     done = run(D0 / "training-benchmark-AMP-A100-80G.sh", *small, "STEPS=4", f"MODEL_DIR={tmp_path}/benchmark", env=env,
-               timeout=300)
+               timeout=1800)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert "avg_fps_training " in done.stdout
     assert not list((tmp_path / "benchmark").glob("ckpt*"))

@@ -23,6 +23,7 @@ from efficientdet.export.saved_model import export_saved_model, load_saved_model
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.annotate import AnnotationConfig, annotate
+from efficientdet.inference.inputs import Inputs
 from efficientdet.inference.predict import build_predict
 from model.detector import named_variables
 from object_detection.coco_evaluation import MEASURE_NAMES
@@ -260,9 +261,8 @@ def test_evaluates_a_checkpoint(checkpoint, drawn, tmp_path, capsys):
 
 
 def annotation(images, output_dir, **changes):
-    defaults = {"images": tuple(map(str, images)), "output_dir": str(output_dir), "ckpt_path": None, "saved_model_dir": None,
-                "model_name": "efficientdet-d0", "model_name_given": False, "overrides": {}, "min_score": 0.0,
-                "precision": "float32", "use_xla": False}
+    defaults = {"inputs": Inputs(images=tuple(map(str, images))), "output_dir": str(output_dir),
+                "model_name": "efficientdet-d0", "min_score": 0.0, "precision": "float32", "use_xla": False}
     return AnnotationConfig(**{**defaults, **changes})
 
 

@@ -217,3 +217,33 @@ def test_rules_of_resizing():
         hyperparameters_of(MODEL, {"resize": "crop"})
     with pytest.raises(InputError, match=r"x\.h5: is no file that retinanet-resnet18 can start from"):
         family.build(hyperparameters_of("retinanet-resnet18", {}), num_classes=1, backbone_weights="x.h5")
+
+
+def test_other_aspect_ratios():
+    """Long anchors for long objects: the anchors have them in the order that is given, and checkpoints bring them."""
+    family = family_of("retinanet-resnet18")
+    hparams = hyperparameters_of("retinanet-resnet18", {"image_size": 64, "aspect_ratios": [9.0, 1.0]})
+    anchors, detector = family.anchors(hparams).boxes, build_detector(hparams, num_classes=2, precision="float32")
+    assert detector.network.output_shape == [(None, len(anchors), 2), (None, len(anchors), 4)]
+    heights, widths = (anchors[:, 2:] - anchors[:, :2])[:6].T
+    np.testing.assert_array_equal(widths, [96, 120, 150, 32, 40, 50])
+    np.testing.assert_allclose(heights, [32 / 3, 40 / 3, 50 / 3, 32, 40, 50], atol=1)
+    arrays = {name: variable.numpy() for name, variable in named_variables(detector.network).items()}
+    assert family.count_classes(arrays, {}) == 2
+    second = family.with_class_rows(arrays, [1], {})
+    kernel = "head/classification_head/cls_logits/kernel"
+    np.testing.assert_array_equal(second[kernel], arrays[kernel][..., 1::2])
+    assert "aspect_ratios" in family.conventions
+    assert hparams.comparable("aspect_ratios") == (9.0, 1.0)
+
+
+@pytest.mark.parametrize("wrong", [4, (), "2*1", (1, -2), (math.nan,), ((1, 2),)])
+def test_what_is_no_aspect_ratio_is_refused(wrong):
+    with pytest.raises(InputError, match=r"aspect_ratios is .*wanted"):
+        hyperparameters_of("retinanet-resnet18", {"aspect_ratios": wrong})
+
+
+def test_an_anchor_without_a_pixel_is_refused():
+    hparams = hyperparameters_of("retinanet-resnet18", {"anchor_scale": 0.25, "aspect_ratios": (100.0,)})
+    with pytest.raises(InputError, match="an anchor of 2 pixels a side has no height or no width"):
+        family_of("retinanet-resnet18").anchors(hparams)

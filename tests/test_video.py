@@ -1,10 +1,16 @@
-"""Videos."""
+"""Videos, and cameras."""
+
+import os
+import signal
+import threading
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
 import pytest
 
 from dataset.class_names import ClassNames
+from efficientdet.inference import video
 from efficientdet.inference.video import VideoConfig, annotate_video
 from object_detection.coco_results import DetectionRows
 from object_detection.errors import InputError
@@ -47,7 +53,7 @@ def test_every_frame_is_drawn_at_the_rate_of_the_source(grey_video, tmp_path):
         return one_dog(images)
 
     target = tmp_path / "out" / "drawn.mp4"
-    annotate_video(VideoConfig(input_video=str(grey_video), output_video=str(target), batch_size=3), detect, NAMES)
+    annotate_video(VideoConfig(source=str(grey_video), output_video=str(target), batch_size=3), detect, NAMES)
     assert batches == [[(HEIGHT, WIDTH, 3)] * 3, [(HEIGHT, WIDTH, 3)] * 3, [(HEIGHT, WIDTH, 3)]]
     rate, frames = frames_of(target)
     assert rate == pytest.approx(12.5)
@@ -70,7 +76,7 @@ def test_colours_keep_their_order(tmp_path):
     writer.write(np.full((HEIGHT, WIDTH, 3), (0, 0, 255), np.uint8))  # BGR
     writer.release()
     target = tmp_path / "drawn.mp4"
-    annotate_video(VideoConfig(input_video=str(red), output_video=str(target)), detect, NAMES)
+    annotate_video(VideoConfig(source=str(red), output_video=str(target)), detect, NAMES)
     for image in (seen[0], frames_of(target)[1][0]):
         assert image[90, 10, 0] > 200
         assert image[90, 10, 2] < 60
@@ -80,7 +86,7 @@ def test_a_file_that_is_no_video_is_named(tmp_path):
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no video" * 100)
     with pytest.raises(InputError, match=r"broken\.mp4: cannot be read as a video"):
-        annotate_video(VideoConfig(input_video=str(broken), output_video=str(tmp_path / "a.mp4")), one_dog, NAMES)
+        annotate_video(VideoConfig(source=str(broken), output_video=str(tmp_path / "a.mp4")), one_dog, NAMES)
     assert list(tmp_path.iterdir()) == [broken]
 
 
@@ -89,5 +95,85 @@ def test_an_error_leaves_nothing_behind(grey_video, tmp_path):
         raise RuntimeError("no memory")
 
     with pytest.raises(RuntimeError, match="no memory"):
-        annotate_video(VideoConfig(input_video=str(grey_video), output_video=str(tmp_path / "a.mp4")), detect, NAMES)
+        annotate_video(VideoConfig(source=str(grey_video), output_video=str(tmp_path / "a.mp4")), detect, NAMES)
     assert list(tmp_path.iterdir()) == [grey_video]
+
+
+class Camera:
+    """Shows so many grey frames."""
+
+    def __init__(self, frames):
+        self.left, self.released = frames, False
+
+    def isOpened(self):
+        return self.left >= 0
+
+    def get(self, name):
+        return 10.0 if name == cv2.CAP_PROP_FPS else -1.0
+
+    def set(self, name, value):
+        return True
+
+    def read(self):
+        self.left -= 1
+        return (True, np.full((HEIGHT, WIDTH, 3), 128, np.uint8)) if self.left >= 0 else (False, None)
+
+    def release(self):
+        self.released = True
+
+
+@pytest.fixture
+def film(monkeypatch, tmp_path):
+    """A function that films with a camera, a quarter of a second for each look at the clock -> rate and frames of the file."""
+    def film(camera, detect=one_dog):
+        clock = iter(np.arange(1000) * 0.25)
+        with monkeypatch.context() as patch:
+            patch.setattr(cv2, "VideoCapture", lambda source: camera)
+            patch.setattr(video, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+            annotate_video(VideoConfig(source=0, output_video=str(tmp_path / "a.mp4"), batch_size=4), detect, NAMES)
+        assert camera.released
+        return frames_of(tmp_path / "a.mp4")
+
+    return film
+
+
+def test_a_camera_is_filmed_for_as_long_as_it_was(film):
+    sizes = []
+
+    def detect(images):
+        sizes.append(len(images))
+        return one_dog(images)
+
+    rate, frames = film(Camera(8), detect)
+    assert (rate, sizes) == (10, [1] * 8)
+    assert len(frames) == 20  # two seconds
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_filming_and_the_file_is_finished(film, number, capsys, monkeypatch):
+    def detect(images):
+        if camera.left == 5:
+            os.kill(os.getpid(), number)
+            assert stopped.wait(10)
+        return one_dog(images)
+
+    stopped, camera = threading.Event(), Camera(8)
+    monkeypatch.setattr(video, "threading", SimpleNamespace(Event=lambda: stopped))
+    _, frames = film(camera, detect)
+    assert camera.left == 5
+    assert len(frames) == 7
+    assert "wrote " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("frames", [0, -1])
+def test_a_camera_that_is_not_there_is_one_line(film, frames, tmp_path):
+    with pytest.raises(InputError, match="camera 0: shows nothing; wanted the number of one that is connected"):
+        film(Camera(frames))
+    assert not list(tmp_path.iterdir())
+
+
+def test_frames_are_handed_on_with_their_numbers(grey_video, tmp_path):
+    found = []
+    annotate_video(VideoConfig(source=str(grey_video), output_video=str(tmp_path / "a.mp4"), batch_size=3), one_dog, NAMES,
+                   found=lambda number, frame, rows: found.append((number, frame.shape, rows.category_ids.tolist())))
+    assert found == [(number, (HEIGHT, WIDTH, 3), [8]) for number in range(1, FRAMES + 1)]

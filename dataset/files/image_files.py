@@ -6,12 +6,12 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from dataset.files.bounded_files import open_regular_file
+from dataset.files.bounded_files import LARGEST_FILE_BYTES, open_regular_file
 from dataset.files.foreign_values import LARGEST_ID
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
 from object_detection.errors import InputError
@@ -61,21 +61,39 @@ def read_stored_image(path: str, *, least_side: int | None = None) -> StoredImag
 
     With `least_side` a JPEG may come at a half, a quarter or an eighth of its size, no side shorter than that: much faster.
     """
+    try:
+        file = open_regular_file(path)
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be decoded ({error.strerror})") from error
+    with file:
+        return decode_image(file, name=path, least_side=least_side)
+
+
+def read_image_stream(stream: BinaryIO, name: str) -> StoredImage:
+    """`read_stored_image` of a stream that is read to its end, called `name`."""
+    content = stream.read(LARGEST_FILE_BYTES + 1)
+    if not content or len(content) > LARGEST_FILE_BYTES:
+        raise InputError(f"{name}: cannot be decoded (it is {'too large' if content else 'empty'})")
+    return decode_image(io.BytesIO(content), name=name)
+
+
+def decode_image(file: BinaryIO, *, name: str, least_side: int | None = None) -> StoredImage:
+    """What `read_stored_image` makes of an open file, which its messages call `name`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about metadata, and sizes that are judged here
         try:
-            with open_regular_file(path) as file, Image.open(file, formats=FORMATS) as image:
+            with Image.open(file, formats=FORMATS) as image:
                 if least_side:
                     image.draft("RGB", (least_side, least_side))
                 pixels = as_rgb(image)
                 return StoredImage(pixels, exif_orientation(image))  # of a TIFF 1: Pillow has turned it, as its format says
-        except FileNotFoundError as error:
-            raise InputError(f"{path}: there is no such file") from error
         except UnidentifiedImageError as error:
-            raise InputError(f"{path}: cannot be decoded (in none of the formats {', '.join(FORMATS)})") from error
+            raise InputError(f"{name}: cannot be decoded (in none of the formats {', '.join(FORMATS)})") from error
         except DECODING_ERRORS as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-            raise InputError(f"{path}: cannot be decoded ({reason})") from error
+            raise InputError(f"{name}: cannot be decoded ({reason})") from error
 
 
 def as_rgb(image: Image.Image) -> np.ndarray:
@@ -94,17 +112,21 @@ def image_ids(paths: Sequence[str]) -> list[int]:
     return list(range(1, len(paths) + 1))
 
 
-def output_names(paths: Sequence[str]) -> Iterator[str]:
-    """A file name for each drawing: that of the image, made distinct where two share it, also but for their case."""
+def distinct_stem(stem: str, used: set[str]) -> str:
+    """The stem of a file name, with a number where it is among those `used`, also but for its case; it is added to them."""
+    name, number = stem, 1
+    while name.casefold() in used:  # there are file systems that know no case
+        number += 1
+        name = f"{stem}-{number}"
+    used.add(name.casefold())
+    return name
+
+
+def output_names(paths: Sequence[str], suffix: str = ".jpg") -> Iterator[str]:
+    """A file name for what is drawn into each: that of the source, made distinct where two share it, also but for its case."""
     used: set[str] = set()
     for path in paths:
-        stem, number = Path(path).stem, 1
-        name = f"{stem}.jpg"
-        while name.casefold() in used:  # there are file systems that know no case
-            number += 1
-            name = f"{stem}-{number}.jpg"
-        used.add(name.casefold())
-        yield name
+        yield distinct_stem(Path(path).stem, used) + suffix
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:
@@ -123,10 +145,16 @@ def encode_image(image: np.ndarray, kind: str, *, quality: int = 85, orientation
     return stream.getvalue()
 
 
+class TooManyPixels(ValueError):
+    """An image is of more pixels than any is decoded of."""
+
+
 def stored_size(encoded: bytes) -> tuple[int, int]:
     """Height and width of an encoded image, from its head. Raises ValueError for what is no image."""
     try:
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
             return image.height, image.width
+    except Image.DecompressionBombError as error:
+        raise TooManyPixels(str(error)) from error
     except DECODING_ERRORS as error:
         raise ValueError("holds no image that can be read") from error

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from object_detection.errors import InputError
 
 _LARGEST_INTEGER = 2**31 - 1  # of what TensorFlow counts with
@@ -51,11 +52,19 @@ RANGES = {
     "lr": _RATE,
     "lr_per_64": _RATE,
     "max_bad_fraction": _SHARE,
+    "max_batch": _COUNT,
     "max_boxes_to_draw": _COUNT,
+    "max_pixels": Range(1, LARGEST_IMAGE_PIXELS),
+    "max_queue": _COUNT,
+    "max_request_bytes": _COUNT,
+    "min_score": _SHARE,
     "min_score_thresh": _SHARE,
     "num_epochs": _COUNT,
     "num_examples_per_epoch": _COUNT,
+    "overlap": Range(0, 0.9),
     "patience": _COUNT_OR_NONE,
+    "port": Range(0, 65535),
+    "request_timeout_s": Range(0, 3600, above=True),
     "seed": _COUNT_OR_NONE,
     "stop_epoch": _COUNT_OR_NONE,
     "target_ap": _SHARE,

@@ -66,7 +66,7 @@ def write_litert(
     with zipfile.ZipFile(content, "a") as archive:
         for name, entry in files.items():
             archive.writestr(name, entry)
-    write_bytes(path, content.getvalue())
+    write_bytes(path, content.getvalue(), flush=True)
 
 
 def _converted(function: Callable, inputs: Sequence[str], shapes: Sequence[tf.TensorSpec], outputs: Sequence[str], *,
@@ -79,7 +79,8 @@ def _converted(function: Callable, inputs: Sequence[str], shapes: Sequence[tf.Te
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that ranges are not given beside the images that tell them
         try:
-            tf.saved_model.save(tf.Module(), folder, signatures=run, options=FOR_INFERENCE)  # of all sources it alone keeps names
+            # Of all sources it alone keeps names
+            tf.saved_model.save(tf.Module(), folder, signatures=run, options=FOR_INFERENCE)
         except tf.errors.OpError as error:
             raise OSError(None, str(error.message).splitlines()[0], folder) from error
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)

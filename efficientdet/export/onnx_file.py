@@ -41,7 +41,7 @@ def write_onnx(model: onnx.ModelProto, path: str | Path, *, description: Descrip
     metadata = ArtefactMetadata(description=description, resize=host_resize(resize),
                                 outputs=tuple(output.name for output in model.graph.output))
     helper.set_model_props(model, metadata.to_props())
-    write_bytes(path, model.SerializeToString())
+    write_bytes(path, model.SerializeToString(), flush=True)
 
 
 def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bool = False) -> onnx.ModelProto:

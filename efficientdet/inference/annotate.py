@@ -1,7 +1,8 @@
-"""Images in, annotated images and detections.json out."""
+"""Images and videos in, annotated ones and detections.json out."""
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,18 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.files.image_files import (
-    StoredImage,
-    distinct_names,
-    encode_image,
-    image_ids,
-    output_names,
-    read_stored_image,
-)
+from dataset.files.image_files import StoredImage, distinct_names, encode_image, image_ids, output_names
 from dataset.progress import Progress
 from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
 from efficientdet.inference.image_rows import Detect
-from object_detection.coco_masks import decoded
+from efficientdet.inference.inputs import Inputs, read_input, shown_path
+from efficientdet.inference.result_files import ResultFiles, telling_write_errors, write_output
+from efficientdet.inference.tiles import Tiling, detect_in_tiles
+from object_detection.coco_masks import DecodedMasks
 from object_detection.coco_results import DetectionRows, results_json, write_results
 from object_detection.drawing import draw_detections
 from object_detection.errors import InputError
@@ -29,13 +26,14 @@ if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
 
 DETECTIONS_FILE = "detections.json"
+_LARGEST_SIDE = 65_500  # of a JPEG, as libjpeg writes it
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationConfig:
     """The flags of infer.py, resolved."""
 
-    images: tuple[str, ...]
+    inputs: Inputs
     output_dir: str
     ckpt_path: str | None = None
     saved_model_dir: str | None = None
@@ -46,7 +44,7 @@ class AnnotationConfig:
     averaged: bool = True
     batch_size: int = 1
     min_score: float = 0.4
-    max_boxes: int = 100
+    max_boxes: int | None = 100  # None: all
     debug: bool = False
     precision: str | None = None
     amp: bool | None = None
@@ -54,56 +52,124 @@ class AnnotationConfig:
     runtime: str = "keras"
     int8_images: tuple[str, ...] = ()
     apply_exif_orientation: bool = False
+    tiling: Tiling | None = None  # None: every image as a whole
+    formats: tuple[str, ...] = ()  # of further files, see `ResultFiles`
+    save_crops: bool = False
 
 
 def annotate(config: AnnotationConfig) -> None:
-    """Detect in every image, draw, and write the detections as COCO results with file names.
+    """Detect in every image, then in every video or a camera, draw, and write the images' detections as COCO results with file
+    names, and all of them in further formats where they are asked for.
 
     Boxes are in the frame of the stored pixels, as in training, or with `apply_exif_orientation` in that of the upright
-    picture; a result of an image that the two differ for says which. An image that cannot be decoded is named and left
-    out; raises InputError at the end if there was one, and before anything is drawn if a drawing would replace an image.
+    picture; a result of an image that the two differ for says which. What cannot be decoded is named and left out; raises
+    InputError at the end if there was any, and before anything is drawn if a drawing would replace an input.
     """
-    outputs = _output_paths(config)
+    inputs = config.inputs
+    outputs = _output_paths(config, [shown_path(path) for path in inputs.images], ".jpg")
+    videos = dict(zip(inputs.videos, _output_paths(config, inputs.videos, ".mp4"), strict=True))
+    if inputs.camera is not None:
+        from efficientdet.inference.video import open_camera
+
+        open_camera(inputs.camera).release()  # before the detector, which takes longer
     detect, names = _detector(config)
-    ids, file_names = image_ids(config.images), distinct_names(config.images)
-    results, failures = [], []
-    with Progress("infer", total=len(config.images), noun="image") as progress:
+    files = ResultFiles(config.output_dir, names, formats=config.formats, crops=config.save_crops)
+    ids, failures = image_ids([shown_path(path) for path in inputs.images]), []
+    if inputs.images:
+        _annotate_images(config, outputs, ids, detect=detect, names=names, files=files, failures=failures)
+    if videos or inputs.camera is not None:
+        _annotate_videos(config, videos, max(ids, default=0) + 1, detect=detect, names=names, files=files, failures=failures)
+    files.write()
+    for failure in failures:
+        print(f"left out: {failure}")
+    if failures:
+        count = len(inputs.images) + len(videos)
+        noun = "images and videos" if inputs.images and videos else "images" if inputs.images else "videos"
+        done = len(failures) < count
+        raise InputError(f"{len(failures) if done else 'none'} of {count} {noun} could {'not ' if done else ''}be decoded; the "
+                         f"first: {failures[0]}")
+
+
+def _annotate_images(config: AnnotationConfig, outputs: Sequence[Path], ids: Sequence[int], *, detect: Detect,
+                     names: ClassNames, files: ResultFiles, failures: list[str]) -> None:
+    file_names = distinct_names([shown_path(path) for path in config.inputs.images])
+    results, found = [], 0
+    with Progress("infer", total=len(outputs), noun="image") as progress:
+        detect = _in_tiles(config, detect, progress)
         for numbers, images in _batches(config, failures):
             for number, image, rows in zip(numbers, images, detect([image.pixels for image in images]), strict=True):
                 of_image = {"file_name": file_names[number]}
                 if image.orientation != 1:
                     of_image["exif_orientation_applied"] = config.apply_exif_orientation
                 results += [{**result, **of_image} for result in results_json(rows.with_image_id(ids[number]))]
-                _draw(image, rows, outputs[number], names=names, config=config)
+                shown = rows.drawn(config.min_score, config.max_boxes)
+                orientation = 1 if config.apply_exif_orientation else image.orientation
+                _draw(image.pixels, shown, outputs[number], names=names, orientation=orientation,
+                      shorter_side=None if config.tiling is None else min(config.tiling.size))
+                files.add(outputs[number].stem, file_names[number], ids[number], pixels=image.pixels, rows=shown,
+                          orientation=orientation)
+                found += 1
             progress.advance(len(images), images=len(images))
-    write_results(Path(config.output_dir) / DETECTIONS_FILE, results)
-    for failure in failures:
-        print(f"left out: {failure}")
-    done = len(config.images) - len(failures)
-    if done:
-        print(f"annotated {done} images, {len(results)} detections: {config.output_dir}")
-    if failures:
-        raise InputError(f"{len(failures) if done else 'none'} of {len(config.images)} images could "
-                         f"{'not ' if done else ''}be decoded; the first: {failures[0]}")
+    with telling_write_errors(Path(config.output_dir) / DETECTIONS_FILE):
+        write_results(Path(config.output_dir) / DETECTIONS_FILE, results)
+    if found:
+        print(f"annotated {found} images, {len(results)} detections: {config.output_dir}")
 
 
-def _output_paths(config: AnnotationConfig) -> list[Path]:
-    """Where each drawing goes. Raises InputError where one would replace an image that is to be read."""
-    paths = [Path(config.output_dir, name) for name in output_names(config.images)]
-    originals = {os.path.realpath(image) for image in config.images}
+def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id: int, *, detect: Detect, names: ClassNames,
+                     files: ResultFiles, failures: list[str]) -> None:
+    """Frames are called STEM_000001 and so on, and take the image ids from `first_id` on."""
+    from efficientdet.inference.video import UnreadableVideo, VideoConfig, annotate_video
+
+    camera = config.inputs.camera
+    sources = videos if camera is None else {camera: Path(config.output_dir, f"camera_{camera}.mp4")}
+    ids = itertools.count(first_id)
+    for source, target in sources.items():
+        def add(number: int, frame: np.ndarray, rows: DetectionRows, stem: str = target.stem) -> None:
+            files.add(f"{stem}_{number:06d}", None, next(ids), pixels=frame, rows=rows)
+
+        try:
+            annotate_video(
+                VideoConfig(source=source, output_video=str(target), batch_size=config.batch_size, min_score=config.min_score,
+                            max_boxes=config.max_boxes), _in_tiles(config, detect), names, found=add)
+        except UnreadableVideo as error:
+            failures.append(str(error))
+
+
+def _in_tiles(config: AnnotationConfig, detect: Detect, progress: Progress | None = None) -> Detect:
+    """Detection in images as the configuration says: whole, or tile by tile, which the progress of images tells."""
+    if config.tiling is None:
+        return detect
+
+    def tell(done: int, total: int) -> None:
+        if progress is not None:
+            progress.show(tile=f"{done}/{total}")
+            progress.advance(0)
+
+    return detect_in_tiles(detect, config.tiling, batch_size=config.batch_size, told=tell)
+
+
+def _output_paths(config: AnnotationConfig, sources: Sequence[str], suffix: str) -> list[Path]:
+    """Where each drawing goes. Raises InputError where one would replace an image or a video that is to be read."""
+    paths = [Path(config.output_dir, name) for name in output_names(sources, suffix)]
+    originals = {os.path.realpath(source) for source in (*config.inputs.images, *config.inputs.videos)}
     for path in paths:
         if os.path.realpath(path) in originals:
-            raise InputError(f"--output_dir={config.output_dir}: the drawing {path.name} would replace the image {path}; "
+            kind = "image" if suffix == ".jpg" else "video"
+            raise InputError(f"--output_dir={config.output_dir}: the drawing {path.name} would replace the {kind} {path}; "
                              "wanted another folder")
     return paths
 
 
 def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[list[int], list[StoredImage]]]:
-    """Numbers and pixels of up to batch_size readable images at a time; what cannot be read is noted."""
+    """Numbers and pixels of up to batch_size readable images at a time, with tiles one; what cannot be read is noted."""
     numbers, images = [], []
-    for number, path in enumerate(config.images):
+    for number, path in enumerate(config.inputs.images):
         try:
-            image = read_stored_image(path)
+            image = read_input(path)
+            if max(image.pixels.shape) > _LARGEST_SIDE:
+                raise InputError(f"{path}: cannot be drawn (it has a side of {max(image.pixels.shape)} pixels, a JPEG "
+                                 f"{_LARGEST_SIDE} at most)")
         except InputError as error:
             failures.append(str(error))
             continue
@@ -111,7 +177,7 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
             image = image._replace(pixels=upright_image(image.pixels, image.orientation))
         images.append(image)
         numbers.append(number)
-        if len(images) == config.batch_size:
+        if len(images) == config.batch_size or config.tiling:
             yield numbers, images
             numbers, images = [], []
     if images:
@@ -155,21 +221,16 @@ def _from_saved_model(config: AnnotationConfig, restored: "Restored | None") -> 
     return (lambda images: [rows for image in images for rows in detect([image])]), names  # as their sizes may differ
 
 
-def _draw(image: StoredImage, rows: DetectionRows, path: Path, *, names: ClassNames, config: AnnotationConfig) -> None:
-    """Write the picture with its detections.
+def _draw(pixels: np.ndarray, rows: DetectionRows, path: Path, *, names: ClassNames, orientation: int,
+          shorter_side: int | None) -> None:
+    """Write the picture with detections.
 
-    Its pixels are in the frame of the boxes in detections.json. Where a viewer turns them, the EXIF tag is kept and the
-    labels are written for the viewer: drawn upright and turned back.
+    Its pixels are in the frame of the boxes in detections.json. Where a viewer turns them, by an EXIF `orientation` other than
+    1, that is kept and the labels are written for the viewer: drawn upright and turned back.
     """
-    shown = rows.chosen(np.flatnonzero(rows.scores >= config.min_score)[: config.max_boxes])
-    orientation = 1 if config.apply_exif_orientation else image.orientation
     drawn = draw_detections(
-        upright_image(image.pixels, orientation),
-        upright_boxes(shown.boxes, orientation, size=image.pixels.shape[:2]),
-        classes=np.searchsorted(names.category_ids, shown.category_ids), names=names.names, scores=shown.scores,
-        masks=None if shown.masks is None else [upright_image(decoded(mask), orientation) for mask in shown.masks])
-    encoded = encode_image(stored_image(drawn, orientation), "JPEG", quality=92, orientation=orientation)
-    try:
-        path.write_bytes(encoded)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+        upright_image(pixels, orientation), upright_boxes(rows.boxes, orientation, size=pixels.shape[:2]),
+        classes=np.searchsorted(names.category_ids, rows.category_ids), names=names.names, scores=rows.scores,
+        shorter_side=shorter_side,
+        masks=None if rows.masks is None else DecodedMasks(rows.masks, lambda mask: upright_image(mask, orientation)))
+    write_output(path, encode_image(stored_image(drawn, orientation), "JPEG", quality=92, orientation=orientation))

@@ -37,9 +37,9 @@ class LoadedDetector:
     """A detector with its weights; made by `efficientdet.load_detector`."""
 
     def __init__(self, detect: Detect, class_names: ClassNames, *, batch_size: int):
-        """detect: takes up to `batch_size` images at a time and knows the categories of `class_names`."""
-        self._detect, self._batch_size = detect, batch_size
-        self.class_names = class_names
+        """detect: takes up to `batch_size` images at a time and knows the categories of `class_names`; stays at hand for who
+        wants the rows of results themselves."""
+        self.detect, self.class_names, self._batch_size = detect, class_names, batch_size
 
     def predict(self, images: AnyImage | Sequence[AnyImage], *, min_score: float = _SHOWN_FROM) -> list[ImageDetections]:
         """Detect in one image or in several; one result for each, in their order, also where there is one.
@@ -52,7 +52,7 @@ class LoadedDetector:
         found = []
         for batch in _batches(wanted, self._batch_size):
             found += [_result(rows, self.class_names, size=image.shape[:2], min_score=min_score)
-                      for rows, image in zip(self._detect(batch), batch, strict=True)]
+                      for rows, image in zip(self.detect(batch), batch, strict=True)]
         return found
 
 

@@ -1,11 +1,13 @@
-"""A video in, the same video with detections drawn into it out; OpenCV reads and writes the files.
+"""A video in, the same video with detections drawn into it out; OpenCV reads and writes the files. A camera is a video, too.
 
-A video that says how players should turn it comes out turned: OpenCV does so, and no boxes are told in numbers.
+A video that says how players should turn it comes out turned: OpenCV does so, and boxes are in those pixels.
 """
 
 import contextlib
 import os
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,45 +16,64 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.progress import Progress
+from dataset.signals import Listener
+from efficientdet.inference.image_rows import Detect
 from object_detection.atomic_files import unfinished_folder
-from object_detection.coco_masks import decoded
+from object_detection.coco_masks import DecodedMasks
 from object_detection.coco_results import DetectionRows
 from object_detection.drawing import draw_detections
 from object_detection.errors import InputError
 
 _USUAL_FPS = 25.0  # where a file does not say
 
+Found = Callable[[int, np.ndarray, DetectionRows], None]  # the number of a frame, from 1, its pixels, and what is drawn
+
+
+class UnreadableVideo(InputError):
+    """A file that holds no frame that can be decoded."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class VideoConfig:
-    """A video to read, the MP4 to write, and which detections are drawn."""
+    """A video or the number of a camera to read, the MP4 to write, and which detections are drawn."""
 
-    input_video: str
+    source: str | int
     output_video: str
     batch_size: int = 1
     min_score: float = 0.4
-    max_boxes: int = 100
+    max_boxes: int | None = 100  # None: all
 
 
-def annotate_video(config: VideoConfig, detect, names: ClassNames) -> None:
+def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, found: Found = lambda *_: None) -> None:
     """Detect in every frame and write an MP4 with the frames per second of the source; it appears when it is whole.
 
-    `detect`: a list of images [h, w, 3] uint8 -> `DetectionRows` of each. Raises InputError for a file that
-    is no video or a place that cannot be written.
+    A camera is read until Ctrl-C or SIGTERM, upon which the file is finished. What it shows while a frame is worked on is
+    passed over, and each drawing stands as long as the next one takes: the video lasts as long as what it shows did. Raises
+    UnreadableVideo for a file that is no video, InputError for a camera that shows nothing or a place that cannot be written.
     """
-    source = _open_source(config.input_video)
+    live = not isinstance(config.source, str)
+    source = open_camera(config.source) if live else _open_source(config.source)
     target = Path(config.output_video)
-    writer = None
+    writer, done, written = None, 0, 0
     try:
         frames_per_second, total = _rate_and_length(source)
-        with _folder_beside(target) as folder, Progress("video", total=total, noun="frame") as progress:
-            for frames in _batches(source, config.batch_size):
-                writer = writer or _open_writer(folder / "unfinished.mp4", frames_per_second, frames[0].shape[:2])
+        with (_folder_beside(target) as folder, _asked_to_stop(live) as stop,
+              Progress("video", total=None if live else total or None, noun="frame", rate_of="frames") as progress):
+            start = time.monotonic()
+            for frames in _batches(source, 1 if live else config.batch_size, stop):
+                writer = writer or _open_writer(folder / "unfinished.mp4", frames_per_second, frames[0].shape[:2], target)
                 for frame, rows in zip(frames, detect(frames), strict=True):
-                    writer.write(_drawn(frame, rows, names, config)[..., ::-1].copy())  # OpenCV's order is BGR
+                    shown = rows.drawn(config.min_score, config.max_boxes)
+                    drawn = _drawn(frame, shown, names)[..., ::-1].copy()  # OpenCV's order is BGR
+                    due = int((time.monotonic() - start) * frames_per_second) if live else written + 1
+                    for _ in range(max(due - written, 1 if not written else 0)):
+                        writer.write(drawn)
+                        written += 1
+                    done += 1
+                    found(done, frame, shown)
                 progress.advance(len(frames), images=len(frames))
             if writer is None:
-                raise InputError(f"{config.input_video}: holds no frame that can be decoded")
+                raise _nothing(config.source, "holds no frame that can be decoded")
             writer.release()
             (folder / "unfinished.mp4").replace(target)
     finally:
@@ -70,13 +91,45 @@ def checkpoint_detector(model, *, batch_size: int):
                                   int8_images=model.int8_images)
 
 
-def _open_source(path: str):
+def open_camera(number: int):
+    """OpenCV's source of a camera's frames. Raises InputError where there is none."""
+    source = _open_source(number)
+    source.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # the next frame is what is seen then, not what was
+    return source
+
+
+def _open_source(source: str | int):
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # its own lines would hide ours; read when first used
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-    source = cv2.VideoCapture(path)
-    if not source.isOpened():
-        raise InputError(f"{path}: cannot be read as a video")
-    return source
+    opened = cv2.VideoCapture(source)
+    if not opened.isOpened():
+        raise _nothing(source, "cannot be read as a video")
+    return opened
+
+
+def _nothing(source: str | int, reason: str) -> InputError:
+    return UnreadableVideo(f"{source}: {reason}") if isinstance(source, str) else InputError(
+        f"camera {source}: shows nothing; wanted the number of one that is connected, from 0, and may be read")
+
+
+@contextlib.contextmanager
+def _asked_to_stop(live: bool) -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set while a camera is read; the second time they end the process."""
+    stop = threading.Event()
+
+    def heard(number: int) -> None:
+        if stop.is_set():
+            listener.end(number, "ended before the video was finished")
+        stop.set()
+
+    listener = Listener(heard)
+    if live:
+        listener.start()
+    try:
+        yield stop
+    finally:
+        if live:
+            listener.stop()
 
 
 def _rate_and_length(source) -> tuple[float, int]:
@@ -93,23 +146,23 @@ def _folder_beside(target: Path) -> Iterator[Path]:
         try:
             folder = stack.enter_context(unfinished_folder(target))
         except OSError as error:
-            raise InputError(f"--output_video={target.parent}: cannot be written there ({error.strerror})") from error
+            raise InputError(f"{target.parent}: cannot be written there ({error.strerror})") from error
         yield folder
 
 
-def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int]):
+def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int], target: Path):
     """OpenCV's writer of an MP4 for frames of `size` (height, width). Raises InputError where it cannot be opened."""
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), frames_per_second, (size[1], size[0]))
     if not writer.isOpened():
-        raise InputError(f"--output_video={path.parent.parent}: cannot be written there")
+        raise InputError(f"{target}: cannot be written there")
     return writer
 
 
-def _batches(source, batch_size: int) -> Iterator[list[np.ndarray]]:
-    """Frames [h, w, 3] uint8 RGB, up to batch_size at a time, until no more can be decoded."""
+def _batches(source, batch_size: int, stop: threading.Event) -> Iterator[list[np.ndarray]]:
+    """Frames [h, w, 3] uint8 RGB, up to batch_size at a time, until no more can be decoded or wanted."""
     frames = []
     while True:
-        there, frame = source.read()
+        there, frame = (False, None) if stop.is_set() else source.read()
         if there:
             frames.append(np.ascontiguousarray(frame[..., ::-1]))
         if frames and (not there or len(frames) == batch_size):
@@ -119,8 +172,6 @@ def _batches(source, batch_size: int) -> Iterator[list[np.ndarray]]:
             return
 
 
-def _drawn(frame: np.ndarray, rows: DetectionRows, names: ClassNames, config: VideoConfig) -> np.ndarray:
-    shown = rows.chosen(np.flatnonzero(rows.scores >= config.min_score)[: config.max_boxes])
-    return draw_detections(
-        frame, shown.boxes, classes=np.searchsorted(names.category_ids, shown.category_ids), names=names.names,
-        scores=shown.scores, masks=None if shown.masks is None else [decoded(mask) for mask in shown.masks])
+def _drawn(frame: np.ndarray, rows: DetectionRows, names: ClassNames) -> np.ndarray:
+    return draw_detections(frame, rows.boxes, classes=np.searchsorted(names.category_ids, rows.category_ids), names=names.names,
+                           scores=rows.scores, masks=None if rows.masks is None else DecodedMasks(rows.masks))

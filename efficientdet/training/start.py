@@ -12,7 +12,7 @@ from efficientdet.machine.distributed import World
 from efficientdet.training.optimizer import build_optimizer
 from efficientdet.training.state import TrainingState
 from efficientdet.training.weight_average import WeightAverage
-from model.batch_norm import join_statistics
+from model.batch_norm import BatchNormalization, join_statistics
 from model.detector import Detector, named_variables
 from object_detection.errors import InputError
 
@@ -102,7 +102,8 @@ def _newest(store: CheckpointStore, *, say: Say) -> Source | None:
 
 
 def _freeze(detector: Detector, expression: str, *, say: Say) -> None:
-    """Weights whose name begins with the expression are neither trained nor decayed."""
+    """Weights whose name begins with the expression are neither trained nor decayed; nor do the statistics of a batch norm move
+    whose weights are all frozen, or what comes after it would be learnt for other features than those that are kept."""
     variables = named_variables(detector.network)
     frozen = [variable for name, variable in variables.items() if variable.trainable and re.match(expression, name)]
     if not frozen:
@@ -110,10 +111,14 @@ def _freeze(detector: Detector, expression: str, *, say: Say) -> None:
                          f"as {next(iter(variables))}")
     for variable in frozen:
         variable.trainable = False
+    still = [layer for layer in detector.network.layers
+             if isinstance(layer, BatchNormalization) and layer.trainable and not layer.trainable_weights]
+    for layer in still:
+        layer.trainable = False
     left = len(detector.network.trainable_variables)
     if not left:
         raise InputError(f"hparam var_freeze_expr is {expression!r}: leaves nothing to train")
-    say(f"var_freeze_expr freezes {len(frozen)} weights, {left} stay trainable")
+    say(f"var_freeze_expr freezes {len(frozen)} weights and the statistics of {len(still)} batch norms, {left} stay trainable")
 
 
 def warn_of_frozen_random_weights(state: TrainingState, config: TrainingConfig, *, say: Say) -> None:

@@ -1,11 +1,12 @@
 """From hyperparameters to a detector: the one place that knows which of them goes where."""
 
 from dataset.input.resize import FitWithin, ResizeRule, Stretch
+from efficientdet.families.retinanet.anchor_rule import anchor_levels
 from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters
 from efficientdet.families.suppression import suppression_config
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.retinanet import RetinaNetConfig, build_retinanet
-from object_detection.anchor_conventions import retinanet_sizes, rounded_levels
+from object_detection.anchor_conventions import RETINANET_SCALES
 from object_detection.assignment import MatchRule
 from object_detection.box_coding import LARGEST_LOG_SIZE, BoxCoder
 
@@ -14,12 +15,13 @@ def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, preci
     """A detector with random weights."""
     image_size = resize_rule(hparams).size
     network, cells = build_retinanet(RetinaNetConfig(
-        backbone=hparams.backbone_name, image_size=image_size, num_classes=num_classes, epsilon=hparams.batch_norm_epsilon,
+        backbone=hparams.backbone_name, image_size=image_size, num_classes=num_classes,
+        anchors_a_cell=RETINANET_SCALES * len(hparams.aspect_ratios), epsilon=hparams.batch_norm_epsilon,
         trainable_stages=hparams.trainable_backbone_stages, trains_batch_norm=hparams.is_training_bn,
         head_kernel_stddev=hparams.head_kernel_stddev), precision=precision)
     return DenseDetector(network, DenseDetectorConfig(
         image_size=image_size,
-        anchors=rounded_levels(image_size, cells, sizes=retinanet_sizes(hparams.anchor_scale)),
+        anchors=anchor_levels(hparams, image_size, cells),
         match=MatchRule(positive_iou=0.5, negative_iou=0.4, claim="ties"),
         losses=LossConfig(alpha=hparams.alpha, gamma=hparams.gamma, box_loss="l1", box_loss_weight=1.0,
                           normaliser="positives of each image", weight_decay=hparams.decays_in_loss),

@@ -8,10 +8,10 @@ import numpy as np
 
 from efficientdet.families.family import Arrays
 from efficientdet.families.retinanet import mlperf
+from efficientdet.families.retinanet.anchor_rule import anchor_levels
 from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters
 from efficientdet.families.retinanet.presets import NUMBERS_PER_PIXEL, PRESETS
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
-from object_detection.anchor_conventions import retinanet_sizes, rounded_levels
 from object_detection.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _CLASS_PREDICTOR = "head/classification_head/cls_logits/"
 _BOX_PREDICTOR = "head/regression_head/bbox_reg/"
-_ANCHORS = 9  # of a cell
+_TORCHVISION_LOGITS = 91 * 9  # of a cell
 # What torchvision's loader makes of the COCO weights that it publishes: no epsilon; the aspect is kept.
 TORCHVISION_CONVENTIONS = {"batch_norm_epsilon": 0.0, "resize": "fit"}
 
@@ -33,7 +33,7 @@ class RetinaNetFamily(TorchFamily):
     body = "backbone/body/"
     hyperparameters = RetinaNetHyperparameters
     presets = PRESETS
-    conventions = ("batch_norm_epsilon", "resize", "longer_side", "anchor_scale")
+    conventions = ("batch_norm_epsilon", "resize", "longer_side", "anchor_scale", "aspect_ratios")
     backbone_conventions = ("batch_norm_epsilon",)
 
     coco_class_rows: ClassVar = {91: 1}  # torchvision's rows are category ids
@@ -59,7 +59,7 @@ class RetinaNetFamily(TorchFamily):
     def anchors(self, hparams: RetinaNetHyperparameters) -> AnchorGrid:
         """Of P3 to P7."""
         size = self.resize_rule(hparams).size
-        return grid_of_levels(rounded_levels(size, feature_sizes(size, 7)[3:], sizes=retinanet_sizes(hparams.anchor_scale)))
+        return grid_of_levels(anchor_levels(hparams, size, feature_sizes(size, 7)[3:]))
 
     def numbers_per_pixel(self, hparams: RetinaNetHyperparameters) -> float:
         """Of the published network, whatever is changed in it."""
@@ -76,7 +76,7 @@ class RetinaNetFamily(TorchFamily):
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
         """torchvision's are told from MLPerf's by their number of classes."""
         bias = arrays.get("head.classification_head.cls_logits.bias")
-        return dict(TORCHVISION_CONVENTIONS) if bias is not None and len(bias) == 91 * _ANCHORS else {}
+        return dict(TORCHVISION_CONVENTIONS) if bias is not None and len(bias) == _TORCHVISION_LOGITS else {}
 
     def our_module(self, name: str) -> str:
         """MLPerf's names, which are those of older torchvisions, are ours."""
@@ -92,13 +92,18 @@ class RetinaNetFamily(TorchFamily):
 
     def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
         """From the bias of the class predictor."""
-        bias = arrays.get(f"{_CLASS_PREDICTOR}bias")
-        return None if bias is None or len(bias) % _ANCHORS else len(bias) // _ANCHORS
+        bias, anchors = arrays.get(f"{_CLASS_PREDICTOR}bias"), _anchors_a_cell(arrays)
+        return None if bias is None or not anchors or len(bias) % anchors else len(bias) // anchors
 
     def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         """The last axis of the class predictor is anchor, then class."""
-        return {name: array.reshape(*array.shape[:-1], _ANCHORS, -1)[..., rows].reshape(*array.shape[:-1], -1)
+        anchors = _anchors_a_cell(arrays)
+        return {name: array.reshape(*array.shape[:-1], anchors, -1)[..., rows].reshape(*array.shape[:-1], -1)
                 if self.is_class_predictor(name) else array for name, array in arrays.items()}
+
+
+def _anchors_a_cell(arrays: Arrays) -> int:
+    return len(arrays.get(f"{_BOX_PREDICTOR}bias", ())) // 4
 
 
 FAMILY = RetinaNetFamily()

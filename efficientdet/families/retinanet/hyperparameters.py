@@ -1,7 +1,8 @@
 """RetinaNet's keys and their defaults: those of MLPerf's reference on Open Images (mlcommons/training, retinanet)."""
 
+import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from efficientdet.configuration.hyperparameters import Hyperparameters
 from efficientdet.configuration.limits import ABOVE_ZERO, Limit, at_least, one_of
@@ -18,6 +19,10 @@ _LIMITS = {
     "batch_norm_epsilon": at_least(0),
     "trainable_backbone_stages": Limit(lambda value: 0 <= value <= 5, "0 to 5"),
     "anchor_scale": Limit(lambda value: value >= 0.25, "0.25 or more: the smallest anchor is 2 pixels wide then"),
+    "aspect_ratios": Limit(
+        lambda value: isinstance(value, tuple | list) and len(value) > 0
+        and all(isinstance(ratio, int | float) and 0 < ratio < math.inf for ratio in value),
+        "ratios of width to height above 0 such as 2*1*0.5"),
     "head_kernel_stddev": ABOVE_ZERO,
     "alpha": Limit(lambda value: 0 < value < 1, "above 0 and below 1"),
     "gamma": at_least(0),
@@ -42,6 +47,7 @@ class RetinaNetHyperparameters(Hyperparameters):
     backbone_name: str = "resnext50_32x4d"
     batch_norm_epsilon: float = 1e-5
     anchor_scale: float = 4.0  # side of the smallest anchor of a level in its cells
+    aspect_ratios: tuple = (2.0, 1.0, 0.5)  # width / height of a cell's anchors; each comes in three sizes
     trainable_backbone_stages: int = 3  # of five, the stem being the first; the others stay as they are loaded
     is_training_bn: bool = False
     head_kernel_stddev: float = 0.01  # of hidden kernels at the start; 0.03 lets a backbone from random weights learn at once
@@ -60,6 +66,10 @@ class RetinaNetHyperparameters(Hyperparameters):
     lr_decay_method: str = "constant"
     lr_warmup_init: float = 1e-3 * RATE
     num_epochs: int = 26
+
+    def comparable(self, key: str) -> Any:
+        """Of aspect ratios, a tuple where JSON has a list."""
+        return tuple(self.aspect_ratios) if key == "aspect_ratios" else super().comparable(key)
 
     def published_rate(self, images: int) -> float:
         """The same for 56 and for 8,192 images."""

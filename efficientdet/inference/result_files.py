@@ -1,0 +1,121 @@
+"""Detections as files of other tools' formats, and what was found cut out of its picture.
+
+All of them hold what is drawn, in the pixels that are drawn: the same boxes, rounded as in detections.json.
+"""
+
+import contextlib
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dataset.class_names import ClassNames
+from dataset.files.folder_names import folder_names
+from dataset.files.image_files import distinct_stem, encode_image
+from object_detection.atomic_files import write_bytes
+from object_detection.coco_masks import mask_areas
+from object_detection.coco_results import DetectionRows, results_json
+from object_detection.errors import InputError, nearest_name
+
+FORMATS = ("coco", "yolo", "csv")
+_COLUMNS = ("filename", "width", "height", "class", "category_id", "score", "xmin", "ymin", "xmax", "ymax")
+
+
+def chosen_formats(names: Sequence[str]) -> tuple[str, ...]:
+    """What --format lists, each once. Raises InputError for an unknown one."""
+    for name in names:
+        if name not in FORMATS:
+            nearest = nearest_name(name, FORMATS)
+            raise InputError(f"--format={','.join(names)}: {name!r} is none of {', '.join(FORMATS)}"
+                             + (f"; the nearest is {nearest}" if nearest else ""))
+    return tuple(dict.fromkeys(names))
+
+
+@contextlib.contextmanager
+def telling_write_errors(path: str | Path) -> Iterator[None]:
+    """Turns an OSError of the block into an InputError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def write_output(path: Path, content: bytes, *, flush: bool = False) -> None:
+    """Write a file whole, and its folder where it is missing. Raises InputError, naming the file."""
+    with telling_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, content, flush=flush)
+
+
+class ResultFiles:
+    """Writes into a folder: coco.json, detections.csv, yolo/classes.txt, yolo/labels/STEM.txt, crops/CLASS/STEM_N.jpg."""
+
+    def __init__(self, folder: str, names: ClassNames, *, formats: Sequence[str] = (), crops: bool = False):
+        self._folder, self._names, self._formats = Path(folder), names, formats
+        self._crop_folders = [self._folder / "crops" / name for name in folder_names(names.names)] if crops else None
+        self._images, self._annotations, self._lines = [], [], []
+        self._stems: set[str] = set()
+
+    def add(self, stem: str, file_name: str | None, image_id: int, *, pixels: np.ndarray, rows: DetectionRows,
+            orientation: int = 1) -> None:
+        """What was found in one image [h, w, 3] uint8, of EXIF's `orientation`; without a file's name it is called STEM.jpg."""
+        stem = distinct_stem(stem, self._stems)
+        height, width = pixels.shape[:2]
+        image = {"id": image_id, "file_name": file_name or f"{stem}.jpg", "width": width, "height": height}
+        results = results_json(rows.with_image_id(image_id))
+        classes = np.searchsorted(self._names.category_ids, rows.category_ids).tolist()
+        if "coco" in self._formats:
+            self._images.append(image)
+            areas = [None] * len(results) if rows.masks is None else mask_areas(rows.masks).tolist()
+            for result, area in zip(results, areas, strict=True):
+                box_area = round(result["bbox"][2] * result["bbox"][3], 4)
+                self._annotations.append({"id": len(self._annotations) + 1, **result, "iscrowd": 0,
+                                          "area": box_area if area is None else area})
+        if "yolo" in self._formats:
+            lines = [_yolo_line(index, result, width=width, height=height)
+                     for index, result in zip(classes, results, strict=True)]
+            write_output(self._folder / "yolo" / "labels" / f"{stem}.txt", "".join(lines).encode())
+        if "csv" in self._formats:
+            self._lines += [_csv_values(image, self._names.names[index], result)
+                            for index, result in zip(classes, results, strict=True)]
+        if self._crop_folders is not None:
+            self._write_crops(stem, pixels, rows.boxes, classes, orientation=orientation)
+
+    def write(self) -> None:
+        """Write the files that are of all images."""
+        if "coco" in self._formats:
+            content = {"images": self._images, "categories": self._names.to_categories(), "annotations": self._annotations}
+            write_output(self._folder / "coco.json", json.dumps(content).encode(), flush=True)
+        if "yolo" in self._formats:
+            write_output(self._folder / "yolo" / "classes.txt", "".join(f"{name}\n" for name in self._names.names).encode())
+        if "csv" in self._formats:
+            text = io.StringIO(newline="")
+            csv.writer(text, lineterminator="\n").writerows([_COLUMNS, *self._lines])
+            write_output(self._folder / "detections.csv", text.getvalue().encode(errors="backslashreplace"), flush=True)
+
+    def _write_crops(self, stem: str, pixels: np.ndarray, boxes: np.ndarray, classes: Sequence[int], *,
+                     orientation: int) -> None:
+        """Every pixel that a box touches; a box outside of the image has none."""
+        limits = pixels.shape[:2]
+        for number, (box, index) in enumerate(zip(boxes, classes, strict=True), start=1):
+            (top, left), (bottom, right) = (np.clip(corner, 0, limits).astype(int)
+                                            for corner in (np.floor(box[:2]), np.ceil(box[2:])))
+            crop = np.ascontiguousarray(pixels[top:bottom, left:right])
+            if crop.size:
+                write_output(self._crop_folders[index] / f"{stem}_{number}.jpg",
+                             encode_image(crop, "JPEG", quality=95, orientation=orientation))
+
+
+def _yolo_line(index: int, result: dict, *, width: int, height: int) -> str:
+    x, y, box_width, box_height = result["bbox"]
+    shares = (x + box_width / 2) / width, (y + box_height / 2) / height, box_width / width, box_height / height
+    return " ".join([str(index), *(f"{share:.7f}" for share in shares), f"{result['score']:g}"]) + "\n"
+
+
+def _csv_values(image: dict, class_name: str, result: dict) -> list:
+    x, y, width, height = result["bbox"]
+    return [image["file_name"], image["width"], image["height"], class_name, result["category_id"], result["score"], x, y,
+            round(x + width, 2), round(y + height, 2)]

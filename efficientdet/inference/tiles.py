@@ -1,0 +1,98 @@
+"""Large images, a tile at a time: small objects keep their pixels, which the network's input size would take from them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from efficientdet.inference.image_rows import Detect
+from object_detection.coco_masks import moved, united
+from object_detection.coco_results import DetectionRows
+from object_detection.errors import InputError
+from object_detection.tile_merging import merged_over_tiles
+
+SMALLEST_TILE = 32  # pixels a side
+Told = Callable[[int, int], None]  # how many tiles of an image are done, and how many it has
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiling:
+    """How images are cut into tiles of `size` (height, width), pixels of the image.
+
+    `overlap` is the share of a tile that the next one shows again, at least; `whole`: the whole image is one tile more, for
+    objects larger than a tile.
+    """
+
+    size: tuple[int, int]
+    overlap: float = 0.2
+    whole: bool = True
+
+    @classmethod
+    def of(cls, text: str, *, overlap: float, whole: bool) -> "Tiling":
+        """From a side such as 512, or WIDTHxHEIGHT. Raises InputError for anything else."""
+        sides = text.lower().split("x")
+        if len(sides) > 2 or not all(side.isascii() and side.isdecimal() and len(side) < 10 and int(side) >= SMALLEST_TILE
+                                     for side in sides):
+            raise InputError(f"--tile={text}: wanted a side such as 512, or WIDTHxHEIGHT, of {SMALLEST_TILE} pixels or more")
+        return cls(size=(int(sides[-1]), int(sides[0])), overlap=overlap, whole=whole)
+
+    def tiles(self, image_size: tuple[int, int]) -> np.ndarray:
+        """[T, 4] int yxyx: the tiles of an image of so many pixels (height, width), from top to bottom, the whole image last.
+
+        The last of a row and of a column are moved inwards; an image that is no larger than a tile is one tile.
+        """
+        rows, columns = ([(start, min(start + side, length)) for start in self._starts(side, length)]
+                         for side, length in zip(self.size, image_size, strict=True))
+        tiles = [(top, left, bottom, right) for top, bottom in rows for left, right in columns]
+        if self.whole and len(tiles) > 1:
+            tiles.append((0, 0, *image_size))
+        return np.array(tiles)
+
+    def _starts(self, side: int, length: int) -> list[int]:
+        step = max(int(side * (1 - self.overlap)), 1)
+        last = max(length - side, 0)
+        return [*range(0, last, step), last]
+
+
+def detect_in_tiles(detect: Detect, tiling: Tiling, *, batch_size: int, told: Told = lambda done, total: None) -> Detect:
+    """Detection in whole images by one that sees `batch_size` tiles at a time; see `merged_over_tiles`.
+
+    An image of one tile is detected as without tiles.
+    """
+    def detect_image(image: np.ndarray) -> DetectionRows:
+        tiles = tiling.tiles(image.shape[:2])
+        if len(tiles) == 1:
+            return detect([image])[0]
+        found = []
+        for first in range(0, len(tiles), batch_size):
+            batch = tiles[first : first + batch_size]
+            found += detect([np.ascontiguousarray(image[top:bottom, left:right]) for top, left, bottom, right in batch])
+            told(len(found), len(tiles))
+        return _merged([_in_image(rows, tile) for rows, tile in zip(found, tiles, strict=True)], tiles, image.shape[:2])
+
+    return lambda images: [detect_image(image) for image in images]
+
+
+def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:
+    """Boxes of a tile in pixels of the image, clipped to the tile; what is empty then is left out. Masks stay the tile's."""
+    boxes = np.clip(rows.boxes + np.float32([*tile[:2], *tile[:2]]), np.tile(tile[:2], 2), np.tile(tile[2:], 2))
+    rows = rows._replace(boxes=boxes.astype(np.float32))
+    return rows.chosen((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
+
+
+def _merged(found: list[DetectionRows], tiles: np.ndarray, size: tuple[int, int]) -> DetectionRows:
+    boxes, scores, category_ids = (np.concatenate(values) for values in zip(*(rows[1:4] for rows in found), strict=True))
+    found_in = np.repeat(np.arange(len(found)), [len(rows.scores) for rows in found])
+    objects = merged_over_tiles(boxes, scores, category_ids, found_in, tiles=tiles, size=size)
+    best = np.array([parts[scores[parts].argmax()] for parts in objects], int)
+    around = [[*boxes[parts, :2].min(axis=0), *boxes[parts, 2:].max(axis=0)] for parts in objects]
+    masks = None
+    if found[0].masks is not None:
+        in_tile = np.concatenate([rows.masks for rows in found])
+        masks = list(_masks(objects, in_tile, tiles[found_in], size))
+    return DetectionRows.of_image(np.array(around, np.float32).reshape(-1, 4), scores[best], category_ids[best], masks=masks)
+
+
+def _masks(objects: list[np.ndarray], masks: np.ndarray, tiles: np.ndarray, size: tuple[int, int]) -> Iterator[dict]:
+    for parts in objects:
+        yield united([moved(masks[part], tiles[part, :2], size=size) for part in parts])

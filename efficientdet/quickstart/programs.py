@@ -1,0 +1,49 @@
+"""The programs of this project as processes: shown as one would type them, and stopped with what started them."""
+
+import importlib.util
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_program(module: str, settings: Mapping[str, Any], *, go_on: str) -> None:
+    """Run a program, `train` or `dataset.doctor`, with a flag for each setting that is not None (a list: one for each of its
+    values), and wait for its end.
+
+    A signal is handed on to it. Ends this process with the exit code of a program that fails, which has said why, and says
+    with `go_on` what to do then.
+    """
+    arguments = [_place(module), *(f"--{name}={value}" for name, values in settings.items() if values is not None
+                                   for value in (values if isinstance(values, list) else [values]))]
+    print(f"\n$ python {shlex.join(arguments)}", flush=True)
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    # A group of its own: a Ctrl-C comes to it once, through this process, and not a second time, which would end it unsaved.
+    with subprocess.Popen([sys.executable, *arguments], process_group=0) as program:
+        def hand_on(number: int, _: FrameType | None) -> None:
+            program.send_signal(number)
+
+        try:
+            for number, handler in before.items():
+                if handler is not signal.SIG_IGN:
+                    signal.signal(number, hand_on)
+            code = program.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    if code:
+        print(f"\nquickstart: {module} ended with {code}; {go_on}", file=sys.stderr)
+        sys.exit(code if code > 0 else 128 - code)
+
+
+def _place(module: str) -> str:
+    """Where a program stands, as short as it can be said here."""
+    path = importlib.util.find_spec(module).origin
+    return min(path, os.path.relpath(path), key=len) if Path(path).is_relative_to(Path.cwd()) else path

@@ -1,0 +1,199 @@
+"""The way from a folder of labelled images to an exported detector. What an earlier call finished is used again."""
+
+import glob
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dataset.class_names import class_names_of_records
+from dataset.labelled_images import LabelledImages
+from dataset.records.labelled_records import labelled_records
+from dataset.records.record_index import index_records
+from efficientdet.checkpoints.downloads import local_path
+from efficientdet.checkpoints.published_files import PUBLISHED
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.doctor.findings import as_hparams, counted
+from efficientdet.families.registry import hyperparameters_of
+from efficientdet.quickstart import choices
+from efficientdet.quickstart.programs import run_program
+from object_detection.atomic_files import write_text
+from object_detection.errors import InputError
+
+NO_WEIGHTS = "none"
+_FIRST_SIDE = 256  # at which the machine is timed first
+_TIMED_STEPS = 12
+_COMPARED = 8  # images on which exported files are compared with the checkpoint
+_GO_ON = "the same command again goes on there"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuickstartConfig:
+    """What is asked for. weights: a name or path to start from, or `none`; None for the model's published ones if they can be
+    had. hparams: what the user sets by hand."""
+
+    images: str
+    annotations: str | None
+    output_dir: str
+    model_name: str
+    minutes: float
+    weights: str | None
+    formats: tuple[str, ...]
+    hparams: str
+
+
+def quickstart(config: QuickstartConfig) -> None:
+    """Convert, choose, examine, train, evaluate and export; says what was chosen and why. Raises InputError."""
+    folder = Path(config.output_dir)
+    notes = _Notes(folder / "quickstart.json", asdict(config))
+    notes.once("convert", lambda: run_program("dataset.create_tfrecord", {
+        "images": config.images, "annotations": config.annotations, "output_dir": folder / "records"}, go_on=_GO_ON))
+    chosen = notes.once("choose", lambda: _choose(config, folder))
+    for line in chosen["why"]:
+        print(f"chose {line}")
+    train, val, test = (_records(folder, part) for part in ("train", "val", "test"))
+    model = {"model_name": config.model_name, "hparams": chosen["hparams"]}
+    notes.once("train", lambda: run_program("train", {
+        "training_file_pattern": train, "val_file_pattern": val, "training_mode": None if val else "train300",
+        "model_dir": folder / "model", "checkpoint_period": max(1, chosen["num_epochs"] // 4),
+        **model, **{key: chosen[key] for key in ("batch_size", "num_epochs", "lr", "pretrained_ckpt")}}, go_on=_GO_ON))
+    measured = test or val or train
+    notes.once("evaluate", lambda: run_program("eval", {
+        "ckpt": folder / "model", "val_file_pattern": measured, "report": folder / "evaluation",
+        "output_json": folder / "metrics.json"}, go_on=_GO_ON))
+    images = [Path(config.images, name) for name in _labelled(measured).names[:_COMPARED]]
+    notes.once("export", lambda: run_program("export", {
+        "ckpt": folder / "model", "output_dir": folder / "exported", "formats": ",".join(config.formats),
+        "images": images}, go_on=_GO_ON))
+    _conclude(folder, measured_on="test" if test else "validation" if val else "training", image_folder=images[0].parent)
+
+
+class _Notes:
+    """What is done and what was chosen, in a file, so that a second call goes on where the first one ended."""
+
+    def __init__(self, path: Path, asked: dict[str, Any]):
+        self._path, asked = path, json.loads(json.dumps(asked))
+        try:
+            self._notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"asked": asked, "done": {}}
+            before, self._done = self._notes["asked"], self._notes["done"]
+            other = [key for key in asked if key != "output_dir" and before.get(key) != asked[key]]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}: are no notes of a quick start ({error}); delete it to begin anew") from error
+        if other:
+            raise InputError(f"{path}: was begun with {other[0]} {before.get(other[0])!r}, not {asked[other[0]]!r}; wanted the "
+                             "same, or another --output_dir")
+
+    def once(self, step: str, run: Callable[[], Any]) -> Any:
+        """What the step gave, now or when it was run."""
+        if step in self._done:
+            print(f"{step}: done before")
+        else:
+            self._done[step] = run()
+            try:
+                write_text(self._path, json.dumps(self._notes, indent=1))
+            except OSError as error:
+                raise InputError(f"{self._path}: cannot be written: {error.strerror}") from error
+        return self._done[step]
+
+
+def _choose(config: QuickstartConfig, folder: Path) -> dict[str, Any]:
+    """Flags of the training, and a line with the reason for each."""
+    images = _labelled(_records(folder, "train"))
+    weights, why_weights = _weights(config)
+    wanted_steps = choices.STEPS_FROM_PUBLISHED_WEIGHTS if weights else choices.STEPS_FROM_RANDOM_WEIGHTS
+    given = parse_overrides(config.hparams)
+    published = max(hyperparameters_of(config.model_name, {}).input_size)
+    largest = choices.typical_side(images.sizes)
+    first = min(_FIRST_SIDE, published)
+    pace = _pace(config, folder, {**given, "image_size": first}, side=first,
+                 batch=choices.batch_size(len(images), accelerated=False))
+    batch = choices.batch_size(len(images), accelerated=pace.accelerated)
+    if "image_size" in given:
+        side, why_side = max(hyperparameters_of(config.model_name, given).input_size), "as --hparams says"
+    else:
+        side, why_side = choices.image_side(largest, published, pace, wanted_steps=wanted_steps, minutes=config.minutes)
+    settings = {"image_size": side, **({} if weights else choices.JITTER), **given}
+    mended = _examined(config, folder, settings)
+    settings |= {key: value for key, value in mended.items() if key not in given}
+    pace = _pace(config, folder, settings, side=side, batch=batch)
+    epochs, why_epochs = choices.number_of_epochs(len(images), pace, wanted_steps=wanted_steps, minutes=config.minutes)
+    rate, why_rate = choices.learning_rate(batch, from_random_weights=not weights)
+    return {"hparams": as_hparams(settings), "batch_size": batch, "num_epochs": epochs, "pretrained_ckpt": weights,
+            "lr": None if "learning_rate" in given else rate, "why": [
+        f"weights: {why_weights}",
+        f"an input of {side} pixels on the longer side: {why_side} (half of the images have {largest} or more)",
+        f"{as_hparams(mended) or 'anchors and shape as published'}: {folder}/doctor/doctor.html has the reasons",
+        f"{counted(epochs, 'epoch', 'epochs')}: {why_epochs}",
+        f"a rate of {rate:g}: {why_rate}",
+        *([] if weights else [f"{as_hparams(choices.JITTER)}: few steps are better spent on the sizes that there are"])]}
+
+
+def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
+    """What to start from, None for random weights, and why."""
+    if config.weights == NO_WEIGHTS:
+        return None, "random, as --weights=none says"
+    if config.weights:
+        return config.weights, "as --weights says"
+    if config.model_name not in PUBLISHED:
+        return None, f"random; none are published for {config.model_name}"
+    try:
+        local_path(config.model_name)
+    except InputError as error:
+        return None, f"random, for those that are published cannot be had ({error})"
+    return config.model_name, "published ones, learnt from COCO"
+
+
+def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int) -> choices.Pace:
+    """Time some training steps with an input of this longer side."""
+    probe = folder / "probe"
+    shutil.rmtree(probe, ignore_errors=True)
+    run_program("train", {
+        "training_file_pattern": _records(folder, "train"), "model_dir": probe, "model_name": config.model_name,
+        "benchmark": True, "benchmark_steps": _TIMED_STEPS, "batch_size": batch, "log_steps": _TIMED_STEPS,
+        "hparams": as_hparams(settings)}, go_on=_GO_ON)
+    found = {}
+    for line in (probe / "time_log.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("DLLL "):
+            found |= json.loads(line.removeprefix("DLLL ")).get("data") or {}
+    shutil.rmtree(probe, ignore_errors=True)
+    if found["load_average"] > 2 * (os.cpu_count() or 1):
+        print(f"warning: other work keeps this machine busy (a load of {found['load_average']:.1f} on {os.cpu_count()} cores); "
+              "what is chosen by the time of a step will be less than the machine can do")
+    return choices.Pace(seconds=found["latency_training_p50"], side=side, batch_size=batch,
+                        accelerated=found["peak_device_memory_bytes"] is not None)
+
+
+def _examined(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """What the doctor suggests to set beside these settings."""
+    run_program("dataset.doctor", {
+        "records": _records(folder, "train"), "val_records": _records(folder, "val"), "model_name": config.model_name,
+        "hparams": as_hparams(settings), "output_dir": folder / "doctor"}, go_on=_GO_ON)
+    return json.loads((folder / "doctor" / "doctor.json").read_text(encoding="utf-8"))["suggested"]["settings"]
+
+
+def _conclude(folder: Path, *, measured_on: str, image_folder: Path) -> None:
+    numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    artefact = folder / "exported" / "detector.onnx"
+    print(f"\nAP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images")
+    for path, what in (("doctor/doctor.html", "what the data is like"), ("model/report.html", "how the training went"),
+                       ("evaluation/report.html", "where the detector errs"),
+                       ("exported/artefacts.md", "the files that run elsewhere")):
+        print(f"  {folder / path}: {what}")
+    if artefact.exists():
+        annotated = folder / "annotated"
+        print(f"annotate images:  python infer.py --model={artefact} --image_path={image_folder} --output_dir={annotated}\n"
+              f"in the browser:   python serve.py --model={artefact}")
+
+
+def _labelled(pattern: str) -> LabelledImages:
+    records = sorted(glob.glob(pattern))
+    return labelled_records(index_records(records), class_names_of_records(records))
+
+
+def _records(folder: Path, part: str) -> str | None:
+    """The pattern of the records of train, val or test; None where there are none."""
+    pattern = f"{folder}/records/{part}-*"
+    return pattern if glob.glob(pattern) else None

@@ -1,0 +1,45 @@
+"""The detector that a server runs: opened, and tried once in every size of batch that it will be handed."""
+
+from typing import Any
+
+import numpy as np
+
+from dataset.class_names import ClassNames
+from efficientdet.export.artefact_files import kind_of
+from efficientdet.export.saved_model_files import is_saved_model
+from efficientdet.inference.image_rows import Detect
+from efficientdet.inference.loading import load_detector
+
+
+def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) -> tuple[Detect, ClassNames]:
+    """Detection in up to `max_batch` images at a time, and its classes; settings as `load_detector` has them, whose errors it
+    raises. It has detected in empty images before: what is compiled or opened at first use is ready."""
+    detector = load_detector(path, runtime=runtime, **settings)
+    if is_saved_model(path):
+        detect = _one_by_one(detector.detect)
+    elif runtime == "keras" and kind_of(path) is None:
+        detect = _in_few_sizes(detector.detect, max_batch)
+    else:
+        detect = detector.detect
+    nothing = np.zeros((64, 64, 3), np.uint8)
+    for size in _batch_sizes(max_batch):
+        detect([nothing] * size)
+    return detect, detector.class_names
+
+
+def _batch_sizes(max_batch: int) -> list[int]:
+    """1, 2, 4, .. and the largest."""
+    return [*(2**power for power in range((max_batch - 1).bit_length())), max_batch]
+
+
+def _one_by_one(detect: Detect) -> Detect:
+    return lambda images: [rows for image in images for rows in detect([image])]
+
+
+def _in_few_sizes(detect: Detect, max_batch: int) -> Detect:
+    """A batch is filled up with its last image: a network is compiled for each size, which takes seconds."""
+    def filled(images):
+        size = next(size for size in _batch_sizes(max_batch) if size >= len(images))
+        return detect([*images, *images[-1:] * (size - len(images))])[:len(images)]
+
+    return filled

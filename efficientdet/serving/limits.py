@@ -1,0 +1,27 @@
+"""What a server takes, and how it says no."""
+
+from dataclasses import dataclass
+
+MOST_SIDE = 16_384  # pixels: resampling a line of millions would take gigabytes
+REQUESTS_HELD = 16  # of the largest size, in memory at one time
+MOST_CONNECTIONS = 256  # open at one time; each takes a file descriptor, of which a process often has 1,024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The flags of serve.py that bound a request."""
+
+    max_batch: int = 8  # images that the detector is handed at a time
+    max_request_bytes: int = 20 * 2**20
+    max_pixels: int = 40_000_000  # of an image, and of a batch of several
+    max_queue: int = 64  # images that wait, of all requests together
+    request_timeout_s: float = 30.0  # for the body to come, and again for the detections
+    min_score: float = 0.4  # where a request does not say
+
+
+class Refusal(Exception):
+    """A request that is not answered as asked: a status of HTTP, one line, and perhaps when to come again."""
+
+    def __init__(self, status: int, reason: str, *, retry_after_s: int | None = None):
+        super().__init__(reason)
+        self.status, self.reason, self.retry_after_s = status, reason, retry_after_s

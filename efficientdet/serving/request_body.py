@@ -1,0 +1,202 @@
+"""What a request asks for: its body read within limits, and images as they were encoded, of multipart or of JSON.
+
+Everything stays in memory: no parser that spools to a disk is used.
+"""
+
+import asyncio
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import ClientDisconnect, Request
+
+from dataset.files.foreign_values import shown
+from dataset.files.image_files import TooManyPixels, stored_size
+from efficientdet.serving.limits import MOST_SIDE, Limits, Refusal
+
+_KINDS = "wanted multipart/form-data or application/json"
+_FIELDS = ("image", "min_score")  # of multipart
+_KEYS = ("images", "min_score")  # of JSON
+
+
+class Picture(NamedTuple):
+    """An image as it was sent."""
+
+    encoded: bytes
+    pixels: int  # as its head says
+
+
+class Asked(NamedTuple):
+    """What a request asks for."""
+
+    pictures: list[Picture]
+    min_score: float
+
+
+async def read_request(request: Request, limits: Limits, *, take: Callable[[int], None]) -> Asked:
+    """Read and understand a request; `take` is told of each part of the body before it is kept. Raises Refusal."""
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    if kind not in (b"multipart/form-data", b"application/json"):
+        raise Refusal(415, f"the body is {shown(kind.decode('latin-1')) if kind else 'of no stated type'}; {_KINDS}")
+    parameters = request.query_params
+    _check_names([name for name, _ in parameters.multi_items()], ("min_score",), what="parameter")
+    body = await _body(request, limits, take=take)
+    read = _of_json if kind == b"application/json" else _of_multipart
+    return await asyncio.to_thread(_asked, read, body, options, parameters, limits)
+
+
+async def _body(request: Request, limits: Limits, *, take: Callable[[int], None]) -> bytearray:
+    most = limits.max_request_bytes
+    too_large = Refusal(413, f"the request has more than {most} bytes")
+    if int(request.headers.get("content-length", 0)) > most:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.request_timeout_s):
+            async for chunk in request.stream():
+                if len(body) + len(chunk) > most:
+                    raise too_large
+                take(len(chunk))
+                body += chunk
+    except TimeoutError as error:
+        raise Refusal(408, f"the request did not come within {limits.request_timeout_s:g} s") from error
+    except ClientDisconnect as error:
+        raise Refusal(400, "the request broke off") from error
+    return body
+
+
+def _asked(read: Callable, body: bytearray, options: Mapping[bytes, bytes], parameters: Mapping[str, str],
+           limits: Limits) -> Asked:
+    images, min_score = read(body, options, limits)
+    if not images:
+        raise Refusal(422, "there is no image in the request")
+    pictures = [Picture(encoded, _pixels(encoded, place_of(number, len(images)), limits))
+                for number, encoded in enumerate(images)]
+    return Asked(pictures, _score(parameters.get("min_score", min_score), limits))
+
+
+def place_of(number: int, count: int) -> str:
+    """How a message calls an image of a request that has so many."""
+    return "the image" if count == 1 else f"image {number + 1} of {count}"
+
+
+def _of_json(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) -> tuple[list[bytes], Any]:
+    try:
+        content = json.loads(body.decode())
+    except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
+        raise Refusal(400, "the body is not JSON") from error
+    if not isinstance(content, dict):
+        raise Refusal(422, 'the body is no object; wanted {"images": [base64, ..]}')
+    _check_names(content, _KEYS, what="key")
+    images = content.get("images")
+    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+        raise Refusal(422, "images is missing or no list of base64 texts")
+    _check_count(len(images), limits)
+    return [_decoded(text, place_of(number, len(images))) for number, text in enumerate(images)], content.get("min_score")
+
+
+def _decoded(text: str, place: str) -> bytes:
+    """Base64, also of a data: URL and broken into lines."""
+    if text.startswith("data:"):
+        head, _, text = text.partition(",")
+        if not head.endswith(";base64"):
+            raise Refusal(400, f"{place} is a data: URL that is not in base64")
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Refusal(400, f"{place} is not base64") from error
+
+
+class _Parts:
+    """Callbacks of a `MultipartParser`: the field and the content of each part."""
+
+    def __init__(self, limits: Limits):
+        self.parts: list[tuple[str, bytearray]] = []
+        self.ended = False
+        self._limits = limits
+        self._name, self._value, self._disposition = b"", b"", b""
+
+    def on_part_begin(self) -> None:
+        _check_count(len(self.parts), self._limits)  # the last may be a min_score
+        self._disposition = b""
+
+    def on_header_field(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+
+    def on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def on_header_end(self) -> None:
+        if self._name.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._name = self._value = b""
+
+    def on_headers_finished(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        name = options.get(b"name", b"").decode("latin-1")
+        _check_names([name], _FIELDS, what="field")
+        self.parts.append((name, bytearray()))
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        self.parts[-1][1].extend(memoryview(data)[start:end])
+
+    def on_end(self) -> None:
+        self.ended = True
+
+
+def _of_multipart(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) -> tuple[list[bytes], str | None]:
+    found = _Parts(limits)
+    callbacks = {name: getattr(found, name) for name in dir(found) if name.startswith("on_")}
+    try:
+        parser = MultipartParser(options.get(b"boundary", b""), callbacks)
+        parser.write(bytes(body))
+        parser.finalize()
+    except FormParserError as error:
+        raise Refusal(400, "the body is no multipart form") from error
+    if not found.ended:
+        raise Refusal(400, "the body is a multipart form that is cut short")
+    images = [bytes(content) for name, content in found.parts if name == "image"]
+    _check_count(len(images), limits)
+    scores = [bytes(content).decode("latin-1") for name, content in found.parts if name == "min_score"]
+    return images, scores[-1] if scores else None
+
+
+def _check_names(names, wanted: tuple[str, ...], *, what: str) -> None:
+    for name in names:
+        if name not in wanted:
+            raise Refusal(422, f"there is no {what} {shown(name)}; wanted {', '.join(wanted)}")
+
+
+def _check_count(count: int, limits: Limits) -> None:
+    if count > limits.max_queue:
+        raise Refusal(413, f"the request has more than {limits.max_queue} images")
+
+
+def _pixels(encoded: bytes, place: str, limits: Limits) -> int:
+    """Of an image, as its head says: it is judged before it is decoded. Raises Refusal."""
+    try:
+        height, width = stored_size(encoded)
+    except TooManyPixels as error:
+        raise Refusal(413, f"{place} has more than {limits.max_pixels} pixels") from error
+    except ValueError as error:
+        raise Refusal(400, f"{place} is none that can be read") from error
+    if height * width > limits.max_pixels or max(height, width) > MOST_SIDE:
+        raise Refusal(413, f"{place} has {width} x {height} pixels; at most {limits.max_pixels} are taken, {MOST_SIDE} a side")
+    return height * width
+
+
+def _score(value: Any, limits: Limits) -> float:
+    if value is None:
+        return limits.min_score
+    try:
+        score = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        score = math.nan
+    if not 0 <= score <= 1:
+        raise Refusal(422, f"min_score is {shown(value)}; wanted a number from 0 to 1")
+    return score

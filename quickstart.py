@@ -1,0 +1,59 @@
+"""From a folder of labelled images to a detector that runs elsewhere: `python quickstart.py FOLDER`
+
+Converts the images, looks at them, chooses settings for them and for this machine, trains, evaluates and exports; says what it
+chose and why, and shows each command. The same command again goes on where it was stopped.
+"""
+
+import sys
+from pathlib import Path
+from zipfile import is_zipfile
+
+from absl import flags
+
+from dataset.command_line import run
+from efficientdet.configuration.hyperparameters import with_overrides
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.export.formats import FORMATS
+from efficientdet.families.registry import DEFAULT_MODEL, family_of, hyperparameters_of
+from efficientdet.flags.paths import existing_checkpoint, writable_folder
+from efficientdet.quickstart.steps import NO_WEIGHTS, QuickstartConfig, quickstart
+from object_detection.errors import InputError
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Every flag of quickstart.py."""
+    flags.DEFINE_string("images", None, "Folder of the images; the word without a flag.")
+    flags.DEFINE_string("annotations", None, "File or folder of the labels, of any format that create_tfrecord.py reads. "
+                                             "Default: the folder of the images.")
+    flags.DEFINE_string("output_dir", "quickstart", "Folder for everything that is written.")
+    flags.DEFINE_float("minutes", 30.0, "How long the training may take, about.", lower_bound=0.1)
+    flags.DEFINE_string("model_name", DEFAULT_MODEL, "One of EfficientDet's models.")
+    flags.DEFINE_string("weights", None, f"Detector to start from, a name or a path, or {NO_WEIGHTS}. Default: the model's "
+                                         "published weights, where they can be had.")
+    flags.DEFINE_list("formats", ["onnx"], f"What to export, of {', '.join(FORMATS)}.")
+    flags.DEFINE_string("hparams", "", "Hyperparameters that are not to be chosen: key=value items with commas between.")
+
+
+def main() -> None:
+    """Flags to one call."""
+    if not FLAGS.images or not Path(FLAGS.images).is_dir():
+        hint = ": unpack it first, with python -m zipfile -e FILE FOLDER" if is_zipfile(FLAGS.images or "") else ""
+        raise InputError(f"{FLAGS.images or 'no folder given'}: wanted a folder of images{hint}")
+    if family_of(FLAGS.model_name).name != "efficientdet":
+        raise InputError(f"--model_name={FLAGS.model_name}: wanted one of EfficientDet's; for others see docs/detectors.md")
+    with_overrides(hyperparameters_of(FLAGS.model_name, {}), parse_overrides(FLAGS.hparams))
+    if unknown := [name for name in FLAGS.formats if name not in FORMATS]:
+        raise InputError(f"--formats={unknown[0]}: wanted some of {', '.join(FORMATS)}")
+    weights = FLAGS.weights if FLAGS.weights == NO_WEIGHTS else existing_checkpoint(FLAGS.weights, "weights")
+    quickstart(QuickstartConfig(
+        images=FLAGS.images, annotations=FLAGS.annotations, output_dir=writable_folder(FLAGS.output_dir, "output_dir"),
+        model_name=FLAGS.model_name, minutes=FLAGS.minutes, weights=weights, formats=tuple(FLAGS.formats),
+        hparams=FLAGS.hparams))
+
+
+if __name__ == "__main__":
+    define_flags()
+    folder, rest = sys.argv[1:2], sys.argv[2:]
+    run(main, [sys.argv[0], *(f"--images={word}" if not word.startswith("-") else word for word in folder), *rest])

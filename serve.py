@@ -1,0 +1,77 @@
+"""Detect for a browser and for other programs: `python serve.py --model=runs/first`, then http://127.0.0.1:8000/"""
+
+import importlib.util
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
+
+from pathlib import Path
+
+from absl import flags
+
+from dataset.command_line import run
+from efficientdet.configuration.hyperparameters import with_overrides
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.families.registry import hyperparameters_of
+from efficientdet.flags.definitions import (
+    define_model_flags,
+    define_runtime_flag,
+    finish_flags,
+    model_name_given,
+    runtime_settings,
+)
+from efficientdet.flags.paths import required
+from efficientdet.serving.limits import Limits
+from object_detection.errors import InputError
+
+FLAGS = flags.FLAGS
+_PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
+
+
+def define_flags() -> None:
+    """Every flag of serve.py."""
+    default = Limits()
+    define_model_flags()
+    define_runtime_flag()
+    flags.DEFINE_string("model", None, "What detects: a file of export.py (.onnx, .xml, .tflite), a checkpoint (a prefix or folder), a "
+                                       "SavedModel, or the name of published weights.")
+    flags.DEFINE_string("host", "127.0.0.1", "Where to listen; 0.0.0.0 for every address of this machine.")
+    flags.DEFINE_integer("port", 8000, "Where to listen; 0 for a free one.")
+    flags.DEFINE_integer("max_batch", default.max_batch, "Images that the detector is handed at a time.")
+    flags.DEFINE_integer("max_request_bytes", default.max_request_bytes, "Of the body of a request.")
+    flags.DEFINE_integer("max_pixels", default.max_pixels, "Of an image.")
+    flags.DEFINE_integer("max_queue", default.max_queue, "Images that wait, and images of a request.")
+    flags.DEFINE_float("request_timeout_s", default.request_timeout_s, "For the body of a request to come, and again for its "
+                                                                       "detections.")
+    flags.DEFINE_float("min_score", default.min_score, "Lowest score of what is returned where a request does not say.")
+    flags.DEFINE_list("allowed_hosts", None, "Names by which the server may be called. Default: those of this machine, and "
+                                             "with another --host any.")
+    flags.DEFINE_list("allowed_origins", [], "Origins of other pages that may call it (https://example.org, or * for all).")
+    finish_flags("serve")
+
+
+def main() -> None:
+    """Flags to one call."""
+    path = required(FLAGS.model, "model")
+    overrides = parse_overrides(FLAGS.hparams)
+    with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
+    runtime = runtime_settings()
+    if missing := [package for module, package in _PACKAGES.items() if importlib.util.find_spec(module) is None]:
+        raise InputError(f"serve.py needs the package {missing[0]}: pip install -e '.[serve]'")
+    from efficientdet.serving.application import build_application
+    from efficientdet.serving.detection import open_detection
+    from efficientdet.serving.server import LOCAL_NAMES, bind, serve
+
+    limits = Limits(**{name: FLAGS[name].value for name in vars(Limits())})
+    bound = bind(FLAGS.host, FLAGS.port)
+    detect, names = open_detection(path, max_batch=limits.max_batch, hparams=overrides,
+                                   model_name=FLAGS.model_name if model_name_given() else None, **runtime)
+    hosts = FLAGS.allowed_hosts or (LOCAL_NAMES if FLAGS.host in LOCAL_NAMES else ())
+    serve(build_application(detect, names, model=Path(path).name, limits=limits, hosts=tuple(hosts),
+                            origins=tuple(FLAGS.allowed_origins)), bound, limits)
+
+
+if __name__ == "__main__":
+    define_flags()
+    run(main, ends_at_once=True)

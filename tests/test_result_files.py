@@ -1,0 +1,155 @@
+"""What infer.py takes in and writes: odd inputs, every format with the same boxes, crops, names that file systems take."""
+
+import csv
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools.coco import COCO
+
+from dataset.class_names import ClassNames
+from dataset.conversion.csv_boxes import read_csv_boxes
+from dataset.conversion.folder_files import ImageFolder
+from dataset.files.folder_names import folder_names
+from efficientdet.inference import annotate as annotate_module
+from efficientdet.inference.annotate import AnnotationConfig, annotate
+from efficientdet.inference.inputs import Inputs, find_inputs
+from efficientdet.inference.result_files import FORMATS, chosen_formats
+from efficientdet.inference.tiles import Tiling
+from object_detection.coco_results import DetectionRows
+from object_detection.errors import InputError
+
+NAMES = ClassNames((3, 8), ("cat", "../../x"))
+BOXES = np.float32([[4.5, 10, 20, 30.25], [-3, -2, 9, 9], [0, 0, 5, 5]])  # y_min, x_min, y_max, x_max
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a/1.png and b/1.png, and a detector that finds three boxes in every image, the last a guess."""
+    rows = DetectionRows.of_image(BOXES, np.float32([0.9, 0.8, 0.1]), np.array([8, 3, 3]))
+    monkeypatch.setattr(annotate_module, "_detector", lambda config: (lambda images: [rows] * len(images), NAMES))
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Image.fromarray(np.full((24, 40, 3), 90, np.uint8)).save(tmp_path / name / "1.png")
+    return tmp_path
+
+
+def run(place, images, **settings):
+    (place / "out").mkdir(exist_ok=True)
+    annotate(AnnotationConfig(inputs=Inputs(images=tuple(map(str, images))), output_dir=str(place / "out"), **settings))
+
+
+def test_every_format_has_the_boxes_of_the_results(place):
+    images = [place / "a" / "1.png", place / "b" / "1.png"]
+    run(place, images, formats=FORMATS)
+    out = place / "out"
+    results = [result for result in json.loads((out / "detections.json").read_text()) if result["score"] > 0.4]
+    assert [result.pop("file_name") for result in results] == [str(image) for image in images for _ in range(2)]
+    assert [result["bbox"] for result in results[:2]] == [[10, 4.5, 20.25, 15.5], [-2, -3, 11, 12]]
+    coco = COCO(out / "coco.json")
+    assert [{key: found[key] for key in results[0]} for found in coco.dataset["annotations"]] == results
+    assert [image["file_name"] for image in coco.dataset["images"]] == [str(image) for image in images]
+    assert len(coco.loadRes(str(out / "detections.json")).anns) == 6
+    with (out / "detections.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [[float(row[side]) for side in ("xmin", "ymin", "xmax", "ymax", "score")] for row in rows[:2]] == [
+        [10, 4.5, 30.25, 20, 0.9], [-2, -3, 9, 9, 0.8]]
+    assert {(row["filename"], row["class"]) for row in rows} == {(str(image), name) for image in images for name in NAMES.names}
+    assert (out / "yolo" / "classes.txt").read_text().splitlines() == list(NAMES.names)
+    assert sorted(path.name for path in (out / "yolo" / "labels").iterdir()) == ["1-2.txt", "1.txt"]  # as the drawings
+    labels = np.loadtxt(out / "yolo" / "labels" / "1-2.txt")
+    assert labels[:, 0].tolist() == [1, 0]
+    centres, sides = labels[:, 1:3] * (40, 24), labels[:, 3:5] * (40, 24)
+    np.testing.assert_allclose(np.concatenate([centres - sides / 2, centres + sides / 2], axis=1)[:, [1, 0, 3, 2]], BOXES[:2],
+                               atol=1e-4)
+
+
+def test_the_csv_is_one_that_a_training_takes(place):
+    run(place, [place / "a" / "1.png"], formats=("csv",))
+    [image] = read_csv_boxes(str(place / "out" / "detections.csv"), ImageFolder(str(place / "a"))).images
+    assert image.size == (24, 40)
+    assert [tracked.box_xywh for tracked in image.objects] == [(10, 4.5, 20.25, 15.5), (-2, -3, 11, 12)]
+
+
+def test_crops_are_the_pixels_that_a_box_touches(place):
+    run(place, [place / "a" / "1.png", place / "b" / "1.png"], save_crops=True)
+    crops = place / "out" / "crops"
+    found = sorted(str(path.relative_to(crops)) for path in crops.rglob("*.jpg"))
+    assert found == ["_.._x/1-2_1.jpg", "_.._x/1_1.jpg", "cat/1-2_2.jpg", "cat/1_2.jpg"]
+    sizes = []
+    for name in found:
+        with Image.open(crops / name) as crop:
+            sizes.append(crop.size)
+    assert sizes == [(21, 16), (21, 16), (9, 9), (9, 9)]
+    assert sorted(path.name for path in place.iterdir()) == ["a", "b", "out"]
+
+
+def test_names_that_file_systems_refuse():
+    names = ["cat", "Cat", "../../x", "..", "", "con", "NUL.txt", "a/b", "a\\b", 'a<>:"|?*b', "x. ", "e\u0301", "\u00e9",
+             "\ud800", "a\u202eb", "z" * 400, ".git", "lpt1", "_"]
+    found = folder_names(names)
+    assert found[:13] == ["cat", "Cat-2", "_.._x", "_", "_-2", "_con", "_NUL.txt", "a_b", "a_b-2", "a_______b", "x", "\u00e9",
+                          "\u00e9-2"]
+    assert found[13:] == ["_-3", "a_b-3", "z" * 120, "git", "_lpt1", "_-4"]
+
+
+def test_unknown_formats_are_one_line():
+    assert chosen_formats(["csv", "coco", "csv"]) == ("csv", "coco")
+    with pytest.raises(InputError, match=r"--format=coco,yolov: 'yolov' is none of coco, yolo, csv; the nearest is yolo"):
+        chosen_formats(["coco", "yolov"])
+
+
+def test_a_place_that_cannot_be_written_is_one_line(place):
+    for name in ("coco.json", "detections.csv", "crops", "yolo"):
+        shutil.rmtree(place / "out", ignore_errors=True)
+        (place / "out").mkdir()
+        target = place / "out" / name
+        target.mkdir() if "." in name else target.touch()
+        with pytest.raises(InputError, match=f"out/{name}.*: cannot be written"):
+            run(place, [place / "a" / "1.png"], formats=FORMATS, save_crops=True)
+        assert not list((place / "out").rglob(".*"))
+
+
+def test_an_image_on_the_standard_input(place, monkeypatch):
+    encoded = (place / "a" / "1.png").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(encoded)))
+    run(place, find_inputs(["-"]).images, formats=("csv",))
+    assert {path.name for path in (place / "out").iterdir()} == {"stdin_1.jpg", "detections.json", "detections.csv"}
+    for content, reason in ((b"", "it is empty"), (b"no image", "in none of the formats"), (encoded[:60], "cannot be decoded")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        with pytest.raises(InputError, match=f"none of 1 images could be decoded; the first: standard input: .*{reason}"):
+            run(place, ["-"])
+
+
+def test_inputs_are_told_apart(place, monkeypatch):
+    (place / "clip.MP4").touch()
+    monkeypatch.chdir(place)
+    assert find_inputs(["a", "clip.MP4", "b/*"]) == Inputs(("a/1.png", "b/1.png"), ("clip.MP4",))
+    assert find_inputs(["0"]) == Inputs(camera=0)
+    Path("0").touch()
+    assert find_inputs(["0"]) == Inputs(("0",))
+    for names in (["1", "a"], ["a", "1"], ["1", "2"], ["123456"]):
+        with pytest.raises(InputError, match="is no file but a camera; wanted one alone"):
+            find_inputs(names)
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", terminal)
+    with pytest.raises(InputError, match="is a terminal; wanted an image piped into it"):
+        find_inputs(["-"])
+
+
+@pytest.mark.parametrize(("mode", "name"), [("L", "a.png"), ("I;16", "a.png"), ("CMYK", "a.jpg"), ("RGBA", "a.png"),
+                                            ("P", "a.gif"), ("1", "a.bmp"), ("LA", "a.png")])
+def test_pictures_of_every_kind_go_through_tiles(place, mode, name):
+    levels = np.random.default_rng(0).integers(0, 255, (70, 90))
+    picture = (Image.fromarray(levels.astype(np.uint16)) if mode == "I;16"
+               else Image.fromarray(levels.astype(np.uint8)).convert(mode))
+    picture.save(place / name, **({"save_all": True, "append_images": [picture]} if mode == "P" else {}))
+    run(place, [place / name, place / "a" / "1.png"], tiling=Tiling(size=(64, 64)), batch_size=4)
+    found = json.loads((place / "out" / "detections.json").read_text())
+    assert {result["file_name"] for result in found} == {name, "1.png"}
