@@ -169,7 +169,7 @@ def test_infer_draws_by_the_file_alone(exported, tmp_path):
 
 
 def test_tiles_of_the_standard_input_take_neither_tensorflow_nor_keras(exported, tmp_path):
-    folder, images = exported
+    folder, images, _ = exported
     for package in ("tensorflow", "keras"):
         (tmp_path / f"{package}.py").write_text("raise ImportError('wanted after all')")
     with open(images[0], "rb") as image:
