@@ -11,11 +11,18 @@ from dataset.command_line import run
 from dataset.files.image_files import find_images
 from efficientdet.configuration.hyperparameters import with_overrides
 from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.export.formats import FORMATS
+from efficientdet.export.formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.flags.definitions import define_model_flags, finish_flags, model_name_given
-from efficientdet.flags.paths import existing_checkpoint, required, writable_folder
-from efficientdet.inference.runtimes import require_runtime
+from efficientdet.flags.export_formats import wanted_formats
+from efficientdet.flags.paths import (
+    class_names_for,
+    existing_checkpoint,
+    existing_file,
+    records_of,
+    required,
+    writable_folder,
+)
 from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError
 
@@ -27,11 +34,18 @@ def define_flags() -> None:
     define_model_flags()
     flags.DEFINE_string("ckpt", None, "Checkpoint: a prefix, a folder or the name of published weights.")
     flags.DEFINE_string("output_dir", None, "Folder for the files, artefacts.md and artefacts.json.")
-    flags.DEFINE_list("formats", list(FORMATS), f"What to write, of {', '.join(FORMATS)}.")
+    flags.DEFINE_list("formats", list(DEFAULT_FORMATS), f"What to write, of {', '.join(FORMATS)}.")
     flags.DEFINE_multi_string("images", None, "Images to compare the files with the checkpoint on: an image, a folder or a "
                               "glob; may be given several times. Default: noise.")
     flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
     flags.DEFINE_integer("runs", 30, "Timed runs of each file on one image.", lower_bound=1)
+    flags.DEFINE_string("val_file_pattern", None, "Glob of TFRecords to measure the AP of the checkpoint and of each file on.")
+    flags.DEFINE_string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
+    flags.DEFINE_integer("eval_samples", 0, "Evaluate the first so many records; 0: all.")
+    flags.DEFINE_multi_string("int8_images", None, "For 8 bits: images of the kind that will be seen, an image, "
+                              "a folder, a glob, or a glob of TFRecords. Default: those of --val_file_pattern.")
+    flags.DEFINE_integer("int8_samples", 100, "Use up to so many of them, evenly spread.", lower_bound=1)
+    flags.DEFINE_bool("list_layers", False, "List where 8 bits cost most, also where no AP says that they cost much.")
     finish_flags("export")
 
 
@@ -39,14 +53,11 @@ def main() -> None:
     """Flags to one call."""
     overrides = parse_overrides(FLAGS.hparams)
     with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
-    formats = tuple(dict.fromkeys(FLAGS.formats))
-    if unknown := [name for name in formats if name not in FORMATS]:
-        raise InputError(f"--formats={unknown[0]}: wanted some of {', '.join(FORMATS)}")
-    if not formats:
-        raise InputError(f"--formats is empty; wanted some of {', '.join(FORMATS)}")
+    formats = wanted_formats(FLAGS.formats)
     images = find_images(FLAGS.images, flag="images") if FLAGS.images else ()
+    measured = _validation()
+    calibrated = _calibration(measured["records"]) if any(name in IN_8_BITS for name in formats) else {}
     prefix = existing_checkpoint(required(FLAGS.ckpt, "ckpt"), "ckpt")
-    require_runtime("onnxruntime", asked_by="export.py")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     prepare_environment()
     from efficientdet.benchmark.artefacts import ExportConfig, export_artefacts
@@ -55,7 +66,33 @@ def main() -> None:
     export_artefacts(
         ModelConfig(ckpt_path=prefix, model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
                     averaged=FLAGS.weights == "averaged", precision="float32", use_xla=False),
-        ExportConfig(output_dir=output_dir, formats=formats, images=images, runs=FLAGS.runs))
+        ExportConfig(output_dir=output_dir, formats=formats, images=images, runs=FLAGS.runs,
+                     list_layers=FLAGS.list_layers, **measured, **calibrated))
+
+
+def _validation() -> dict:
+    """What AP is measured on, if anything."""
+    json_file = existing_file(FLAGS.val_json_file, "val_json_file")
+    if not FLAGS.val_file_pattern:
+        if json_file or FLAGS.eval_samples:
+            raise InputError("--val_file_pattern is missing: --val_json_file and --eval_samples say more of it")
+        return {"records": ()}
+    records = records_of(FLAGS.val_file_pattern, "val_file_pattern")
+    class_names_for(records, json_file=json_file)
+    return {"records": records, "json_file": json_file, "samples": FLAGS.eval_samples}
+
+
+def _calibration(records: tuple[str, ...]) -> dict:
+    """Images for the ranges of 8 bits, in files or in records."""
+    named = FLAGS.int8_images or []
+    if not named and not records:
+        raise InputError("--int8_images is missing: formats in 8 bits need images of the kind that will be seen")
+    found = {"calibration_samples": FLAGS.int8_samples}
+    if any(".tfrecord" in name for name in named):
+        records = tuple(path for name in named for path in records_of(name, "int8_images"))
+    elif named:
+        return {**found, "calibration_images": find_images(named, flag="int8_images")}
+    return {**found, "calibration_records": records}
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from efficientdet.flags.definitions import (
 from efficientdet.flags.paths import existing_checkpoint, existing_file, required, writable_folder
 from efficientdet.inference.inputs import Inputs, find_inputs
 from efficientdet.inference.result_files import FORMATS, chosen_formats
-from efficientdet.inference.runtimes import require_package
 from efficientdet.inference.tiles import Tiling
 from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError
@@ -43,8 +42,8 @@ def define_flags() -> None:
     flags.DEFINE_string("model_dir", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
     flags.DEFINE_string("saved_model_dir", None, f"A SavedModel to run ({TRUSTED_ONLY}); with --model_dir too, where to "
                                                  "write it first.")
-    flags.DEFINE_string("model", None, "A file of export.py (.onnx) to run, which takes neither TensorFlow nor a checkpoint; "
-                                       "also --runtime=openvino.")
+    flags.DEFINE_string("model", None, "A file of export.py (.onnx, .xml, .tflite), run without TensorFlow and "
+                                       "checkpoint; an .onnx also with --runtime=openvino.")
     flags.DEFINE_integer("batch_size", 1, "Images a step.")
     flags.DEFINE_float("min_score_thresh", 0.4, "Draw detections from this score on; detections.json has them all.")
     flags.DEFINE_integer("max_boxes_to_draw", 100, "Draw the best so many of an image; with --tile all, unless it is given.")
@@ -110,9 +109,10 @@ def _annotate_with_artefact(inputs: Inputs, settings: dict) -> None:
             raise InputError(f"--model={FLAGS.model}: is a file that runs as it is, without --{flag}")
     existing_file(FLAGS.model, "model")
     required(FLAGS.output_dir, "output_dir")
-    runtime = "onnxruntime" if FLAGS.runtime == "keras" else FLAGS.runtime
-    require_package(runtime, asked_by="--model")
     from efficientdet.inference.annotate import AnnotationConfig, annotate
+    from efficientdet.inference.artefact import artefact_runtime
+
+    runtime = artefact_runtime(FLAGS.model, FLAGS.runtime, asked_by="--model")
 
     annotate(AnnotationConfig(inputs=inputs, output_dir=writable_folder(FLAGS.output_dir, "output_dir"), artefact=FLAGS.model,
                               runtime=runtime, **settings))

@@ -13,6 +13,7 @@ from absl import flags
 from dataset.command_line import run
 from efficientdet.configuration.hyperparameters import with_overrides
 from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.export.formats import FORMATS, IN_8_BITS
 from efficientdet.export.saved_model_files import TRUSTED_ONLY, is_saved_model
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.flags.definitions import (
@@ -24,6 +25,7 @@ from efficientdet.flags.definitions import (
     model_name_given,
     runtime_settings,
 )
+from efficientdet.flags.export_formats import wanted_formats
 from efficientdet.flags.paths import existing_checkpoint, existing_file, required, writable_file, writable_folder
 from efficientdet.inference.runtimes import require_runtime
 from efficientdet.machine.runtime_environment import prepare_environment
@@ -48,6 +50,8 @@ def define_flags() -> None:
     flags.DEFINE_string("export_ckpt", None, "dry: prefix of a checkpoint to write.")
     flags.DEFINE_string("saved_model_dir", None, "export: where to write it. benchmark, video: a SavedModel to run "
                                                   f"({TRUSTED_ONLY}).")
+    flags.DEFINE_list("formats", [], f"export: files as export.py writes them into --output_dir, of {', '.join(FORMATS)}.")
+    flags.DEFINE_string("output_dir", None, "export: folder for --formats, and their table.")
     flags.DEFINE_string("onnx_path", None, "export: file for the network as ONNX; uint8 images in, logits and deltas out.")
     flags.DEFINE_integer("batch_size", 1, "Images a step.")
     flags.DEFINE_integer("bm_runs", 100, "benchmark: timed runs, after those that are not.")
@@ -91,6 +95,9 @@ def _dry(model: dict) -> None:
 
 def _export(model: dict) -> None:
     image = existing_file(FLAGS.input_image, "input_image")
+    if FLAGS.formats:
+        _export_formats(model, (image,) if image else ())
+        return
     if FLAGS.onnx_path:
         _export_onnx(model)
     if FLAGS.onnx_path and not FLAGS.saved_model_dir:
@@ -101,6 +108,19 @@ def _export(model: dict) -> None:
     from efficientdet.inference.opening import ModelConfig
 
     export(ModelConfig(**model), folder, input_image=image)
+
+
+def _export_formats(model: dict, images: tuple[str, ...]) -> None:
+    formats = wanted_formats(FLAGS.formats)
+    if in_8_bits := [name for name in formats if name in IN_8_BITS]:
+        raise InputError(f"--formats={in_8_bits[0]}: needs images for its ranges; export.py --int8_images takes them")
+    output_dir = writable_folder(FLAGS.output_dir, "output_dir")
+    _prepare(needs_tensorflow=True)
+    from efficientdet.benchmark.artefacts import ExportConfig, export_artefacts
+    from efficientdet.inference.opening import ModelConfig
+
+    export_artefacts(ModelConfig(**{**model, "precision": "float32", "amp": None, "use_xla": False}),
+                     ExportConfig(output_dir=output_dir, formats=formats, images=images))
 
 
 def _export_onnx(model: dict) -> None:

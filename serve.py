@@ -34,8 +34,8 @@ def define_flags() -> None:
     default = Limits()
     define_model_flags()
     define_runtime_flag()
-    flags.DEFINE_string("model", None, "What detects: a file of export.py (.onnx), a checkpoint (a prefix or a folder), a "
-                                       "SavedModel, or the name of published weights.")
+    flags.DEFINE_string("model", None, "What detects: a file of export.py (.onnx, .xml, .tflite), a checkpoint (a prefix or a "
+                                       "folder), a SavedModel, or the name of published weights.")
     flags.DEFINE_string("host", "127.0.0.1", "Where to listen; 0.0.0.0 for every address of this machine.")
     flags.DEFINE_integer("port", 8000, "Where to listen; 0 for a free one.")
     flags.DEFINE_integer("max_batch", default.max_batch, "Images that the detector is handed at a time.")

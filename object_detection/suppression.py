@@ -179,8 +179,9 @@ def suppress_and_number(
 
     def select_one(step, state):
         remaining, chosen, chosen_scores = state
-        best = ops.cast(ops.argmax(remaining, axis=1), "int32")[:, None]  # [B, 1]
-        best_score = ops.max(remaining, axis=1)[:, None]
+        best_score = ops.max(remaining, axis=1)[:, None]  # [B, 1]
+        is_best = ops.cast(remaining >= best_score, "int32")  # of integers: Keras's argmax of floats looks at their bits
+        best = ops.cast(ops.argmax(is_best, axis=1), "int32")[:, None]  # [B, 1]
         overlap = iou(entries(measured, best), measured)  # [B, N]
         weight = _survival(overlap, config=config)
         if config.per_class:

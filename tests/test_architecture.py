@@ -80,6 +80,7 @@ ASKS_FOR_THE_BACKEND = {
     "efficientdet.training.build_step",  # one class for each backend
     "efficientdet.machine.distributed", "efficientdet.machine.runtime", "efficientdet.machine.device",
     "efficientdet.export.saved_model", "efficientdet.benchmark.inspection",  # SavedModels are TensorFlow's
+    "efficientdet.export.litert_file",  # and so is the converter
     "efficientdet.benchmark.measurements",  # says whether XLA compiled: under JAX always
     "efficientdet.training.loop", "efficientdet.training.run",  # an export at the end; whether shapes may vary between steps
     "efficientdet.training.announcement",  # tells it

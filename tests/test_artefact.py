@@ -1,9 +1,12 @@
 """Exported ONNX files: they find what the checkpoint finds, without TensorFlow, and say what is wrong with other files."""
 
+import errno
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +16,16 @@ from miniature import build_miniature
 from stored_miniature import store_miniature
 
 import efficientdet
+from dataset.class_names import read_class_names
+from dataset.input.pipeline import original_images
 from dataset.input.resize import FitWithin, Letterbox, Stretch, host_resize
+from dataset.records.record_index import index_records
 from efficientdet.benchmark.artefacts import ExportConfig, export_artefacts
 from efficientdet.checkpoints import restore
-from efficientdet.export.artefact_metadata import read_artefact
+from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
+from efficientdet.export.artefact_files import read_artefact
+from efficientdet.export.litert_file import write_litert
+from efficientdet.flags.export_formats import wanted_formats
 from efficientdet.inference.opening import ModelConfig
 from object_detection.errors import InputError
 
@@ -39,31 +48,94 @@ def test_pixels_are_those_of_tensorflow(rule, size):
     assert difference.mean() < 1e-3
 
 
+# Files that detect by themselves
+FILES = ("detector.onnx", "detector-int8.onnx", "detector.xml", "detector.tflite", "detector-int8.tflite")
+FORMATS = ("onnx", "onnx-raw", "onnx-int8", "openvino", "litert", "litert-int8", "onnx-efficientnms")
+MODEL = {"model_name": "efficientdet-d0", "model_name_given": False, "overrides": {}}
+
+
+def found_as_truth(folder, records):
+    """A COCO json with the best of what the checkpoint finds in records, whose AP is so not zero: no weights were learnt."""
+    detector = efficientdet.load_detector(folder / "ckpt", precision="float32")
+    categories = [{"id": number, "name": name}
+                  for number, name in zip(detector.class_names.category_ids, detector.class_names.names, strict=True)]
+    images, annotations = [], []
+    for image_id, image in original_images(index_records(records), range(3)):
+        images.append({"id": image_id, "height": image.shape[0], "width": image.shape[1], "file_name": f"{image_id}"})
+        [found] = detector.predict([image], min_score=0)
+        for number in range(1, 20, 3):
+            x_min, y_min, x_max, y_max = found.boxes[number].tolist()
+            annotations.append({"id": len(annotations) + 1, "image_id": image_id, "iscrowd": 0,
+                                "category_id": int(found.category_ids[number]), "area": (x_max - x_min) * (y_max - y_min),
+                                "bbox": [x_min, y_min, x_max - x_min, y_max - y_min]})
+    path = folder / "truth.json"
+    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+    return str(path)
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A folder with what export.py wrote of a miniature, and images of several sizes."""
+    """A folder with what export.py wrote of a miniature, images of several sizes, and what eval.py says of the checkpoint."""
     folder = tmp_path_factory.mktemp("exported")
     images = store_miniature(folder)
+    records = tuple(sorted(map(str, (folder / "drawn").glob("val-*.tfrecord"))))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(restore, "build_detector", build_miniature)
+        truth = found_as_truth(folder, records)
         export_artefacts(
-            ModelConfig(ckpt_path=f"{folder}/ckpt", model_name="efficientdet-d0", model_name_given=False, overrides={}),
-            ExportConfig(output_dir=str(folder), formats=("onnx", "onnx-raw"), images=tuple(map(str, images)), runs=2))
-        yield folder, images
+            ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL),
+            ExportConfig(output_dir=str(folder), formats=FORMATS, runs=2,
+                         images=tuple(map(str, images)), records=records, json_file=truth, calibration_records=records,
+                         list_layers=True))
+        measures = evaluate_checkpoint(EvaluationConfig(
+            ckpt_path=f"{folder}/ckpt", records=records, json_file=truth, class_names=read_class_names(truth), batch_size=2,
+            **MODEL))
+        yield folder, images, measures
 
 
 def test_the_table(exported):
-    folder, _ = exported
-    table = json.loads((folder / "artefacts.json").read_text())["artefacts"]
-    assert [(line["format"], line["agreement"]) for line in table] == [("onnx", 1.0), ("onnx-raw", 1.0)]
-    assert all(line["compared"] == 60 and line["score_difference"] < 1e-5 and line["p99_ms"] >= line["median_ms"] > 0
-               for line in table)
-    assert "| onnx | detector.onnx | " in (folder / "artefacts.md").read_text()
+    folder, _, measures = exported
+    content = json.loads((folder / "artefacts.json").read_text())
+    table = {line["format"]: line for line in content["artefacts"]}
+    assert tuple(table) == FORMATS
+    assert content["checkpoint"]["ap"] == pytest.approx(measures.numbers["AP"], abs=1e-6)
+    assert measures.numbers["AP"] > 0.3
+    assert table["onnx-efficientnms"]["compared"] == 3 * 720
+    assert table["onnx-efficientnms"]["median_ms"] is None
+    assert all(line["compared"] == 60 and line["p99_ms"] >= line["median_ms"] > 0
+               for name, line in table.items() if name != "onnx-efficientnms")
+    for name in ("onnx", "onnx-raw", "openvino", "litert", "onnx-efficientnms"):
+        assert table[name]["agreement"] == 1.0
+        assert table[name]["score_difference"] < 1e-5
+        assert table[name]["box_difference"] < 0.01
+        assert name == "onnx-efficientnms" or table[name]["quality"]["ap"] == pytest.approx(measures.numbers["AP"], abs=1e-6)
+    shown = (folder / "artefacts.md").read_text()
+    assert "| onnx | detector.onnx | " in shown
+    assert f"AP of 3 images of the validation records; the checkpoint has {measures.numbers['AP']:.4f}" in shown
 
 
-def test_the_file_finds_what_the_checkpoint_finds(exported):
-    folder, images = exported
-    ours = efficientdet.load_detector(folder / "detector.onnx", batch_size=2).predict(images, min_score=0)
+def test_8_bits_say_where_they_cost_most(exported):
+    folder, _, _ = exported
+    line = json.loads((folder / "artefacts.json").read_text())["artefacts"][2]
+    assert line["quality"]["ap_difference"] < -0.01
+    assert set(line["loss"]["images"]) == {"record 0", "record 1", "record 2"}
+    layers = line["loss"]["layers"]
+    assert len(layers) == 20
+    assert list(layers.values()) == sorted(layers.values())
+    assert 10 < min(layers.values()) < max(layers.values()) <= 200
+    backbone = {name: value for name, value in layers.items() if name.startswith("efficientnet-miniature")}
+    assert max(backbone, key=backbone.get).startswith("efficientnet-miniature.blocks_0.conv2d/")  # no error before its own
+    assert line["quality"]["class_losses"]
+    assert line["megabytes"] < json.loads((folder / "artefacts.json").read_text())["artefacts"][0]["megabytes"]
+    kernels = {tensor.data_type for tensor in onnx.load(folder / "detector-int8.onnx").graph.initializer
+               if len(tensor.dims) == 4 and tensor.dims[0] > 1}
+    assert kernels == {onnx.TensorProto.INT8, onnx.TensorProto.FLOAT}  # the last ones stay
+
+
+@pytest.mark.parametrize("name", ["detector.onnx", "detector.xml", "detector.tflite"])
+def test_the_file_finds_what_the_checkpoint_finds(exported, name):
+    folder, images, _ = exported
+    ours = efficientdet.load_detector(folder / name, batch_size=2).predict(images, min_score=0)
     theirs = efficientdet.load_detector(folder / "ckpt", precision="float32").predict(images, min_score=0)
     for found, wanted in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(found.boxes, wanted.boxes, atol=1e-2)
@@ -73,21 +145,23 @@ def test_the_file_finds_what_the_checkpoint_finds(exported):
 
 
 def test_neither_tensorflow_nor_keras_is_imported(exported):
-    folder, images = exported
+    folder, images, _ = exported
     program = f"""
 import sys
+import zipfile
 import efficientdet
-found = efficientdet.load_detector({str(folder / "detector.onnx")!r}).predict({str(images[0])!r}, min_score=0)
-print(len(found[0]), sorted({{"tensorflow", "keras", "jax", "onnx"}} & set(sys.modules)))
+for name in {FILES}:
+    found = efficientdet.load_detector({str(folder)!r} + "/" + name).predict({str(images[0])!r}, min_score=0)
+    print(len(found[0]), sorted({{"tensorflow", "keras", "jax", "onnx"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.stdout == "20 []\n", done.stderr
+    assert done.stdout == len(FILES) * "20 []\n", done.stderr
 
 
 def test_infer_draws_by_the_file_alone(exported, tmp_path):
-    folder, images = exported
+    folder, images, _ = exported
     done = subprocess.run(
-        [sys.executable, ROOT / "infer.py", f"--model={folder / 'detector.onnx'}", f"--image_path={images[0]}",
+        [sys.executable, ROOT / "infer.py", f"--model={folder / 'detector.xml'}", f"--image_path={images[0]}",
          f"--output_dir={tmp_path}", "--min_score_thresh=0.001"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([images[0].name, "detections.json"])
@@ -95,7 +169,7 @@ def test_infer_draws_by_the_file_alone(exported, tmp_path):
 
 
 def test_tiles_of_the_standard_input_take_neither_tensorflow_nor_keras(exported, tmp_path):
-    folder, images = exported
+    folder, images, _ = exported
     for package in ("tensorflow", "keras"):
         (tmp_path / f"{package}.py").write_text("raise ImportError('wanted after all')")
     with open(images[0], "rb") as image:
@@ -120,6 +194,7 @@ def changed(folder, tmp_path, **props):
 
 
 @pytest.mark.parametrize(("props", "message"), [
+    ({"efficientdet.version": "2"}, "was written as version 2 of exported files; this program reads 1"),
     ({"efficientdet.input": None}, "it lacks efficientdet.input; export.py writes them"),
     ({"efficientdet.input": '{"kind": "zoom", "size": [1, 1]}'}, "resize rule 'zoom'; wanted one of letterbox, stretch, fit"),
     ({"efficientdet.input": '{"kind": "fit", "size": [9]}'}, "wanted all above zero"),
@@ -140,8 +215,80 @@ def test_other_files_are_told(exported, tmp_path):
     rng = np.random.default_rng(0)
     others = {"empty": b"", "text": b"<html>", "noise": rng.bytes(5000), "half": content[:len(content) // 2]}
     for name, damaged in others.items():
-        (tmp_path / name).write_bytes(damaged)
-        with pytest.raises(InputError, match=name):
-            read_artefact(tmp_path / name)
-    with pytest.raises(InputError, match="cannot be read"):
-        read_artefact(tmp_path / "nothing")
+        for suffix in (".onnx", ".xml", ".tflite"):
+            (tmp_path / (name + suffix)).write_bytes(damaged)
+            with pytest.raises(InputError, match=name):
+                read_artefact(tmp_path / (name + suffix))
+    with pytest.raises(InputError, match=r"nothing\.onnx: cannot be read"):
+        read_artefact(tmp_path / "nothing.onnx")
+    with pytest.raises(InputError, match=r"that ends in \.onnx, \.xml, \.tflite"):
+        read_artefact(tmp_path / "detector.pb")
+
+
+def test_an_openvino_file_without_whole_weights(exported, tmp_path):
+    folder, images, _ = exported
+    (tmp_path / "detector.xml").write_bytes((folder / "detector.xml").read_bytes())
+    with pytest.raises(InputError, match=r"detector\.bin: cannot be read \(No such file"):
+        efficientdet.load_detector(tmp_path / "detector.xml")
+    weights = (folder / "detector.bin").read_bytes()
+    (tmp_path / "detector.bin").write_bytes(weights[:len(weights) // 2])
+    with pytest.raises(InputError, match="openvino cannot open it") as caught:
+        efficientdet.load_detector(tmp_path / "detector.xml").predict(images)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="is of OpenVINO; onnxruntime does not run that, openvino does"):
+        efficientdet.load_detector(folder / "detector.xml", runtime="onnxruntime")
+
+
+@pytest.mark.parametrize("name", ["onnx", "openvino", "litert"])
+def test_a_full_disk_leaves_nothing_under_the_final_name(exported, tmp_path, monkeypatch, name):
+    folder, _, _ = exported
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", refuse)
+    with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"):
+        export_artefacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL),
+                         ExportConfig(output_dir=str(tmp_path), formats=(name,), runs=1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_litert_file_of_others_or_cut_short(exported, tmp_path):
+    folder, images, _ = exported
+    whole = (folder / "detector.tflite").read_bytes()
+    with zipfile.ZipFile(folder / "detector.tflite") as archive:
+        start, props = min(entry.header_offset for entry in archive.infolist()), {name: archive.read(name)
+                                                                                 for name in archive.namelist()}
+    path = tmp_path / "detector.tflite"
+    for content, message in ((whole[:start], "it lacks efficientdet; export.py writes them"),
+                             (whole[:len(whole) // 2], "it lacks efficientdet; export.py writes them"),
+                             (whole[:-30], "it lacks efficientdet; export.py writes them"),
+                             (b"TFL3" + whole, "is no LiteRT file")):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            efficientdet.load_detector(path)
+    path.write_bytes(whole[:20] + bytes(100) + whole[120:start])
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, content in props.items():
+            archive.writestr(name, content)
+    with pytest.raises(InputError, match=r"detector\.tflite: litert cannot open it \(.*is it whole\?"):
+        efficientdet.load_detector(path).predict(images)
+
+
+def test_what_litert_has_no_operation_for_is_told():
+    with pytest.raises(InputError, match="LiteRT has no operation for"):
+        write_litert(object(), "a.tflite", description=None, resize=None)
+
+
+@pytest.mark.parametrize(("names", "message"), [
+    ((), "--formats is empty; wanted some of onnx, onnx-raw"),
+    (("onnx", "tflite"), "--formats=tflite: wanted some of onnx, onnx-raw"),
+    (("litert",), r"--formats=litert needs the package ai_edge_litert: pip install -e '\.\[litert\]'"),
+    (("openvino",), r"--formats=openvino needs the package openvino: pip install -e '\.\[export\]'"),
+])
+def test_formats_that_cannot_be_written_are_told(monkeypatch, names, message):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec",
+                        lambda name: None if name in ("ai_edge_litert", "openvino") else found(name))
+    with pytest.raises(InputError, match=message):
+        wanted_formats(names)

@@ -196,7 +196,7 @@ MISTAKES = [
     ("infer", (*INFER, "--saved_model_dir=/proc"), "--saved_model_dir=/proc: nothing can be written"),
     ("inspector", ("--mode=infer",), "--mode=infer: python infer.py"),
     ("inspector", ("--only_network",), "is gone: --onnx_path=FILE exports the network alone"),
-    ("inspector", ("--tflite=INT8",), "--tflite=INT8: is gone: TensorFlow hands TFLite on"),
+    ("inspector", ("--tflite=INT8",), "--tflite=INT8: is gone: export.py --formats=litert,litert-int8 writes"),
     ("inspector", ("--output_json=/proc/x/y",), "--output_json=/proc/x: cannot be made a folder"),
     ("inspector", ("--trace_filename=a.jpg",), "--trace_filename=a.jpg: cannot be made a folder"),
     ("inspector", ("--mode=dry", "--export_ckpt=a.jpg/ckpt"), "--export_ckpt=a.jpg: cannot be made a folder"),

@@ -10,12 +10,14 @@ from onnx import TensorProto
 from PIL import Image
 
 from dataset.input.resize import Letterbox
+from efficientdet.export.calibration import calibration_of_files
 from efficientdet.export.onnx_file import onnx_model
 from efficientdet.export.quantisation import quantised
 from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.predict import build_predict, by_anchor, exported_network, predict_on_host
+from efficientdet.machine.cpu import sums_of_bytes_saturate
 from object_detection.errors import InputError
 from object_detection.host_suppression import NetworkOutputs, detections_on_host, stacked
 from object_detection.suppression import SuppressionConfig, detections_from_outputs
@@ -156,7 +158,8 @@ def test_convolutions_in_8_bits_are_near_those_in_32(small_d0, tmp_path):
     for number in range(3):
         Image.fromarray(random.integers(0, 256, (height, width, 3), np.uint8)).save(tmp_path / f"{number}.png")
     model = onnx_model(small_d0)
-    in_8_bits = quantised(model, sorted(map(str, tmp_path.iterdir())), resize=Letterbox((height, width)))
+    images = calibration_of_files(sorted(map(str, tmp_path.iterdir())))
+    in_8_bits = quantised(model, images.inputs(Letterbox((height, width))), narrow=sums_of_bytes_saturate())
     kernels = [values for values in in_8_bits.graph.initializer if len(values.dims) == 4 and values.dims[0] > 1]
     assert {TensorProto.INT8} == {values.data_type for values in kernels}
     images, sizes = inputs(small_d0)

@@ -28,6 +28,7 @@ class Agreement(NamedTuple):
     compared: int
     share: float  # of the first that have a partner in the second
     score_difference: float  # largest, between detections of equal rank
+    box_difference: float = 0.0  # largest of a side, between partners, pixels
 
 
 def dry_run(config: ModelConfig, *, export_ckpt: str | None) -> None:
@@ -70,9 +71,8 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
         raise InputError("--mode=export: a SavedModel is written by the TensorFlow backend; KERAS_BACKEND is "
                          f"{backend_name()}")
     from dataset.files.image_files import read_image
-    from efficientdet.export.saved_model import export_saved_model, load_saved_model
-    from efficientdet.inference.image_rows import rows_of_signature
-    from efficientdet.inference.opened_detection import detect_with_checkpoint
+    from efficientdet.export.saved_model import export_saved_model
+    from efficientdet.inference.opened_detection import detect_with_checkpoint, saved_model_detector
 
     restored, runtime = open_model(config)
     height, width = restored.detector.image_size
@@ -81,11 +81,9 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     export_saved_model(restored.detector, folder, description=restored.description, resize=restored.resize)
     print(f"wrote {folder}")
     detect, _ = detect_with_checkpoint(restored, batch_size=1, compiled=False)
-    signature, _ = load_saved_model(folder)
-    outputs = {name: np.asarray(value)[0] for name, value in signature(image[None]).items()}
-    reloaded = rows_of_signature(outputs, image, description=restored.description)
+    reloaded, _ = saved_model_detector(folder)
     score_tolerance, pixels = _TOLERANCES[runtime.precision]
-    agreement = compare_detections(detect([image])[0], reloaded, pixels=pixels)
+    agreement = compare_detections(detect([image])[0], reloaded([image])[0], pixels=pixels)
     print(f"read back: {agreement.share:.1%} of {agreement.compared} detections agree within {pixels} pixels; "
           f"largest difference of scores {agreement.score_difference:.2g}")
     if agreement.share < _LEAST_AGREEMENT or agreement.score_difference > score_tolerance:
@@ -129,4 +127,6 @@ def compare_detections(ours, others, *, pixels: float) -> Agreement:
     partners = (distances <= pixels) & (ours.category_ids[:, None] == others.category_ids[None])
     matched = int(partners.any(axis=1).sum())
     difference = float(np.abs(ours.scores[:common] - others.scores[:common]).max())
-    return Agreement(len(ours.scores), matched / max(len(ours.scores), len(others.scores)), difference)
+    nearest = np.where(partners, distances, np.inf).min(axis=1)
+    return Agreement(len(ours.scores), matched / max(len(ours.scores), len(others.scores)), difference,
+                     float(nearest[partners.any(axis=1)].max(initial=0.0)))

@@ -12,13 +12,14 @@ from dataset.class_names import ClassNames
 from dataset.conversion.segmentation import UnusableSegmentation, proved_run_lengths
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
-from dataset.input.pipeline import evaluation_dataset
+from dataset.input.pipeline import evaluation_dataset, original_images
 from dataset.progress import Progress
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.restore import Restored, restore_detector
 from efficientdet.evaluation.error_pictures import error_pictures
 from efficientdet.evaluation.report import EvaluationReport, write_evaluation_report
 from efficientdet.families.inputs import input_config
+from efficientdet.inference.image_rows import Detect
 from efficientdet.inference.predict import Predict, build_predict
 from efficientdet.machine.distributed import World, join_world
 from efficientdet.machine.runtime import start_runtime
@@ -173,6 +174,17 @@ def detect_all(
     for rows in world.gather(results.rows()):
         everything.add_rows(rows)
     return everything.rows()
+
+
+def detect_images(detect: Detect, index: RecordIndex, *, samples: int = 0) -> DetectionRows:
+    """What a detector of any kind finds in the images of the first `samples` records (0: all), one at a time."""
+    results, count = CocoResults(), min(samples or len(index), len(index))
+    with Progress("eval", total=count, noun="image") as progress:
+        for image_id, image in original_images(index, range(count)):
+            [rows] = detect([image])
+            results.add_rows(rows.with_image_id(image_id))
+            progress.advance(1, images=1)
+    return results.rows()
 
 
 def record_numbers(index: RecordIndex, *, samples: int, world_size: int) -> list[int]:

@@ -21,6 +21,7 @@ from efficientdet.export.onnx_layers import add_network
 from efficientdet.export.onnx_normalisation import add_normalisation
 from model.dense_detector import DenseDetector
 from model.detector import Detector
+from object_detection.atomic_files import write_bytes
 
 OPSET = 18
 DENSE_OUTPUTS = ("class_logits", "box_deltas", "best_logits")
@@ -30,13 +31,17 @@ _INPUTS = ("images", "sizes")
 def export_onnx(
     detector: Detector, path: str | Path, *, description: Description, resize: ResizeRule, detects: bool = False
 ) -> None:
-    """Write one file, see `onnx_model`; what the classes are, how images become inputs and what the outputs are travels in it
-    as JSON (`artefact_metadata`)."""
-    model = onnx_model(detector, detects=detects)
+    """Write one file, see `onnx_model` and `write_onnx`."""
+    write_onnx(onnx_model(detector, detects=detects), path, description=description, resize=resize)
+
+
+def write_onnx(model: onnx.ModelProto, path: str | Path, *, description: Description, resize: ResizeRule) -> None:
+    """Write a file, whole or not at all; what the classes are, how images become inputs and what the outputs are travels in it
+    as JSON (`artefact_metadata`). Raises OSError."""
     metadata = ArtefactMetadata(description=description, resize=host_resize(resize),
                                 outputs=tuple(output.name for output in model.graph.output))
     helper.set_model_props(model, metadata.to_props())
-    onnx.save(model, str(path))
+    write_bytes(path, model.SerializeToString(), flush=True)
 
 
 def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bool = False) -> onnx.ModelProto:
@@ -57,17 +62,30 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bo
     [B, A / n, n K] then, n anchors of a cell in a row, which is the same order of values: a Reshape at the end is a copy.
     """
     graph, network = OnnxGraph(for_onnxruntime=for_onnxruntime), detector.network
-    pixels = add_normalisation(graph, detector, images=_INPUTS[0], sizes=_INPUTS[1])
-    made = add_network(graph, network, [pixels, _INPUTS[1]][:len(network.inputs)])
+    made = translated(graph, detector)
     if isinstance(detector, DenseDetector):
         outputs = _detections(graph, detector, made) if detects else _dense_outputs(graph, network, made)
     else:
         outputs = _own_outputs(graph, network, made, names=getattr(detector, "output_names", None) or _output_names(network))
+    return assembled(graph, detector, outputs)
+
+
+def translated(graph: OnnxGraph, detector: Detector) -> list[str]:
+    """What the detector's network makes of `images` and `sizes`, the file's inputs: a tensor for each of its outputs."""
+    pixels = add_normalisation(graph, detector, images=_INPUTS[0], sizes=_INPUTS[1])
+    return add_network(graph, detector.network, [pixels, _INPUTS[1]][:len(detector.network.inputs)])
+
+
+def assembled(
+    graph: OnnxGraph, detector: Detector, outputs: Sequence[onnx.ValueInfoProto], *, domains: Sequence[str] = ()
+) -> onnx.ModelProto:
+    """A file of the graph with these outputs, checked; `domains` beside ONNX's have nodes in it."""
     nodes = graph.nodes([output.name for output in outputs])
-    inputs = [_value("images", "uint8", (None, *detector.image_size, 3)), _value("sizes", "int32", (None, 2))]
+    inputs = [value("images", "uint8", (None, *detector.image_size, 3)), value("sizes", "int32", (None, 2))]
     model = helper.make_model(
-        helper.make_graph(nodes, network.name, inputs, outputs, graph.initializers(nodes)),
-        opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10, producer_name="efficientdet")
+        helper.make_graph(nodes, detector.network.name, inputs, outputs, graph.initializers(nodes)),
+        opset_imports=[helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)], ir_version=10,
+        producer_name="efficientdet")
     onnx.checker.check_model(model)
     return model
 
@@ -78,7 +96,7 @@ def _own_outputs(
     """The tensors `made` by a network as the file's outputs, as Keras has them."""
     for tensor, name in zip(made, names, strict=True):
         graph.call_output(graph.keras(tensor), name)
-    return [_value(name, tensor.dtype, tensor.shape) for name, tensor in zip(names, network.outputs, strict=True)]
+    return [value(name, tensor.dtype, tensor.shape) for name, tensor in zip(names, network.outputs, strict=True)]
 
 
 def _detections(graph: OnnxGraph, detector: DenseDetector, made: Sequence[str]) -> list[onnx.ValueInfoProto]:
@@ -87,8 +105,8 @@ def _detections(graph: OnnxGraph, detector: DenseDetector, made: Sequence[str]) 
     for tensor, name in zip(found, DETECTIONS, strict=True):
         graph.call_output(tensor, name)
     slots = detector.config.suppression.max_detections
-    return [_value("boxes", "float32", (None, slots, 4)), _value("scores", "float32", (None, slots)),
-            _value("classes", "int32", (None, slots))]
+    return [value("boxes", "float32", (None, slots, 4)), value("scores", "float32", (None, slots)),
+            value("classes", "int32", (None, slots))]
 
 
 def _dense_outputs(graph: OnnxGraph, network: keras.Model, made: Sequence[str]) -> list[onnx.ValueInfoProto]:
@@ -103,7 +121,7 @@ def _dense_outputs(graph: OnnxGraph, network: keras.Model, made: Sequence[str]) 
     graph.call_output(logits, "class_logits")
     graph.call_output(deltas, "box_deltas")
     shapes = (shape, (None, anchors, 4), (None, anchors))
-    return [_value(name, "float32", shape) for name, shape in zip(DENSE_OUTPUTS, shapes, strict=True)]
+    return [value(name, "float32", shape) for name, shape in zip(DENSE_OUTPUTS, shapes, strict=True)]
 
 
 def _output_names(network: keras.Model) -> list[str]:
@@ -120,7 +138,7 @@ def _output_names(network: keras.Model) -> list[str]:
     return names
 
 
-def _value(name: str, dtype: str, shape: Sequence[int | None]) -> onnx.ValueInfoProto:
+def value(name: str, dtype: str, shape: Sequence[int | None]) -> onnx.ValueInfoProto:
     """An input or output; the first axis is the batch, whatever computes in 16 bits under Keras is float32."""
     is_float = "float" in dtype
     kind = TensorProto.FLOAT if is_float else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))

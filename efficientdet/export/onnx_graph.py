@@ -52,6 +52,7 @@ class OnnxGraph:
         self._names: dict[str, str] = {}  # in the file, where they differ
         self.convolved: dict[str, Convolved] = {}  # by output; without those that several layers read
         self.reshaped_images: dict[str, str] = {}  # tensor -> the image that it holds the values of, in Keras's order
+        self.layer = ""  # where the nodes to come belong, a part of their names
         self.cells: dict[str, tuple[str, int]] = {}  # predictions [B, A, K] -> the same as [B, cells, channels], and channels
 
     def inner(self, name: str) -> "OnnxGraph":
@@ -65,7 +66,7 @@ class OnnxGraph:
 
     def add_several(self, kind: str, inputs: Sequence, count: int, *, name: str | None = None, **attributes) -> list[str]:
         """A node with `count` outputs, such as TopK; their names."""
-        first = name or f"{self._prefix}{kind}_{len(self._nodes)}"
+        first = name or f"{self._prefix}{self.layer and f'{self.layer}/'}{kind}_{len(self._nodes)}"
         names = [tensor if isinstance(tensor, str) else self._constant(tensor, f"{first}.{number}")
                  for number, tensor in enumerate(inputs)]
         outputs = [first, *(f"{first}:{number}" for number in range(1, count))]

@@ -41,7 +41,9 @@ def add_network(graph: OnnxGraph, network: keras.Model, inputs: Sequence[str]) -
 
     keep(network.inputs, inputs)
     for node in nodes:
+        graph.layer = node.operation.name
         keep(node.outputs, _translated(graph, node, [names[id(tensor)] for tensor in node.input_tensors]))
+    graph.layer = ""
     return [names[id(tensor)] for tensor in network.outputs]
 
 

@@ -3,25 +3,21 @@
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from dataset.files.image_files import read_image
-from dataset.input.resize import ResizeRule
-from efficientdet.machine.cpu import sums_of_bytes_saturate
 
-_MOST_IMAGES = 100  # ranges of activations change little after some dozens
-
-
-def quantised(model: onnx.ModelProto, images: Sequence[str], *, resize: ResizeRule) -> onnx.ModelProto:
+def quantised(
+    model: onnx.ModelProto, inputs: Iterable[Mapping[str, np.ndarray]], *, narrow: bool, exact: Sequence[str] = ()
+) -> onnx.ModelProto:
     """A file of `onnx_model` with uint8 inputs and int8 kernels of its convolutions, as nodes that runtimes fuse.
 
-    An input's range is what it takes over (up to a hundred of) the image files; a kernel has a scale for each output channel.
-    All else, and what a convolution adds up to, stays float32. Kernels have 7 bits if sums would overflow on this CPU, for
-    which the network is. Raises InputError for an image that cannot be read.
+    An input's range is what it takes over `inputs` (see `CalibrationImages`); a kernel has a scale for each output channel.
+    All else, and what a convolution adds up to, stays float32, and the nodes named by `exact` do. narrow: kernels of 7 bits,
+    for x86 CPUs on which the sums would overflow (`sums_of_bytes_saturate`).
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
@@ -29,19 +25,27 @@ def quantised(model: onnx.ModelProto, images: Sequence[str], *, resize: ResizeRu
         before, after = Path(folder, "float.onnx"), Path(folder, "int8.onnx")
         onnx.save(model, str(before))
         quantize_static(
-            before, after, _reader(_inputs(images, resize)), quant_format=QuantFormat.QDQ, op_types_to_quantize=["Conv"],
-            per_channel=True, reduce_range=sums_of_bytes_saturate(),
-            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+            before, after, _reader(iter(inputs)), quant_format=QuantFormat.QDQ, op_types_to_quantize=["Conv"],
+            per_channel=True, reduce_range=narrow, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+            nodes_to_exclude=list(exact),
             extra_options={"OpTypesToExcludeOutputQuantization": ["Conv"]})  # what follows is fused as float32
         return onnx.load(str(after))
 
 
-def _inputs(paths: Sequence[str], resize: ResizeRule) -> Iterator[Mapping[str, np.ndarray]]:
-    """The file's inputs for up to a hundred of the images, evenly spread, each as a batch of one."""
-    step = -(-len(paths) // _MOST_IMAGES)
-    for path in paths[::step]:
-        image, size, _ = (np.asarray(part)[None] for part in resize(read_image(path)))
-        yield {"images": image, "sizes": size}
+def last_convolutions(model: onnx.ModelProto) -> list[str]:
+    """Names of the convolutions whose values reach the outputs through no other: those that say what is found, and where."""
+    made_by = {output: node for node in model.graph.node for output in node.output}
+    found, seen, waiting = [], set(), [output.name for output in model.graph.output]
+    while waiting:
+        node = made_by.get(waiting.pop())
+        if node is None or node.name in seen:
+            continue
+        seen.add(node.name)
+        if node.op_type == "Conv":
+            found.append(node.name)
+        else:
+            waiting += node.input
+    return found
 
 
 def _reader(inputs: Iterator[Mapping[str, np.ndarray]]):

@@ -14,6 +14,8 @@ from object_detection.errors import InputError
 
 DESCRIPTION_FILE = "description.json"
 SIGNATURE = "serving_default"
+# Gradients of ours hold on to tensors of the forward pass, which cannot be saved
+FOR_INFERENCE = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
 
 
 def export_saved_model(detector: Detector, folder: str, *, description: Description, resize: ResizeRule) -> None:
@@ -22,7 +24,7 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
     `boxes` [B, D, 4] float32 yxyx in pixels of those images, `scores` [B, D] float32, `classes` [B, D] int64 (the data
     set's category ids) and `count` [B] int32, how many of the D are detections; of a detector that has them `masks`
     [B, D, S, S] float32, the probability that a cell of the box shows the object. `resize` is part of it. Class names and
-    configuration lie in description.json beside it.
+    configuration lie in description.json beside it. Raises OSError.
     """
     class_names = ClassNames.from_categories(description.categories)
     module = tf.Module()
@@ -46,9 +48,10 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
 
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"a SavedModel is written by the TensorFlow backend; this is {keras.backend.backend()}")
-    # For inference: gradients of ours hold on to tensors of the forward pass, which cannot be saved
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    tf.saved_model.save(module, folder, signatures={SIGNATURE: detect}, options=options)
+    try:
+        tf.saved_model.save(module, folder, signatures={SIGNATURE: detect}, options=FOR_INFERENCE)
+    except tf.errors.OpError as error:
+        raise OSError(None, str(error.message).splitlines()[0], folder) from error
     description.write(f"{folder}/{DESCRIPTION_FILE}")
 
 

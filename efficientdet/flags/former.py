@@ -18,8 +18,8 @@ class Gone(NamedTuple):
 
 _SWITCHED_OFF = ("False",)
 _TPU = Gone("TPUs are not served, only GPUs and CPUs")
-_TFLITE = Gone("TensorFlow hands TFLite on to the package LiteRT; --onnx_path=FILE writes the network for other runtimes")
-_RECORDS_FOR_TFLITE = Gone("it served TFLite; --runtime=openvino --int8_images=FILES is what runs in 8 bits here")
+_TFLITE = Gone("export.py --formats=litert,litert-int8 writes .tflite files")
+_RECORDS_FOR_TFLITE = Gone("it served TFLite; export.py --int8_images=FILES has that now")
 
 ALIASES = {
     "train": {
@@ -69,7 +69,7 @@ GONE = {
         "only_network": Gone("--onnx_path=FILE exports the network alone, --mode=benchmark times it beside the whole",
                              _SWITCHED_OFF, boolean=True),
         "output_image_dir": Gone("infer.py --image_path=FILE --output_dir=FOLDER draws into images"),
-        "tensorrt": Gone("TensorFlow no longer contains TensorRT; run an ONNX file of the model with TensorRT instead"),
+        "tensorrt": Gone("TensorFlow no longer contains TensorRT; export.py --formats=onnx-efficientnms writes ONNX for it"),
         "tflite": _TFLITE,
         "tflite_path": _TFLITE,
     },

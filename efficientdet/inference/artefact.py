@@ -3,17 +3,34 @@
 import numpy as np
 
 from dataset.class_names import ClassNames
-from efficientdet.export.artefact_metadata import read_artefact
+from efficientdet.export.artefact_files import kind_of, read_artefact
 from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.image_rows import Detect, rows_of_image
+from efficientdet.inference.runtimes import require_package
+from object_detection.errors import InputError
 
 
-def artefact_detection(path: str, *, runtime: str = "onnxruntime") -> tuple[Detect, ClassNames]:
-    """What an ONNX file of export.py finds, and its classes. Raises InputError for another file."""
+def artefact_runtime(path: str, runtime: str, *, asked_by: str) -> str:
+    """What runs a file of export.py: the chosen runtime where that can, its own where "keras" was left as it was.
+
+    Raises InputError where the file is none, the runtime cannot run it, or is not installed.
+    """
+    if (kind := kind_of(path)) is None:
+        raise InputError(f"{asked_by}: {path} is no file of export.py that detects by itself")
+    runtime = kind.runtimes[0] if runtime == "keras" else runtime
+    if runtime not in kind.runtimes:
+        raise InputError(f"{asked_by}: {path} is of {kind.name}; {runtime} does not run that, {kind.runtimes[0]} does")
+    require_package(runtime, asked_by=asked_by)
+    return runtime
+
+
+def artefact_detection(path: str, *, runtime: str) -> tuple[Detect, ClassNames]:
+    """What a file of export.py finds, run by what `artefact_runtime` says, and its classes. Raises InputError for another
+    file."""
     model, metadata = read_artefact(path)
     names, resize = metadata.class_names, metadata.resize
     category_ids = np.asarray(names.category_ids, np.int64)
-    network = ExportedNetwork(model, runtime=runtime)
+    network = ExportedNetwork(model, runtime=runtime, path=path)
 
     def detect(images):
         boxed, sizes, scales = map(np.stack, zip(*map(resize, images), strict=True))

@@ -1,4 +1,4 @@
-"""A detector's network run by ONNX Runtime or OpenVINO, in place of Keras."""
+"""A detector's network run by ONNX Runtime, OpenVINO or LiteRT, in place of Keras."""
 
 import os
 import queue
@@ -8,7 +8,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from efficientdet.export.artefact_files import ModelContent
+from efficientdet.export.artefact_metadata import DETECTIONS
 from efficientdet.machine.signal_stack import kept_signal_stack
+from object_detection.errors import InputError
 
 _MOST_STREAMS = 8  # each has activations of its own: some 200 MB for D0 at 512
 _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
@@ -19,17 +22,17 @@ Result = TypeVar("Result")
 
 
 class ExportedNetwork:
-    """A file of `onnx_model` as a function, with the file's content as its weights.
+    """A file of `onnx_model`, or another artefact, as a function, with the file's content as its weights.
 
     Of a single image each layer goes over all cores. The images of a batch go side by side, each over its share of the
     cores: what a layer leaves stays in the cache of the core that needs it next, and reading the outputs of one image
     overlaps with the network of another. A batch as one tensor is slower on a CPU.
     """
 
-    def __init__(self, model: bytes, *, runtime: str, cores: int | None = None):
-        """runtime: "onnxruntime" or "openvino"; cores: how many to use, all that this process may by default."""
-        self._open = {"onnxruntime": _onnxruntime, "openvino": _openvino}[runtime]
-        self._model = model
+    def __init__(self, model: ModelContent, *, runtime: str, cores: int | None = None, path: str | None = None):
+        """runtime: "onnxruntime", "openvino" or "litert"; cores: how many to use, all that this process may by default; path: a
+        user's file that the model comes from."""
+        self._runtime, self._model, self._path = runtime, model, path
         self._cores = cores or len(os.sched_getaffinity(0))
         self._whole: Run | None = None
         self._streams: queue.SimpleQueue[Run] | None = None
@@ -42,12 +45,12 @@ class ExportedNetwork:
         """
         if len(images) == 1 or self._cores == 1:
             if self._whole is None:
-                [self._whole] = self._open(self._model, 1, self._cores)
+                [self._whole] = self._open(1, self._cores)
             return [read(self._whole(images[i : i + 1], sizes[i : i + 1]), sizes[i]) for i in range(len(images))]
         count = min(self._cores, _MOST_STREAMS)
         if self._streams is None:
             self._streams = queue.SimpleQueue()
-            for stream in self._open(self._model, count, self._cores // count):
+            for stream in self._open(count, self._cores // count):
                 self._streams.put(stream)
 
         def detect(i: int) -> Result:
@@ -59,6 +62,16 @@ class ExportedNetwork:
 
         with ThreadPoolExecutor(count) as threads:
             return list(threads.map(detect, range(len(images))))
+
+    def _open(self, streams: int, threads: int) -> list[Run]:
+        """So many functions to call side by side. Raises InputError where the runtime does not take the user's file."""
+        try:
+            return _RUNTIMES[self._runtime](self._model, streams, threads)
+        except Exception as error:  # each runtime raises kinds of its own
+            if self._path is None:
+                raise
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise InputError(f"{self._path}: {self._runtime} cannot open it ({reason.strip()[:200]}); is it whole?") from error
 
 
 def copied(outputs: Outputs, size: np.ndarray) -> Outputs:
@@ -107,11 +120,11 @@ def _with_bound_outputs(session) -> Run:
 
 
 @kept_signal_stack()
-def _openvino(model: bytes, streams: int, threads: int) -> list[Run]:
+def _openvino(model: ModelContent, streams: int, threads: int) -> list[Run]:
     import openvino
 
     core = openvino.Core()
-    network = core.read_model(model)
+    network = core.read_model(*model) if isinstance(model, tuple) else core.read_model(model)
     network.reshape({port.any_name: [1, *(dimension.get_length() for dimension in list(port.partial_shape)[1:])]
                      for port in network.inputs})
     compiled = core.compile_model(network, "CPU", {
@@ -132,3 +145,24 @@ def _openvino(model: bytes, streams: int, threads: int) -> list[Run]:
     # ever (one holds the interpreter, the other the table).
     ready[0](**{port.any_name: np.zeros(tuple(port.shape), port.element_type.to_dtype()) for port in compiled.inputs})
     return ready
+
+
+def _litert(model: ModelContent, streams: int, threads: int) -> list[Run]:
+    from ai_edge_litert.interpreter import Interpreter
+
+    def stream() -> Run:
+        network, *readers = (Interpreter(model_content=content, num_threads=threads).get_signature_runner()
+                             for content in (model if isinstance(model, tuple) else (model,)))
+
+        def run(images, sizes) -> Outputs:
+            found = network(images=np.ascontiguousarray(images), sizes=np.ascontiguousarray(sizes))
+            for reader in readers:
+                found = reader(**found, sizes=np.ascontiguousarray(sizes))
+            return tuple(found[name][0] for name in DETECTIONS)
+
+        return run
+
+    return [stream() for _ in range(streams)]
+
+
+_RUNTIMES = {"onnxruntime": _onnxruntime, "openvino": _openvino, "litert": _litert}

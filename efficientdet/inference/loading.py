@@ -12,7 +12,6 @@ from object_detection.errors import InputError
 if TYPE_CHECKING:
     from efficientdet.inference.detector import LoadedDetector
 
-ARTEFACT_SUFFIX = ".onnx"
 Runtime = Literal["keras", "onnxruntime", "openvino"]
 
 
@@ -24,8 +23,8 @@ def load_detector(
     """The detector of a checkpoint, of a folder with a SavedModel, or of a file of export.py, ready to detect.
 
     path: a prefix, one of its files or a folder; ours, google/automl's or NVIDIA's; or the name of published weights. A
-        SavedModel's graph is run as it is: only from a source that you trust. For an .onnx neither TensorFlow nor Keras is
-        imported.
+        SavedModel's graph is run as it is: only from a source that you trust. For an .onnx, .xml or .tflite neither
+        TensorFlow nor Keras is imported.
     runtime: what runs a checkpoint's network; "onnxruntime" and "openvino" are faster on CPUs (extra `export`).
     model_name, class_names: for a checkpoint that does not say what it is, whose categories are then 1, 2, ..; without
         names those of COCO.
@@ -40,17 +39,18 @@ def load_detector(
     """
     from efficientdet.checkpoints.checkpoint import checkpoint_prefix
     from efficientdet.checkpoints.downloads import local_path
+    from efficientdet.export.artefact_files import kind_of
     from efficientdet.export.saved_model_files import is_saved_model
 
     path = os.fspath(path)
     exported = is_saved_model(path)
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: wanted at least 1")
-    if path.endswith(ARTEFACT_SUFFIX):
+    if kind := kind_of(path):
         if model_name or class_names or hparams or precision or int8_images:
-            raise InputError(f"{path}: is an ONNX file, which runs as it is: model_name, class_names, hparams, precision and "
-                             "int8_images are for checkpoints")
-        return _artefact(path, runtime="onnxruntime" if runtime == "keras" else runtime, batch_size=batch_size)
+            raise InputError(f"{path}: is a file of {kind.name}, which runs as it is: model_name, class_names, hparams, "
+                             "precision and int8_images are for checkpoints")
+        return _artefact(path, runtime=runtime, batch_size=batch_size)
     if exported and (runtime != "keras" or model_name or class_names or hparams or precision):
         raise InputError(f"{path}: is a SavedModel, which runs as it is: runtime, model_name, class_names, hparams and "
                          "precision are for checkpoints")
@@ -76,11 +76,10 @@ def load_detector(
 
 
 def _artefact(path: str, *, runtime: str, batch_size: int) -> "LoadedDetector":
-    from efficientdet.inference.artefact import artefact_detection
+    from efficientdet.inference.artefact import artefact_detection, artefact_runtime
     from efficientdet.inference.detector import LoadedDetector
-    from efficientdet.inference.runtimes import require_package
 
-    require_package(runtime, asked_by=path)
+    runtime = artefact_runtime(path, runtime, asked_by="load_detector")
     return LoadedDetector(*artefact_detection(path, runtime=runtime), batch_size=batch_size)
 
 

@@ -9,6 +9,7 @@ from keras import ops
 
 from efficientdet.inference.exported_network import ExportedNetwork, Outputs, copied
 from efficientdet.machine import device
+from efficientdet.machine.cpu import sums_of_bytes_saturate
 from efficientdet.machine.runtime import accelerator_count
 from model.dense_detector import DenseDetector
 from model.detector import Detector, detections_in_original
@@ -85,9 +86,10 @@ def exported_network(
 
     model = onnx_model(detector, for_onnxruntime=runtime == "onnxruntime" and not int8_images)
     if int8_images:
+        from efficientdet.export.calibration import calibration_of_files
         from efficientdet.export.quantisation import quantised
 
-        model = quantised(model, int8_images, resize=resize)
+        model = quantised(model, calibration_of_files(int8_images).inputs(resize), narrow=sums_of_bytes_saturate())
     return ExportedNetwork(model.SerializeToString(), runtime=runtime)
 
 

@@ -14,6 +14,7 @@ def require_runtime(runtime: str, *, asked_by: str) -> None:
 
 
 def require_package(package: str, *, asked_by: str) -> None:
-    """Raises InputError where it is not installed."""
+    """Raises InputError where it is not installed; "litert" stands for its package of another name."""
+    package, extra = ("ai_edge_litert", "litert") if package == "litert" else (package, "export")
     if importlib.util.find_spec(package) is None:
-        raise InputError(f"{asked_by} needs the package {package}: pip install -e '.[export]'")
+        raise InputError(f"{asked_by} needs the package {package}: pip install -e '.[{extra}]'")

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from dataset.class_names import ClassNames
+from efficientdet.export.artefact_files import kind_of
 from efficientdet.export.saved_model_files import is_saved_model
 from efficientdet.inference.image_rows import Detect
-from efficientdet.inference.loading import ARTEFACT_SUFFIX, load_detector
+from efficientdet.inference.loading import load_detector
 
 
 def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) -> tuple[Detect, ClassNames]:
@@ -16,7 +17,7 @@ def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) 
     detector = load_detector(path, runtime=runtime, **settings)
     if is_saved_model(path):
         detect = _one_by_one(detector.detect)
-    elif runtime == "keras" and not path.endswith(ARTEFACT_SUFFIX):
+    elif runtime == "keras" and kind_of(path) is None:
         detect = _in_few_sizes(detector.detect, max_batch)
     else:
         detect = detector.detect

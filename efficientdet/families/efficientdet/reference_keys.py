@@ -39,7 +39,7 @@ GONE = {
     "stddev_rgb": Gone("images are normalised with ImageNet's mean and deviation", (_PIXELS[1], None)),
     "strategy": Gone("several devices are Horovod's"),
     "target_size": Gone("the scale jitter is relative to image_size"),
-    "tflite_max_detections": Gone("there is no TFLite export", (100, None)),
+    "tflite_max_detections": Gone("a .tflite of export.py has nms_configs.max_output_size detections", (100, None)),
     "use_keras_model": Gone("there is no other", (True,)),
     "verbose": Gone("progress is shown where someone looks", (1, None)),
 }

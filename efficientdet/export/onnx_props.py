@@ -1,0 +1,54 @@
+"""The metadata of an ONNX file, read without the package onnx."""
+
+from collections.abc import Iterator
+
+_METADATA_PROPS = 14  # number of the field in ONNX's ModelProto
+_KEY, _VALUE = 1, 2  # in a StringStringEntryProto
+_BYTES, _VARINT, _WIDTHS = 2, 0, {1: 8, 5: 4}  # kinds of fields on the wire, and lengths of fixed ones
+
+
+def onnx_props(model: bytes) -> dict[str, str]:
+    """`metadata_props` by name. Raises ValueError for what is no ONNX file."""
+    try:
+        return dict(_props(memoryview(model)))
+    except (IndexError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _props(model: memoryview) -> Iterator[tuple[str, str]]:
+    for number, value in _fields(model):
+        if number == _METADATA_PROPS:
+            entry = {key: bytes(part).decode() for key, part in _fields(value)}
+            yield entry.get(_KEY, ""), entry.get(_VALUE, "")
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Number and content of the fields of a protobuf message that have a length. Raises ValueError, IndexError."""
+    place = 0
+    while place < len(message):
+        tag, place = _varint(message, place)
+        number, kind = tag >> 3, tag & 7
+        if kind == _BYTES:
+            length, place = _varint(message, place)
+            if place + length > len(message):
+                raise ValueError(f"field {number} ends behind the file's end")
+            yield number, message[place : place + length]
+            place += length
+        elif kind == _VARINT:
+            _, place = _varint(message, place)
+        elif kind in _WIDTHS:
+            place += _WIDTHS[kind]
+        else:
+            raise ValueError(f"field {number} has kind {kind}")
+
+
+def _varint(message: memoryview, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[place]
+        value |= (byte & 127) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 128:
+            return value, place
+        if shift > 63:
+            raise ValueError("a number is too long")
