@@ -15,8 +15,8 @@ from efficientdet.configuration.hyperparameters import with_overrides
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.export.formats import FORMATS
 from efficientdet.families.registry import DEFAULT_MODEL, family_of, hyperparameters_of
+from efficientdet.flags.export_formats import wanted_formats
 from efficientdet.flags.paths import existing_checkpoint, writable_folder
-from efficientdet.inference.runtimes import require_runtime
 from efficientdet.quickstart.steps import NO_WEIGHTS, QuickstartConfig, quickstart
 from object_detection.errors import InputError
 
@@ -45,13 +45,11 @@ def main() -> None:
     if family_of(FLAGS.model_name).name != "efficientdet":
         raise InputError(f"--model_name={FLAGS.model_name}: wanted one of EfficientDet's; for others see docs/detectors.md")
     with_overrides(hyperparameters_of(FLAGS.model_name, {}), parse_overrides(FLAGS.hparams))
-    if unknown := [name for name in FLAGS.formats if name not in FORMATS]:
-        raise InputError(f"--formats={unknown[0]}: wanted some of {', '.join(FORMATS)}")
-    require_runtime("onnxruntime", asked_by="quickstart.py")  # before the training, not after it
+    formats = wanted_formats(FLAGS.formats)  # before the training, not after it
     weights = FLAGS.weights if FLAGS.weights == NO_WEIGHTS else existing_checkpoint(FLAGS.weights, "weights")
     quickstart(QuickstartConfig(
         images=FLAGS.images, annotations=FLAGS.annotations, output_dir=writable_folder(FLAGS.output_dir, "output_dir"),
-        model_name=FLAGS.model_name, minutes=FLAGS.minutes, weights=weights, formats=tuple(FLAGS.formats),
+        model_name=FLAGS.model_name, minutes=FLAGS.minutes, weights=weights, formats=formats,
         hparams=FLAGS.hparams))
 
 

@@ -17,6 +17,7 @@ from efficientdet.checkpoints.downloads import local_path
 from efficientdet.checkpoints.published_files import PUBLISHED
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.doctor.findings import as_hparams, counted
+from efficientdet.export.formats import IN_8_BITS
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.programs import run_program
@@ -67,7 +68,8 @@ def quickstart(config: QuickstartConfig) -> None:
     images = [Path(config.images, name) for name in _labelled(measured).names[:_COMPARED]]
     notes.once("export", lambda: run_program("export", {
         "ckpt": folder / "model", "output_dir": folder / "exported", "formats": ",".join(config.formats),
-        "images": images}, go_on=_GO_ON))
+        "images": images, "val_file_pattern": measured,
+        "int8_images": f"{train}.tfrecord" if {*IN_8_BITS} & {*config.formats} else None}, go_on=_GO_ON))
     _conclude(folder, measured_on="test" if test else "validation" if val else "training", image_folder=images[0].parent)
 
 
