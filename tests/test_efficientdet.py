@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from onnxruntime import InferenceSession
 from oracles import TESTDATA
+from unfilled import unfilled_weights
 
 from efficientdet.export.onnx_file import onnx_model
 from efficientdet.families.efficientdet.build import build_detector, network_config
@@ -42,7 +43,7 @@ def small_config(**changes):
 
 def unfilled(config, **options):
     """A network whose weights exist by name and shape only: drawing those of D7x takes most of the time."""
-    with keras.StatelessScope(initialize_variables=False):
+    with unfilled_weights():
         return build_efficientdet(config, **options)
 
 
@@ -163,7 +164,7 @@ def test_a_network_that_cannot_be_is_refused(wrong):
 
 def test_batch_statistics_can_be_frozen():
     hparams = hyperparameters_of("efficientdet-d0", {"is_training_bn": False, "image_size": 64})
-    with keras.StatelessScope(initialize_variables=False):
+    with unfilled_weights():
         network = build_detector(hparams, num_classes=2).network
     norms = [layer for layer in network.layers if isinstance(layer, BatchNormalization)]
     assert norms

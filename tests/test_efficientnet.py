@@ -5,6 +5,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
+from unfilled import unfilled_weights
 
 from model.detector import named_variables
 from model.efficientnet import build_backbone
@@ -19,7 +20,7 @@ CHANNELS = {  # of levels 1 to 5, and the number of blocks
 
 def unfilled(*arguments, **options):
     """A backbone whose weights exist by name and shape only: drawing B7's takes most of the time."""
-    with keras.StatelessScope(initialize_variables=False):
+    with unfilled_weights():
         return build_backbone(*arguments, **options)
 
 

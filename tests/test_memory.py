@@ -4,10 +4,10 @@ import math
 from dataclasses import replace
 from itertools import chain
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from unfilled import unfilled_weights
 
 from dataset.class_names import ClassNames
 from efficientdet.configuration.training_config import TrainingConfig
@@ -50,7 +50,7 @@ def batch_sizes(runtime=FLOAT32, world=None, **changes):
     ("efficientdet-d0", 90, 128), ("retinanet-resnet18", 264, 128), ("ssd300-resnet34", 80, 300)])
 def test_numbers_per_pixel_are_those_of_the_network(model, classes, side):
     hparams = hyperparameters_of(model, {"image_size": side})
-    with keras.StatelessScope(initialize_variables=False):
+    with unfilled_weights():
         network = build_detector(hparams, num_classes=classes).network
     assert family_of(model).numbers_per_pixel(hparams) == pytest.approx(counted(network) / side**2, rel=0.02)
 
@@ -59,7 +59,7 @@ def test_numbers_of_regions_are_those_of_the_second_stage():
     """A network for 40 proposals and 10 detections draws as many regions and masks."""
     side, regions = 128, {"proposals": 40, "regions_an_image": 40, "positive_regions": 0.25}
     hparams = hyperparameters_of("mask-rcnn-resnet18", {"image_size": side, "nms_configs.max_output_size": 10, **regions})
-    with keras.StatelessScope(initialize_variables=False):
+    with unfilled_weights():
         detector = build_detector(hparams, num_classes=90)
     of_heads = sum(math.prod(output.shape[1:]) * (10 if "mask" in node.operation.name else 40)
                    for node in chain.from_iterable(detector.network._nodes_by_depth.values()) for output in node.outputs
