@@ -20,6 +20,7 @@ from dataset.class_names import read_class_names
 from dataset.input.pipeline import original_images
 from dataset.input.resize import FitWithin, Letterbox, Stretch, host_resize
 from dataset.records.record_index import index_records
+from efficientdet.benchmark import artefacts
 from efficientdet.benchmark.artefacts import ExportConfig, export_artefacts
 from efficientdet.checkpoints import restore
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
@@ -251,6 +252,19 @@ def test_a_full_disk_leaves_nothing_under_the_final_name(exported, tmp_path, mon
         export_artefacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL),
                          ExportConfig(output_dir=str(tmp_path), formats=(name,), runs=1))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_finds_something_else_is_an_error_unless_nothing_was_learnt(exported, tmp_path, monkeypatch, capsys):
+    folder, _, _ = exported
+    model = ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL)
+    config = ExportConfig(output_dir=str(tmp_path), formats=("onnx",), runs=1)
+    monkeypatch.setattr(artefacts, "_LEAST_AGREEMENT", 1.1)  # which no file reaches
+    monkeypatch.setattr(artefacts, "_TRAINED", 0.0)
+    with pytest.raises(RuntimeError, match=r"detector.onnx does not find what the checkpoint finds; .*artefacts.md"):
+        export_artefacts(model, config)
+    monkeypatch.setattr(artefacts, "_TRAINED", 1.1)
+    export_artefacts(model, config)
+    assert "warning: detector.onnx does not find all that the checkpoint finds; no score of this one" in capsys.readouterr().out
 
 
 def test_a_litert_file_of_others_or_cut_short(exported, tmp_path):
