@@ -104,6 +104,7 @@ def test_the_way(programs, tmp_path, capsys):
     assert caught.value.code == 3
     assert [module for module, _ in calls] == ["dataset.create_tfrecord", "train", "dataset.doctor", "train", "train"]
     assert calls[1][1]["hparams"] == "box_class_repeats=1,image_size=256"
+    assert calls[1][1]["log_steps"] == calls[3][1]["log_steps"] == 1  # of more together the times are means
     assert calls[2][1]["hparams"] == "image_size=128,jitter_min=0.8,jitter_max=1.25,box_class_repeats=1"
     training = calls[-1][1]
     assert training["hparams"] == "image_size=96x64,jitter_min=0.8,jitter_max=1.25,box_class_repeats=1,anchor_scale=2.0"
