@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn_records import draw_records
 
 from dataset.synthetic import draw_data_set
 from efficientdet.quickstart import choices, steps
@@ -65,7 +66,7 @@ def programs(tmp_path, monkeypatch):
             sys.exit(3)
         calls.append((module, {key: value for key, value in settings.items() if value is not None}))
         if module == "dataset.create_tfrecord":
-            _converted(tmp_path, settings["output_dir"])
+            draw_records(settings["output_dir"], images={"train": 5, "val": 2})
         elif module == "dataset.doctor":
             settings["output_dir"].mkdir()
             (settings["output_dir"] / "doctor.json").write_text(json.dumps({"suggested": {"settings": {
@@ -80,14 +81,6 @@ def programs(tmp_path, monkeypatch):
 
     monkeypatch.setattr(steps, "run_program", run)
     return calls, fails
-
-
-def _converted(folder, records):
-    draw_data_set(folder / "drawn", images={"train": 5, "val": 2}, image_size=(64, 96))
-    for split in ("train", "val"):
-        subprocess.run([sys.executable, ROOT / "dataset" / "create_coco_tfrecord.py", f"--image_dir={folder}/drawn/{split}",
-                        f"--object_annotations_file={folder}/drawn/annotations/instances_{split}.json", "--num_shards=1",
-                        f"--output_file_prefix={records}/{split}"], check=True, capture_output=True)
 
 
 def config(folder, **changes):

@@ -329,21 +329,23 @@ def test_masks_are_cocos_run_lengths_and_what_is_not_finite_is_left_out():
 
 # What waits
 
-@pytest.fixture(scope="module")
-def gated_process(tmp_path_factory):
+def gated_server(tmp_path_factory, seconds):
+    """A server with a folder for its gate, which gives a request so many seconds."""
     folder = tmp_path_factory.mktemp("gated")
-    with running(folder, ROOT / "tests" / "gated_server.py", folder, 50) as one:
+    with running(folder, ROOT / "tests" / "gated_server.py", folder, seconds) as one:
         one.folder = folder
         yield one
+
+
+@pytest.fixture(scope="module")
+def gated_process(tmp_path_factory):
+    yield from gated_server(tmp_path_factory, 50)
 
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory):
     """One that gives a request a second."""
-    folder = tmp_path_factory.mktemp("impatient")
-    with running(folder, ROOT / "tests" / "gated_server.py", folder, 1) as one:
-        one.folder = folder
-        yield one
+    yield from gated_server(tmp_path_factory, 1)
 
 
 @pytest.fixture

@@ -38,10 +38,14 @@ def export_onnx(
 def write_onnx(model: onnx.ModelProto, path: str | Path, *, description: Description, resize: ResizeRule) -> None:
     """Write a file, whole or not at all; what the classes are, how images become inputs and what the outputs are travels in it
     as JSON (`artefact_metadata`). Raises OSError."""
-    metadata = ArtefactMetadata(description=description, resize=host_resize(resize),
-                                outputs=tuple(output.name for output in model.graph.output))
-    helper.set_model_props(model, metadata.to_props())
+    helper.set_model_props(model, model_props(model, description=description, resize=resize))
     write_bytes(path, model.SerializeToString(), flush=True)
+
+
+def model_props(model: onnx.ModelProto, *, description: Description, resize: ResizeRule) -> dict[str, str]:
+    """What a file of this model, in whatever format, says of itself."""
+    return ArtefactMetadata(description=description, resize=host_resize(resize),
+                            outputs=tuple(output.name for output in model.graph.output)).to_props()
 
 
 def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bool = False) -> onnx.ModelProto:

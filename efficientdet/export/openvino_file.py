@@ -5,9 +5,9 @@ from pathlib import Path
 
 import onnx
 
-from dataset.input.resize import ResizeRule, host_resize
+from dataset.input.resize import ResizeRule
 from efficientdet.checkpoints.checkpoint import Description
-from efficientdet.export.artefact_metadata import ArtefactMetadata
+from efficientdet.export.onnx_file import model_props
 from efficientdet.machine.signal_stack import kept_signal_stack
 from object_detection.atomic_files import unfinished_folder
 
@@ -20,9 +20,7 @@ def write_openvino(model: onnx.ModelProto, path: str | Path, *, description: Des
 
     path = Path(path)
     network = openvino.Core().read_model(model.SerializeToString())
-    metadata = ArtefactMetadata(description=description, resize=host_resize(resize),
-                                outputs=tuple(output.name for output in model.graph.output))
-    for name, value in metadata.to_props().items():
+    for name, value in model_props(model, description=description, resize=resize).items():
         network.set_rt_info(value, [name])
     with unfinished_folder(path) as folder:
         try:

@@ -19,6 +19,7 @@ from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.doctor.findings import as_hparams, counted
 from efficientdet.export.formats import IN_8_BITS
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.observing.journal import DEFAULT_FILE_NAME, read_log
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.programs import run_program
 from object_detection.atomic_files import write_text
@@ -56,16 +57,16 @@ def quickstart(config: QuickstartConfig) -> None:
     for line in chosen["why"]:
         print(f"chose {line}")
     train, val, test = (_records(folder, part) for part in ("train", "val", "test"))
-    model = {"model_name": config.model_name, "hparams": chosen["hparams"]}
     notes.once("train", lambda: run_program("train", {
         "training_file_pattern": train, "val_file_pattern": val, "training_mode": None if val else "train300",
         "model_dir": folder / "model", "checkpoint_period": max(1, chosen["num_epochs"] // 4),
-        **model, **{key: chosen[key] for key in ("batch_size", "num_epochs", "lr", "pretrained_ckpt")}}, go_on=_GO_ON))
+        "model_name": config.model_name,
+        **{key: chosen[key] for key in ("hparams", "batch_size", "num_epochs", "lr", "pretrained_ckpt")}}, go_on=_GO_ON))
     measured = test or val or train
     notes.once("evaluate", lambda: run_program("eval", {
         "ckpt": folder / "model", "val_file_pattern": measured, "report": folder / "evaluation",
         "output_json": folder / "metrics.json"}, go_on=_GO_ON))
-    images = [Path(config.images, name) for name in _labelled(measured).names[:_COMPARED]]
+    images = [Path(config.images, name) for name in _labelled(measured, most=_COMPARED).names]
     notes.once("export", lambda: run_program("export", {
         "ckpt": folder / "model", "output_dir": folder / "exported", "formats": ",".join(config.formats),
         "images": images, "val_file_pattern": measured,
@@ -158,9 +159,8 @@ def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, s
         "log_steps": 1,  # each step has its own time, or the median would be a mean that holds the compilation
         "hparams": as_hparams(settings)}, go_on=_GO_ON)
     found = {}
-    for line in (probe / "time_log.txt").read_text(encoding="utf-8").splitlines():
-        if line.startswith("DLLL "):
-            found |= json.loads(line.removeprefix("DLLL ")).get("data") or {}
+    for entry in read_log(probe / DEFAULT_FILE_NAME):
+        found |= entry.get("data") or {}
     shutil.rmtree(probe, ignore_errors=True)
     if found["load_average"] > 2 * (os.cpu_count() or 1):
         print(f"warning: other work keeps this machine busy (a load of {found['load_average']:.1f} on {os.cpu_count()} cores); "
@@ -191,9 +191,11 @@ def _conclude(folder: Path, *, measured_on: str, image_folder: Path) -> None:
               f"in the browser:   python serve.py --model={artefact}")
 
 
-def _labelled(pattern: str) -> LabelledImages:
+def _labelled(pattern: str, *, most: int | None = None) -> LabelledImages:
+    """The images of the records, or the first so many."""
     records = sorted(glob.glob(pattern))
-    return labelled_records(index_records(records), class_names_of_records(records))
+    index = index_records(records)
+    return labelled_records(index, class_names_of_records(records), range(len(index))[:most])
 
 
 def _records(folder: Path, part: str) -> str | None:
