@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from object_detection.processor_cores import available_cores
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
@@ -32,7 +34,7 @@ def peer_in_onnxruntime(path: str) -> Callable:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = available_cores()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     [entry] = session.get_inputs()
@@ -58,7 +60,7 @@ def peer_in_openvino(path: str) -> Callable:
 
     compiled = openvino.Core().compile_model(path, "CPU", {
         "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": len(os.sched_getaffinity(0))})
+        "INFERENCE_NUM_THREADS": available_cores()})
     request, pixels = compiled.create_infer_request(), _drawn_pixels(tuple(compiled.inputs[0].shape))
     return lambda: request.infer([pixels], share_inputs=True, share_outputs=True)
 

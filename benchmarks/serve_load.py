@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dataset.files.image_files import stored_size
+from object_detection.processor_cores import available_cores
 
 ROOT = Path(__file__).resolve().parent.parent
 _BOUNDARY = "frontier"
@@ -115,7 +116,7 @@ def main() -> None:
           f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, most {1000 * seconds[-1]:.0f} ms; {images / batches:.1f} images a batch")
     print(f"lost: {len(lost)} {sorted(set(lost))[:5]}; the server ended with {status}")
     print(f"memory of the server: {megabytes[0]:.0f} MB before, {', '.join(f'{value:.0f}' for value in megabytes[1:])} MB")
-    print(f"{len(os.sched_getaffinity(0))} cores, load average {os.getloadavg()[0]:.1f}")
+    print(f"{available_cores()} cores, load average {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

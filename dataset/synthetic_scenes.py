@@ -119,6 +119,7 @@ def draw_image(size: tuple[int, int], random: np.random.Generator) -> tuple[np.n
         kind = KINDS[random.integers(len(KINDS))]
         low, high = kind.side
         high = min(low + (high - low) * (0.35 if crowded else 1.0), 0.9 * min(size) / scene.unit)
+        low = min(low, high)  # in a picture much longer than wide
         sides.append((math.exp(random.uniform(math.log(low), math.log(high))), kind))
     for side, kind in sorted(sides, key=lambda entry: -entry[0]):  # the large ones lie below
         sprite = draw_sprite(kind, side=side * scene.unit, random=random)

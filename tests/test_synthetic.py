@@ -146,6 +146,12 @@ def test_every_class_is_drawn_as_large_as_asked():
             assert (sprite[..., 3] >= 128).mean() > 0.3
 
 
+def test_every_object_fits_into_the_shorter_side():
+    for number in range(100):
+        _, objects = synthetic_scenes.draw_image((40, 160), np.random.default_rng(number))
+        assert all(entry["bbox"][3] <= 40 for entry in objects)
+
+
 @pytest.mark.parametrize("wrong", [{"images": {"train": 0}}, {"images": {}}, {"image_size": (128, 20)}, {"seed": -1}])
 def test_nonsense_is_refused(tmp_path, wrong):
     with pytest.raises(InputError, match="wanted at least one image"):

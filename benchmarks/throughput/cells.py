@@ -2,13 +2,13 @@
 
 import importlib.util
 import itertools
-import os
 import shutil
 import subprocess
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from object_detection.errors import InputError
+from object_detection.processor_cores import available_cores
 
 PRECISIONS = {"fp32": "float32", "tf32": "float32", "amp": "mixed_float16", "bf16": "mixed_bfloat16"}  # to --precision
 _TF32_FROM = 8.0  # compute capability: Ampere
@@ -58,7 +58,7 @@ class Machine(NamedTuple):
         if gpus:
             name, capability = gpus[0]
             return cls("gpu", name, len(gpus), capability, has_horovod)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = available_cores()
         return cls("cpu", f"CPU with {cores} cores", cores, 0.0, has_horovod)
 
     def why_not(self, cell: Cell) -> str:

@@ -17,6 +17,7 @@ from dataset.conversion.shard_files import standing_shards
 from dataset.conversion.shard_processes import CONTINUE
 from dataset.conversion.shards import convert
 from dataset.signals import exit_code
+from object_detection.processor_cores import available_cores
 
 MOST_DEFAULT_SHARDS = 32  # the reference's default
 IMAGES_WORTH_A_SHARD = 100
@@ -50,7 +51,7 @@ def conversion_config(
     return ConversionConfig(
         image_folder=image_folder, output_prefix=output_prefix or values.output_file_prefix,
         num_shards=values.num_shards or MOST_DEFAULT_SHARDS,  # judged anew when the images are counted
-        processes=values.num_threads or len(os.sched_getaffinity(0)), max_bad_fraction=values.max_bad_fraction,
+        processes=values.num_threads or available_cores(), max_bad_fraction=values.max_bad_fraction,
         include_masks=include_masks, keep_annotations=keep_annotations)
 
 

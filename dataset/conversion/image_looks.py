@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import io
-import os
 import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from dataset.files.image_files import as_rgb
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS
 from dataset.labelled_images import LabelledImages
 from object_detection.errors import InputError
+from object_detection.processor_cores import available_cores
 
 _LOOKED_AT = 256  # pixels of the longer side; JPEGs are decoded no larger than they must be for that
 
@@ -36,7 +36,7 @@ def look_at(images: LabelledImages, numbers: Iterable[int], *, done: Callable[[]
     """Of the images with these numbers; None of one that cannot be decoded. `done` is called after each."""
     numbers = [int(number) for number in numbers]
     looks = {}
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(available_cores()) as pool:
         for number, found in zip(numbers, pool.map(lambda number: _looks(images.encoded, number), numbers), strict=True):
             looks[number] = found
             done()

@@ -10,6 +10,7 @@ from dataset.input.augmentation import ResizeAndFlip
 from dataset.input.crop import Crop, crop_masks, decode_window
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.input_config import InputConfig
+from dataset.input.tracing import as_written
 from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor
 
@@ -17,6 +18,7 @@ from object_detection.structures import Batch, Objects, Tensor
 def training_example(config: InputConfig, cache: DecodedCache | None = None) -> Callable[..., Batch]:
     augmentation = config.augmentation or ResizeAndFlip(config.resize, flip_probability=0.0)
 
+    @as_written
     def example(serialized: Tensor, position: Tensor, number: Tensor | None = None) -> Batch:
         record = parse_record(serialized, with_masks=config.mask_size > 0)
         source_size = image_size(record["encoded"])
@@ -41,6 +43,7 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
 
 
 def evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]:
+    @as_written
     def example(serialized: Tensor, number: Tensor) -> Batch:
         record = parse_record(serialized, with_masks=config.mask_size > 0)
         image = decode_image(record["encoded"])

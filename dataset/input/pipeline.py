@@ -7,6 +7,7 @@ what one with twice the batch would, and a run may start at any step. Augmentati
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +18,7 @@ from dataset.input.examples import evaluation_example, training_example
 from dataset.input.input_config import InputConfig
 from dataset.input.order import StreamOrder
 from dataset.input.record_batches import RecordBatches, Rows
+from dataset.input.tracing import as_written
 from dataset.records.record_index import RecordIndex, RecordReader
 from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor
@@ -47,6 +49,7 @@ def training_dataset(
         numbers, positions = rows(np.arange(sample, sample + _READ_GROUP))
         return np.array(reader.read(numbers), dtype=object), positions, numbers
 
+    @as_written
     def read_group(sample: Tensor) -> tuple[Tensor, ...]:
         group = tf.numpy_function(read, [sample], (tf.string, tf.int64, tf.int64), stateful=False)
         return tuple(tf.ensure_shape(values, [_READ_GROUP]) for values in group)
@@ -82,6 +85,7 @@ def evaluation_dataset(
     def read(number: np.ndarray) -> bytes:
         return reader.read([number])[0]
 
+    @as_written
     def read_one(number: Tensor) -> tuple[Tensor, Tensor]:
         return tf.ensure_shape(tf.numpy_function(read, [number], tf.string, stateful=False), []), number
 
@@ -90,7 +94,7 @@ def evaluation_dataset(
         .map(read_one, num_parallel_calls=_READS_IN_FLIGHT)
         .map(example, num_parallel_calls=tf.data.AUTOTUNE)
         .batch(config.batch_size)
-        .map(lambda batch: _fill_up(batch, batch_size=config.batch_size))
+        .map(partial(_fill_up, batch_size=config.batch_size))
     )
 
     def rows(batch: int) -> Rows:
@@ -110,6 +114,7 @@ def original_images(index: RecordIndex, numbers: Iterable[int]) -> Iterator[tupl
         yield int(record["image_id"]), decode_image(record["encoded"]).numpy()
 
 
+@as_written
 def _without_empty_slots(batch: Batch) -> Batch:
     """Cut the slots that no image of the batch uses, down to a multiple of _SLOT_STEP."""
     most = tf.reduce_max(tf.reduce_sum(tf.cast(batch.objects.valid, tf.int32), axis=-1))
@@ -117,6 +122,7 @@ def _without_empty_slots(batch: Batch) -> Batch:
     return batch._replace(objects=Objects(*(values[:, :slots] for values in batch.objects)))
 
 
+@as_written
 def _fill_up(batch: Batch, *, batch_size: int) -> tuple[Batch, Tensor]:
     """Empty rows up to the batch size, and which rows are images: [B] bool."""
     count = tf.shape(batch.images)[0]

@@ -72,10 +72,11 @@ def write_litert(
 def _converted(function: Callable, inputs: Sequence[str], shapes: Sequence[tf.TensorSpec], outputs: Sequence[str], *,
                calibration: Inputs | None = None) -> bytes:
     """A model with constants for weights and with these names in its signature."""
-    traced = tf.function(function).get_concrete_function(*shapes)
+    traced = tf.function(function, autograph=False).get_concrete_function(*shapes)
     frozen = convert_variables_to_constants_v2(traced)
     named = [tf.TensorSpec(shape.shape, shape.dtype, name=name) for name, shape in zip(inputs, shapes, strict=True)]
-    run = tf.function(lambda *tensors: dict(zip(outputs, frozen(*tensors), strict=True)), input_signature=named)
+    run = tf.function(lambda *tensors: dict(zip(outputs, frozen(*tensors), strict=True)), input_signature=named,
+                      autograph=False)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that ranges are not given beside the images that tell them
         try:

@@ -31,7 +31,7 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
     module.network = detector.network
     size = detector.image_size
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")])
+    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")], autograph=False)
     def detect(images):
         boxed, sizes, scales = tf.map_fn(
             resize, images,

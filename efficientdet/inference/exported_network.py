@@ -1,6 +1,5 @@
 """A detector's network run by ONNX Runtime, OpenVINO or LiteRT, in place of Keras."""
 
-import os
 import queue
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from efficientdet.export.artefact_files import ModelContent
 from efficientdet.export.artefact_metadata import DETECTIONS
 from efficientdet.machine.signal_stack import kept_signal_stack
 from object_detection.errors import InputError
+from object_detection.processor_cores import available_cores
 
 _MOST_STREAMS = 8  # each has activations of its own: some 200 MB for D0 at 512
 _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
@@ -33,7 +33,7 @@ class ExportedNetwork:
         """runtime: "onnxruntime", "openvino" or "litert"; cores: how many to use, all that this process may by default; path: a
         user's file that the model comes from."""
         self._runtime, self._model, self._path = runtime, model, path
-        self._cores = cores or len(os.sched_getaffinity(0))
+        self._cores = cores or available_cores()
         self._whole: Run | None = None
         self._streams: queue.SimpleQueue[Run] | None = None
 

@@ -19,6 +19,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from object_detection.processor_cores import available_cores
+
 Batch = TypeVar("Batch")
 
 _PACKAGES = ("tensorflow", "keras", "jax", "jaxlib", "numpy", "onnxruntime", "openvino")
@@ -219,5 +221,4 @@ def processor_name() -> str:
             name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
     except OSError:
         pass  # not Linux
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores"
+    return f"{name}, {available_cores()} cores"

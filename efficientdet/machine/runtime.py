@@ -1,13 +1,13 @@
 """What a run asks of the machine: precision, compilation, seeds. Called once, before any network."""
 
 import importlib.util
-import os
 from dataclasses import dataclass
 
 import keras
 
 from efficientdet.machine.memory_allocator import keep_freed_memory
 from object_detection.errors import InputError
+from object_detection.processor_cores import available_cores
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 
@@ -42,7 +42,7 @@ def start_runtime(
         import tensorflow as tf
 
         tf.config.experimental.enable_op_determinism()
-        tf.config.threading.set_intra_op_parallelism_threads(os.cpu_count() or 1)
+        tf.config.threading.set_intra_op_parallelism_threads(available_cores())
         tf.config.threading.set_inter_op_parallelism_threads(1)
     if seed is not None:
         keras.utils.set_random_seed(seed)

@@ -30,6 +30,7 @@ from efficientdet.observing.mlperf_log import MlperfLog, NoMlperfLog, Submission
 from efficientdet.observing.stopwatch import Stopwatch
 from efficientdet.training.schedule import Schedule
 from efficientdet.training.state import TrainingState
+from object_detection.processor_cores import available_cores
 from object_detection.structures import Batch
 
 
@@ -105,7 +106,8 @@ class Run:
     def input_config(self, batch_size: int) -> InputConfig:
         """How records become batches of this rank."""
         config = self.config
-        cores = (os.cpu_count() or 4) // self.world.local_size  # the ranks of a machine share them
+        # The ranks of a machine share its cores, unless the launcher has bound each to its own.
+        cores = min(available_cores(), (os.cpu_count() or 4) // self.world.local_size)
         spare = 2 if accelerator_count() > 0 and config.set_num_threads else 0
         threads = max(2, cores - spare) if spare or self.world.local_size > 1 else 0
         return input_config(
