@@ -1,5 +1,7 @@
 """inspector.py as a user calls it, and what its modes dry and export do."""
 
+import re
+
 import numpy as np
 import pytest
 from command_lines import outcomes
@@ -81,6 +83,9 @@ def test_summary_of_d0_with_random_weights():
         ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={"num_classes": 90}))
     shown = summary(restored)
     assert shown["trainable parameters"] == "3,880,067"  # reference/efficientdet.md 3.5
+    parts = dict(part.rsplit("/ ", 1) for part in re.split(r", (?=\D)", shown["by names that begin"]))
+    assert list(parts) == ["efficientnet-b0", "resample_p6", "fpn_cells", "class_net", "box_net"]
+    assert sum(int(count.replace(",", "")) for count in parts.values()) == int(shown["parameters"].replace(",", ""))
     assert shown["anchors"] == "49,104"
     assert shown["classes"] == "90"
     assert shown["GFLOPs"].startswith("4.98 ")  # the paper: 2.5 billion multiply-adds

@@ -1,6 +1,7 @@
 """A detector looked at from outside: made or read, summarised, written as a checkpoint or as a SavedModel."""
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,14 +48,17 @@ def summary(restored: Restored) -> dict[str, str]:
     """Sizes of a detector, for people to read."""
     network = restored.detector.network
     trainable = sum(math.prod(variable.shape) for variable in network.trainable_variables)
-    total = sum(math.prod(variable.shape) for variable in named_variables(network).values())
+    parts = Counter[str]()
+    for name, variable in named_variables(network).items():
+        parts[name.split("/")[0]] += math.prod(variable.shape)
     height, width = restored.detector.image_size
     anchors = {"anchors": f"{len(restored.detector.anchors):,}"} if isinstance(restored.detector, DenseDetector) else {}
     return {
         "model": restored.hparams.name,
         "input": f"{height} x {width} pixels (height x width)",
         "classes": str(len(restored.class_names)),
-        "parameters": f"{total:,}",
+        "parameters": f"{parts.total():,}",
+        "by names that begin": ", ".join(f"{name}/ {count:,}" for name, count in parts.items()),
         "trainable parameters": f"{trainable:,}",
         **anchors,
         "GFLOPs": f"{2 * multiply_adds(network) / 1e9:.3g} an image, a multiplication and an addition counted as two",
