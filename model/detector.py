@@ -54,6 +54,12 @@ def outputs_to_learn_from(detector: Detector, images: Tensor, sizes: Tensor, *, 
     return getattr(detector, "outputs_to_learn_from", detector.outputs)(images, sizes, training=training)
 
 
+def trained_network(detector: Detector) -> keras.Model:
+    """What a training step runs an image through: `network`, unless a detector has a method of this name that makes another."""
+    make = getattr(detector, "trained_network", None)
+    return make() if make else detector.network
+
+
 def losses(detector: Detector, outputs: Outputs, targets: Targets, counts: dict[str, Tensor]) -> dict[str, Tensor]:
     """The detection losses by name, each divided by its normaliser; their sum, with the regularisation, is minimised."""
     sums, normalisers = detector.loss_sums(outputs, targets), detector.normalisers(counts)

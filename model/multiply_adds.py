@@ -8,6 +8,8 @@ import math
 
 import keras
 
+from model.tensorflow_cpu import fixed_shapes
+
 _COUNTED = (keras.layers.Conv2D, keras.layers.Conv2DTranspose, keras.layers.DepthwiseConv2D, keras.layers.SeparableConv2D,
             keras.layers.Dense)
 _TRAINED = 3  # passes: forward, the gradient of the inputs, and that of the kernel, each as much work as the others
@@ -47,5 +49,6 @@ def _counted_layers(network: keras.Model) -> list[tuple[keras.layers.Layer, int]
         def call(self, *images):
             return network._run_through_graph(list(images), watched)
 
-    Watched().compute_output_spec(*(keras.KerasTensor((1, *image.shape[1:]), image.dtype) for image in network.inputs))
+    with fixed_shapes():
+        Watched().compute_output_spec(*(keras.KerasTensor((1, *image.shape[1:]), image.dtype) for image in network.inputs))
     return found

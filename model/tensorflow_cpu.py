@@ -5,7 +5,9 @@ once an operation. XLA makes one pass of many elementwise operations, but its co
 only elementwise parts are handed to it and the rest stays TensorFlow's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 
 import keras
@@ -13,6 +15,8 @@ import keras
 from object_detection import greedy_nms as by_keras
 from object_detection.roi_align import gathered_sums
 from object_detection.structures import Tensor
+
+_SHAPES_ARE_FIXED = ContextVar("shapes are fixed", default=False)
 
 
 def applies() -> bool:
@@ -26,7 +30,17 @@ def applies() -> bool:
 
 def shapes_may_depend_on_values() -> bool:
     """Whether what is traced or run now may have tensors of as many rows as values say: `applies`, and not by XLA."""
-    return applies() and not _compiled_by_xla()
+    return applies() and not _compiled_by_xla() and not _SHAPES_ARE_FIXED.get()
+
+
+@contextmanager
+def fixed_shapes() -> Iterator[None]:
+    """What is traced inside has no shape that depends on values, as under XLA."""
+    previous = _SHAPES_ARE_FIXED.set(True)
+    try:
+        yield
+    finally:
+        _SHAPES_ARE_FIXED.reset(previous)
 
 
 def places(chosen: Tensor) -> Tensor:

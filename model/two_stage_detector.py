@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -127,6 +128,14 @@ class TwoStageDetector:
             run = self._training if has_frozen_norms(self.first_stage) else partial(self.first_stage, training=True)
         *levels, logits, deltas = run(self.normalise(images, sizes))
         return FirstStage(tuple(levels), *(ops.cast(values, "float32") for values in (logits, deltas)), sizes)
+
+    def trained_network(self) -> keras.Model:
+        """See `model.detector.trained_network`: the heads see as many regions as are drawn for an image."""
+        images, regions = keras.Input((*self.image_size, 3)), keras.Input((self.config.regions_an_image, 4))
+        *levels, logits, deltas = self.first_stage(images)
+        with_masks = regions[:, :self.config.masks_an_image]
+        return keras.Model([images, regions], [logits, deltas, *self.heads.classes_and_deltas(levels, regions),
+                                               self.heads.masks(levels, with_masks, with_masks[..., 0])])
 
     def normalise(self, images: Tensor, sizes: Tensor) -> Tensor:
         """uint8 [B, H, W, 3] -> float32, mean and deviation removed, then 0 outside `sizes` [B, 2]."""

@@ -5,6 +5,7 @@ import pytest
 from keras import layers
 
 from efficientdet.families.registry import build_detector, hyperparameters_of
+from model.detector import trained_network
 from model.grouped_conv import GroupedConv2D
 from model.multiply_adds import multiply_adds, training_multiply_adds
 from model.resnet import build_resnet
@@ -35,6 +36,26 @@ def test_regions_of_an_image_count_each():
     dense = layers.Dense(5)(regions)  # 16 x (8 x 5) = 640
     flat = layers.Conv2D(2, 1)(keras.ops.reshape(images, (-1, 2, 2, 8)))  # 4 x 2 x 2 x (8 x 2) = 256
     assert multiply_adds(keras.Model(images, [dense, flat])) == 640 + 256
+
+
+def small_mask_rcnn(**changes):
+    hparams = hyperparameters_of("mask-rcnn-resnet18", {"image_size": 64, **changes})
+    return build_detector(hparams, num_classes=5)
+
+
+BOX_HEAD = 7 * 7 * 256 * 1024 + 1024 * 1024 + 1024 * (6 + 4 * 6)  # two layers, then classes and boxes
+MASK_HEAD = 14 * 14 * (4 * 3 * 3 * 256 * 256 + 2 * 2 * 256 * 256) + 28 * 28 * 256 * 6
+
+
+def test_mask_rcnn_detects_in_every_region_that_it_may_have():
+    counts = [multiply_adds(small_mask_rcnn(proposals=proposals).network) for proposals in (20, 10)]
+    assert counts[0] - counts[1] == 10 * BOX_HEAD
+
+
+def test_mask_rcnn_learns_from_the_regions_that_are_drawn():
+    detector = small_mask_rcnn(regions_an_image=16, positive_regions=0.25)
+    heads = multiply_adds(trained_network(detector)) - multiply_adds(detector.first_stage)
+    assert heads == 16 * BOX_HEAD + 4 * MASK_HEAD
 
 
 def test_a_model_inside_a_model():
