@@ -18,10 +18,9 @@ from object_detection.processor_cores import available_cores
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import keras
 import numpy as np
 
-from efficientdet.families.registry import build_detector, hyperparameters_of
+from efficientdet.inference.opening import ModelConfig, open_model
 from efficientdet.inference.predict import exported_network, predict_on_host
 from efficientdet.machine.device import device_name, versions
 
@@ -66,7 +65,14 @@ def peer_in_openvino(path: str) -> Callable:
 
 
 def _drawn_pixels(shape) -> np.ndarray:
-    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    """The first image of ours, as most peers want it."""
+    height, width = shape[-2:]
+    return np.moveaxis(_images(height, width, 1)[0], -1, 1).reshape(shape) / np.float32(255)
+
+
+def _images(height: int, width: int, count: int) -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    return [random.integers(0, 256, (1, height, width, 3), np.uint8) for _ in range(count)]
 
 
 def main() -> None:
@@ -75,17 +81,18 @@ def main() -> None:
     parser.add_argument("--runtime", choices=["onnxruntime", "openvino"], default="onnxruntime")
     parser.add_argument("--model", choices=CLASSES, default="efficientdet-d0")
     parser.add_argument("--peer", help="an ONNX file")
+    parser.add_argument("--weights", help="the peer's, a .pth, for ours: a second stage has as much to do as there are objects")
     parser.add_argument("--size", type=int, default=SIZE)
     parser.add_argument("--turns", type=int, default=10)
     arguments = parser.parse_args()
-    keras.utils.set_random_seed(0)
-    detector = build_detector(hyperparameters_of(arguments.model, {"image_size": arguments.size}),
-                              num_classes=CLASSES[arguments.model])
+    overrides = {"image_size": arguments.size} if arguments.weights else {
+        "image_size": arguments.size, "num_classes": CLASSES[arguments.model]}
+    detector = open_model(ModelConfig(
+        ckpt_path=arguments.weights, model_name=arguments.model, model_name_given=True, overrides=overrides))[0].detector
     network = exported_network(detector, runtime=arguments.runtime)
     predict = predict_on_host(detector, network)
     sizes, scales = np.full((1, 2), arguments.size, np.int32), np.ones((1, 2), np.float32)
-    random = np.random.default_rng(0)
-    images = [random.integers(0, 256, (1, arguments.size, arguments.size, 3), np.uint8) for _ in range(TURN + 1)]
+    images = _images(arguments.size, arguments.size, TURN + 1)
     calls: dict[str, Callable] = {
         "ours, end to end": lambda image: predict(image, sizes, scales),
         "ours, network alone": lambda image: network(image, sizes, lambda outputs, size: None)}

@@ -11,6 +11,7 @@ starts it. With `--onnx=FILE` writes the detector of batch 1, suppression includ
 import argparse
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torchvision
@@ -36,7 +37,7 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=2)
     parser.add_argument("--classes", type=int, default=91)
     parser.add_argument("--channels_last", action="store_true")
-    parser.add_argument("--onnx", help="a file to write the detector to")
+    parser.add_argument("--onnx", help="a file to write the detector to; its weights beside it, as .pth")
     arguments = parser.parse_args()
     size = arguments.size
     torch.manual_seed(0)
@@ -45,6 +46,7 @@ def main() -> None:
         model = model.to(memory_format=torch.channels_last)
     images = [torch.rand(3, size, size) for _ in range(arguments.batch_size)]
     if arguments.onnx:
+        torch.save(model.state_dict(), Path(arguments.onnx).with_suffix(".pth"))
         torch.onnx.export(model.eval(), (images[:1],), arguments.onnx, opset_version=18, dynamo=False)
         return
     weights = [weight for weight in model.parameters() if weight.requires_grad]
