@@ -58,6 +58,7 @@ def main() -> None:
     parts = read_labels(labels, annotations, images, with_masks=values.include_masks, label_map=label_map,
                         output_folder=values.output_dir)
     parts = _with_val(parts, images)
+    _tell_of_shared_images(parts)
     _refuse_other_parts(values.output_dir, parts)
     for split, data in parts.items():
         print(f"\n{split}: {len(data.images)} images", flush=True)
@@ -81,6 +82,15 @@ def _with_val(parts: dict[str, AnnotatedDataSet], images: ImageFolder) -> dict[s
               f"{values.val_fraction:g}, --split_seed={values.split_seed}); {alike} near-duplicates are on the side of what "
               "they look like")
     return {split: found[split] for split in SPLITS if split in found}
+
+
+def _tell_of_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:
+    """Images that are learnt and measured upon, as in ultralytics' coco128, whose val is its train."""
+    learnt = {image.file_name for image in parts["train"].images} if "train" in parts else set()
+    for split, data in parts.items():
+        if split != "train" and (shared := sum(image.file_name in learnt for image in data.images)):
+            print(f"warning: {shared} of the {len(data.images)} images of {split} are in train, too: what is measured on them "
+                  "says little")
 
 
 def _refuse_other_parts(output_dir: str, parts: dict[str, AnnotatedDataSet]) -> None:
