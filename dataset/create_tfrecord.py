@@ -27,6 +27,7 @@ from dataset.conversion.label_formats import FORMATS, recognise
 from dataset.conversion.label_parts import read_labels
 from dataset.conversion.named_splits import SPLITS
 from dataset.conversion.shard_files import standing_shards
+from dataset.files.image_files import image_folder
 from object_detection.errors import InputError
 
 
@@ -48,13 +49,11 @@ def define_flags() -> None:
 def main() -> None:
     """Convert what the flags name."""
     values = flags.FLAGS
-    if not values.images or not Path(values.images).is_dir():
-        raise InputError(f"--images={values.images}: no such folder; wanted the one with the images")
+    images = ImageFolder(image_folder(values.images))
     annotations = values.annotations or values.images
     label_map = read_label_map(values.label_map_json_path) if values.label_map_json_path else None
     labels = recognise(annotations, wanted=values.format)
     print(labels.reason, flush=True)
-    images = ImageFolder(values.images)
     parts = read_labels(labels, annotations, images, with_masks=values.include_masks, label_map=label_map,
                         output_folder=values.output_dir)
     parts = _with_val(parts, images)

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -146,8 +147,8 @@ def test_images_of_val_that_are_in_train_are_told(tmp_path):
     """As in ultralytics' coco128."""
     draw(PICTURES[:2], tmp_path / "images" / "train2017")
     write(tmp_path / "labels" / "train2017" / "a.txt", yolo_line(PICTURES[0], PICTURES[0].labels[0]))
-    write(tmp_path / "coco128.yaml", "path: ../datasets/coco128\ntrain: images/train2017\nval: images/train2017\ntest:\nnames:\n"
-          "  0: washer\n  1: bolt\n  2: nut\n")
+    write(tmp_path / "coco128.yaml", "path: ../datasets/coco128\ntrain: images/train2017\nval: images/train2017\ntest:\n"
+          "names:\n  0: washer\n  1: bolt\n  2: nut\n")
     done = call("--images=.", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "warning: 2 of the 2 images of val are in train, too" in done.stdout
@@ -168,6 +169,11 @@ def test_names_of_files_that_are_no_text(tmp_path):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ([], "--images=: no such folder; wanted the one with the images"),
+    (["--images=photos/a.jpg"], "--images=photos/a.jpg: is a file; wanted the one with the images"),
+    (["--images=a.zip"], "--images=a.zip: is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER"),
+    ([f"--images={'x' * 300}"], "no such folder"),
+    (["--images=photos", f"--annotations={'x' * 300}"], "there is no such file or folder"),
+    (["--images=photos", "--annotations=voc", "--val_fraction=0", f"--output_dir={'x' * 300}"], "cannot write x"),
     (["--images=photos", "--annotations=both"], "both: holds labels of 2 formats (both/b.xml is a Pascal VOC annotation; both"),
     (["--images=photos", "--annotations=both/b.xml", "--include_masks"], "Pascal VOC labels are boxes alone"),
 ])
@@ -175,6 +181,8 @@ def test_mistakes_end_in_one_line(tmp_path, arguments, message):
     draw(PICTURES[:1], tmp_path / "photos")
     write(tmp_path / "both" / "a.txt", yolo_line(PICTURES[0], PICTURES[0].labels[0]))
     write(tmp_path / "both" / "b.xml", "<annotation/>")
+    WRITERS["voc"](PICTURES[:1], tmp_path / "voc")
+    zipfile.ZipFile(tmp_path / "a.zip", "w").close()
     done = call("--output_dir=out", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1

@@ -156,8 +156,8 @@ def test_a_signal_is_handed_on(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ([], "no folder given: wanted a folder of images"),
-    (["/nowhere"], "/nowhere: wanted a folder of images"),
+    ([], "--images=: no such folder; wanted the one with the images"),
+    (["/nowhere"], "--images=/nowhere: no such folder"),
     (["--model_name=ssd300-resnet34", "tests"], "unexpected argument"),
     (["tests", "--model_name=ssd300-resnet34"], "wanted one of EfficientDet's"),
     (["tests", "--formats=tflight"], "--formats=tflight: wanted some of onnx"),

@@ -1,5 +1,6 @@
 """Which format the labels of a data set have, told by their content."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -37,13 +38,13 @@ def recognise(annotations: str, *, wanted: str = "auto") -> RecognisedLabels:
     Raises InputError for what holds no labels, and where labels of several formats are found.
     """
     path, other_tables = Path(annotations), []
-    if path.is_dir():
+    if os.path.isdir(path):  # Path's own raises for a name that is too long or in a closed folder
         seen = [*annotations_in(path)]
         seen = [one for one in seen if not is_of_a_conversion(one[0])] or seen  # records lie beside their labels
         # tables of anything do, too
         other_tables = [reason for file, kind in seen if kind is FileKind.CSV and (reason := why_no_table(str(file)))]
         found = [(file, kind) for file, kind in seen if kind is not FileKind.CSV or why_no_table(str(file)) is None]
-    elif path.exists():
+    elif os.path.exists(path):
         found = [(path, kind_of_file(path))]
     else:
         raise InputError(f"--annotations={annotations}: there is no such file or folder; wanted {_WANTED}")

@@ -99,7 +99,7 @@ def _read_coco(path: str, images: ImageFolder, *, split: str | None, with_masks:
 
 
 def _read_voc(annotations: str, labels: RecognisedLabels, images: ImageFolder) -> Parts:
-    """By ImageSets/Main where there is a train.txt or a trainval.txt; by folders called train, val and test; else all of one folder."""
+    """By ImageSets/Main where it has a train.txt or trainval.txt; by folders called train, val and test; else all of one."""
     folders = sorted({file.parent for file in labels.files}) or [Path(annotations)]
     if Path(annotations).is_file():
         folders = [Path(annotations).parent]
@@ -165,8 +165,8 @@ def _check_part(part: AnnotatedDataSet, label_format: str) -> None:
     of their own; and for boxes that are no pixels."""
     name, count = Counter(image.file_name for image in part.images).most_common(1)[0]
     if count > 1 and label_format != "coco":
-        raise InputError(f"{part.source}: {count} of its annotations are of the image {name}, wanted one: are there copies that "
-                         "name the image of another?")
+        raise InputError(f"{part.source}: {count} of its annotations are of the image {name}, wanted one: are there copies "
+                         "that name the image of another?")
     boxes = [one.box_xywh for image in part.images for one in image.objects if not image.in_shares]
     if boxes and all(0 <= x <= x + width <= 1 and 0 <= y <= y + height <= 1 for x, y, width, height in boxes):
         raise InputError(f"{part.source}: its boxes are from 0 to 1, which are shares of the image's sides; wanted pixels")

@@ -26,7 +26,6 @@ from dataset.files.file_kinds import FileKind, kind_of_file
 from dataset.files.foreign_values import listed, number_in_text, shown, told_with
 from object_detection.errors import InputError
 
-
 _CLASS_NUMBER = re.compile(r"(\d{1,8})(\.0*)?", re.ASCII)  # some tools write every number as a float
 
 
@@ -96,15 +95,15 @@ def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> di
         best = agreeing_best(label, [_label_name(name, images) for name in claimants])
         owners = [name for name in claimants if _label_name(name, images) in best]
         if len(owners) > 1:
-            raise InputError(f"{labels.path(label)}: may be of any of {listed(owners)}; wanted images whose names differ by more "
-                             "than the suffix, or folders of labels called like those of the images")
+            raise InputError(f"{labels.path(label)}: may be of any of {listed(owners)}; wanted images whose names differ by "
+                             "more than the suffix, or folders of labels called like those of the images")
         found[owners[0]] = label
     labelled = {PurePosixPath(name).parent for name in found}
     for label, claimants in claims.items():
         for name in claimants:
             if PurePosixPath(name).parent not in labelled:
-                raise InputError(f"{labels.path(label)}: is of another image called alike, and no image of the folder of {name} "
-                                 "has labels; wanted an empty label file for what shows no object, or images without copies")
+                raise InputError(f"{labels.path(label)}: is of another image called alike, and no image of the folder of "
+                                 f"{name} has labels; wanted an empty label file for what shows nothing, or no copies")
     return found
 
 
