@@ -4,6 +4,7 @@ Converts the images, looks at them, chooses settings for them and for this machi
 chose and why, and shows each command. The same command again goes on where it was stopped.
 """
 
+import math
 import sys
 
 from absl import flags
@@ -39,6 +40,8 @@ def define_flags() -> None:
 def main() -> None:
     """Flags to one call."""
     images = image_folder(FLAGS.images)
+    if not math.isfinite(FLAGS.minutes):
+        raise InputError(f"--minutes={FLAGS.minutes}: wanted a finite number")
     if family_of(FLAGS.model_name).name != "efficientdet":
         raise InputError(f"--model_name={FLAGS.model_name}: wanted one of EfficientDet's; for others see docs/detectors.md")
     with_overrides(hyperparameters_of(FLAGS.model_name, {}), parse_overrides(FLAGS.hparams))

@@ -475,10 +475,12 @@ def test_coco_categories_of_one_name(tmp_path, photos):
     assert "'nut' is the name of categories [0, 17]" in refusal(path, photos)
 
 
-def test_tables_name_images_as_other_machines_do(tmp_path, photos):
+def test_labels_name_images_as_other_machines_do(tmp_path, photos):
     for name in ("/data/nuts/a.jpg", "../nuts/a.jpg", "a", "A.JPG"):
         write(tmp_path / "boxes.csv", f"filename,xmin,ymin,xmax,ymax,class\n{name},1,2,30,40,nut\n")
         assert content(parts_of(tmp_path, photos)[""]) == {"a.jpg": [("nut", 1, 2, 30, 40)]}
+    write_coco([picture._replace(name=f"/data/upload/{picture.name}") for picture in PICTURES], tmp_path / "coco" / "a.json")
+    assert content(parts_of(tmp_path / "coco", photos)[""]) == drawn(PICTURES)
 
 
 def test_links_that_lead_in_circles(tmp_path, photos):
@@ -569,7 +571,7 @@ REFUSED = [
     ("csv", "boxes.csv", SIZED + "a,9,9,x,1,2,3,4\na,8,9,x,1,2,3,4\n", "says 8x9 of 'a.jpg', an earlier line 9x9"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n" + "x" * (1 << 16), "has more than 65536 bytes"),
     ("open_images", "boxes.csv", "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf\na,/m/1,0,NaN,0,1,0\n", "has XMax 'NaN'"),
-    ("coco", "coco.json", '{"images": [{"id": 1, "file_name": "../../a.jpg"}], "annotations": []}', "leaves the image folder"),
+    ("coco", "coco.json", '{"images": [{"id": 1, "file_name": "../../z.jpg"}], "annotations": []}', "leaves the image folder"),
     ("csv", "boxes.csv", "a.jpg,0.1,0.2,0.3,0.4,nut\nb.jpg,0.1,0.2,1,1,nut\n", "its boxes are from 0 to 1, which are shares"),
     ("voc", "a.xml", BOMB + "<annotation/>", "declares entities"),
 ]

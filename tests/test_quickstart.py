@@ -162,6 +162,7 @@ def test_a_signal_is_handed_on(tmp_path):
     (["tests", "--model_name=ssd300-resnet34"], "wanted one of EfficientDet's"),
     (["tests", "--formats=tflight"], "--formats=tflight: wanted some of onnx"),
     (["tests", "--minutes=0"], "minutes"),
+    (["tests", "--minutes=inf"], "--minutes=inf: wanted a finite number"),
     (["tests", "--weights=/nowhere"], "--weights=/nowhere"),
 ])
 def test_mistakes_are_one_line(arguments, message, tmp_path):

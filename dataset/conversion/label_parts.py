@@ -1,5 +1,6 @@
 """Labels of any format as the parts of one data set: train, val and test, or the part "" where the data has no split."""
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -92,10 +93,8 @@ def _of_files(
 
 
 def _read_coco(path: str, images: ImageFolder, *, split: str | None, with_masks: bool) -> AnnotatedDataSet:
-    data = read_coco(object_annotations_file=path, with_segmentation=with_masks)
-    for image in data.images:
-        image.file_name = images.named(image.file_name, where=path, split=split)
-    return data
+    return read_coco(object_annotations_file=path, with_segmentation=with_masks,
+                     file_name=functools.partial(images.named, split=split))
 
 
 def _read_voc(annotations: str, labels: RecognisedLabels, images: ImageFolder) -> Parts:
