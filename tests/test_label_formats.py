@@ -31,6 +31,7 @@ from dataset.class_names import ClassNames
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.label_formats import FORMATS, recognise
 from dataset.conversion.label_parts import read_labels
+from dataset.conversion.labelled_annotations import labelled_annotations
 from object_detection.errors import InputError
 
 
@@ -641,6 +642,18 @@ def test_labels_of_no_regular_file(tmp_path, photos):
     (tmp_path / "boxes.csv").unlink()
     (tmp_path / "boxes.csv").symlink_to("/dev/zero")
     assert "cannot be read (it is a device)" in refusal(tmp_path / "boxes.csv", photos, wanted="csv")
+
+
+def test_pictures_that_are_pipes_are_not_waited_for(tmp_path):
+    draw(PICTURES[1:], tmp_path)
+    os.mkfifo(tmp_path / "a.jpg")
+    write_voc(PICTURES, tmp_path)
+    labelled = labelled_annotations(parts_of(tmp_path, tmp_path)[""], str(tmp_path))
+    with pytest.raises(OSError, match="it is a named pipe"):
+        labelled.encoded(0)
+    write(tmp_path / "csv" / "boxes.csv", "a.jpg,1,2,30,40,nut\n")
+    with pytest.raises(InputError, match="it is a named pipe; its annotations tell no size"):
+        labelled_annotations(parts_of(tmp_path / "csv" / "boxes.csv", tmp_path, wanted="csv")[""], str(tmp_path))
 
 
 def test_the_page_names_every_format():
