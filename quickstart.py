@@ -4,13 +4,13 @@ Converts the images, looks at them, chooses settings for them and for this machi
 chose and why, and shows each command. The same command again goes on where it was stopped.
 """
 
+import math
 import sys
-from pathlib import Path
-from zipfile import is_zipfile
 
 from absl import flags
 
 from dataset.command_line import run
+from dataset.files.image_files import image_folder
 from efficientdet.configuration.hyperparameters import with_overrides
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.export.formats import FORMATS
@@ -39,16 +39,16 @@ def define_flags() -> None:
 
 def main() -> None:
     """Flags to one call."""
-    if not FLAGS.images or not Path(FLAGS.images).is_dir():
-        hint = ": unpack it first, with python -m zipfile -e FILE FOLDER" if is_zipfile(FLAGS.images or "") else ""
-        raise InputError(f"{FLAGS.images or 'no folder given'}: wanted a folder of images{hint}")
+    images = image_folder(FLAGS.images)
+    if not math.isfinite(FLAGS.minutes):
+        raise InputError(f"--minutes={FLAGS.minutes}: wanted a finite number")
     if family_of(FLAGS.model_name).name != "efficientdet":
         raise InputError(f"--model_name={FLAGS.model_name}: wanted one of EfficientDet's; for others see docs/detectors.md")
     with_overrides(hyperparameters_of(FLAGS.model_name, {}), parse_overrides(FLAGS.hparams))
     formats = wanted_formats(FLAGS.formats)  # before the training, not after it
     weights = FLAGS.weights if FLAGS.weights == NO_WEIGHTS else existing_checkpoint(FLAGS.weights, "weights")
     quickstart(QuickstartConfig(
-        images=FLAGS.images, annotations=FLAGS.annotations, output_dir=writable_folder(FLAGS.output_dir, "output_dir"),
+        images=images, annotations=FLAGS.annotations, output_dir=writable_folder(FLAGS.output_dir, "output_dir"),
         model_name=FLAGS.model_name, minutes=FLAGS.minutes, weights=weights, formats=formats,
         hparams=FLAGS.hparams))
 

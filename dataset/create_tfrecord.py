@@ -27,6 +27,7 @@ from dataset.conversion.label_formats import FORMATS, recognise
 from dataset.conversion.label_parts import read_labels
 from dataset.conversion.named_splits import SPLITS
 from dataset.conversion.shard_files import standing_shards
+from dataset.files.image_files import image_folder
 from object_detection.errors import InputError
 
 
@@ -48,16 +49,15 @@ def define_flags() -> None:
 def main() -> None:
     """Convert what the flags name."""
     values = flags.FLAGS
-    if not values.images or not Path(values.images).is_dir():
-        raise InputError(f"--images={values.images}: no such folder; wanted the one with the images")
+    images = ImageFolder(image_folder(values.images))
     annotations = values.annotations or values.images
     label_map = read_label_map(values.label_map_json_path) if values.label_map_json_path else None
     labels = recognise(annotations, wanted=values.format)
     print(labels.reason, flush=True)
-    images = ImageFolder(values.images)
     parts = read_labels(labels, annotations, images, with_masks=values.include_masks, label_map=label_map,
                         output_folder=values.output_dir)
     parts = _with_val(parts, images)
+    _tell_of_shared_images(parts)
     _refuse_other_parts(values.output_dir, parts)
     for split, data in parts.items():
         print(f"\n{split}: {len(data.images)} images", flush=True)
@@ -81,6 +81,15 @@ def _with_val(parts: dict[str, AnnotatedDataSet], images: ImageFolder) -> dict[s
               f"{values.val_fraction:g}, --split_seed={values.split_seed}); {alike} near-duplicates are on the side of what "
               "they look like")
     return {split: found[split] for split in SPLITS if split in found}
+
+
+def _tell_of_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:
+    """Images that are learnt and measured upon, as in ultralytics' coco128, whose val is its train."""
+    learnt = {image.file_name for image in parts["train"].images} if "train" in parts else set()
+    for split, data in parts.items():
+        if split != "train" and (shared := sum(image.file_name in learnt for image in data.images)):
+            print(f"warning: {shared} of the {len(data.images)} images of {split} are in train, too: what is measured on them "
+                  "says little")
 
 
 def _refuse_other_parts(output_dir: str, parts: dict[str, AnnotatedDataSet]) -> None:

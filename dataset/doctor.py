@@ -90,10 +90,9 @@ def _of_annotations() -> dict[str, LabelledImages]:
     from dataset.conversion.label_formats import recognise
     from dataset.conversion.label_parts import read_labels
     from dataset.conversion.labelled_annotations import labelled_annotations
+    from dataset.files.image_files import image_folder
 
-    if not Path(FLAGS.images).is_dir():
-        raise InputError(f"--images={FLAGS.images}: no such folder")
-    images = ImageFolder(FLAGS.images)
+    images = ImageFolder(image_folder(FLAGS.images))
 
     def parts(path: str) -> dict[str, AnnotatedDataSet]:
         labels = recognise(path, wanted="auto")

@@ -1,9 +1,11 @@
 """Records out of labels of any format: the same pictures give the same bytes, and the program around it."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -141,8 +143,37 @@ def test_from_a_folder_of_yolo_labels_to_records_of_train_and_val(tmp_path):
     assert "val-00000-of-00001.tfrecord is left from another conversion, and these labels have no val" in refused.stderr
 
 
+def test_images_of_val_that_are_in_train_are_told(tmp_path):
+    """As in ultralytics' coco128."""
+    draw(PICTURES[:2], tmp_path / "images" / "train2017")
+    write(tmp_path / "labels" / "train2017" / "a.txt", yolo_line(PICTURES[0], PICTURES[0].labels[0]))
+    write(tmp_path / "coco128.yaml", "path: ../datasets/coco128\ntrain: images/train2017\nval: images/train2017\ntest:\n"
+          "names:\n  0: washer\n  1: bolt\n  2: nut\n")
+    done = call("--images=.", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "warning: 2 of the 2 images of val are in train, too" in done.stdout
+    again = call("--images=.", cwd=tmp_path)  # the records lie among the images
+    assert again.returncode == 0
+    assert "1 of 1 shards are finished and kept" in again.stdout
+
+
+def test_names_of_files_that_are_no_text(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/\xe9"
+    os.mkdir(folder)
+    draw(PICTURES[:1], Path(os.fsdecode(folder)))
+    write(Path(os.fsdecode(folder), "a.txt"), yolo_line(PICTURES[0], PICTURES[0].labels[0]))
+    done = call("--images=.", cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()) == (2, ["labels: YOLO, because \\udce9/a.txt is a file of YOLO labels"])
+    assert len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     ([], "--images=: no such folder; wanted the one with the images"),
+    (["--images=photos/a.jpg"], "--images=photos/a.jpg: is a file; wanted the one with the images"),
+    (["--images=a.zip"], "--images=a.zip: is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER"),
+    ([f"--images={'x' * 300}"], "no such folder"),
+    (["--images=photos", f"--annotations={'x' * 300}"], "there is no such file or folder"),
+    (["--images=photos", "--annotations=voc", "--val_fraction=0", f"--output_dir={'x' * 300}"], "cannot write x"),
     (["--images=photos", "--annotations=both"], "both: holds labels of 2 formats (both/b.xml is a Pascal VOC annotation; both"),
     (["--images=photos", "--annotations=both/b.xml", "--include_masks"], "Pascal VOC labels are boxes alone"),
 ])
@@ -150,6 +181,8 @@ def test_mistakes_end_in_one_line(tmp_path, arguments, message):
     draw(PICTURES[:1], tmp_path / "photos")
     write(tmp_path / "both" / "a.txt", yolo_line(PICTURES[0], PICTURES[0].labels[0]))
     write(tmp_path / "both" / "b.xml", "<annotation/>")
+    WRITERS["voc"](PICTURES[:1], tmp_path / "voc")
+    zipfile.ZipFile(tmp_path / "a.zip", "w").close()
     done = call("--output_dir=out", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1

@@ -164,15 +164,18 @@ def test_same_pictures_in_both_splits_and_classes_in_one():
 
 def test_dark_blank_and_broken_pictures(tmp_path):
     dark, blank = (jpeg(Image.new("RGB", (128, 128), colour)) for colour in ((3, 3, 3), (120, 120, 120)))
-    images = with_pictures(healthy(), {1: dark, 2: blank, 6: b"no image", 8: picture(np.random.default_rng(9), quality=95)})
+    images = with_pictures(healthy(), {1: dark, 2: blank, 6: b"no image", 8: picture(np.random.default_rng(9), quality=95),
+                                       9: picture(np.random.default_rng(8), (128, 96))})
     examination = examine({"training": images}, HPARAMS, images_read=100)
     lines = [(finding.level, finding.line) for finding in examination.findings]
     assert (WARNING, "1 of 12 cannot be decoded: 0-6.jpg") in lines
     assert (NOTE, "1 of 12 are nearly black: 0-1.jpg") in lines
+    assert (WARNING, "1 of 12 are not of the size that their labels say (another picture, or turned by its EXIF tag): 0-9.jpg"
+            ) in lines
     assert (NOTE, "2 of 12 show nothing but one colour: 0-1.jpg, 0-2.jpg") in lines
     assert [number for number, _ in examination.splits[0].suspicious] == [1, 2, 6]
     page = write_page(tmp_path, examination).read_text(encoding="utf-8")
-    assert "1 thing to mend" in page
+    assert "2 things to mend" in page
     assert "0-2.jpg: dark, white or blank" in page
     assert "http" not in page.replace("http-equiv", "")
     assert json.loads((tmp_path / "doctor.json").read_text())["findings"] == numbers(examination)["findings"]

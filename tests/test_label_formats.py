@@ -1,6 +1,8 @@
 """Labels of any format: recognised by content, read as their tools lay them out, refused in one line where they are broken."""
 
+import errno
 import json
+import os
 import random
 import re
 from pathlib import Path
@@ -29,6 +31,7 @@ from dataset.class_names import ClassNames
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.label_formats import FORMATS, recognise
 from dataset.conversion.label_parts import read_labels
+from dataset.conversion.labelled_annotations import labelled_annotations
 from object_detection.errors import InputError
 
 
@@ -96,7 +99,7 @@ def test_a_whole_file_with_a_wrong_extension_is_read(tmp_path, photos):
 
 def test_what_is_not_recognised(tmp_path):
     write(tmp_path / "notes.md", "words")
-    with pytest.raises(InputError, match=r"no labels of a known format in this folder, which holds notes\.md, or in two"):
+    with pytest.raises(InputError, match=r"no labels of a known format in this folder, which holds notes\.md, or in three"):
         recognise(str(tmp_path))
     with pytest.raises(InputError, match=r"notes\.md: is no labels of a known format; wanted a COCO json, .* or --format"):
         recognise(str(tmp_path / "notes.md"))
@@ -114,6 +117,10 @@ def test_other_tables_beside_the_labels(tmp_path):
     assert recognise(str(tmp_path / "licences.csv")).format == "csv"  # whose reader knows what is missing
     write_csv(PICTURES, tmp_path / "boxes.csv")
     with pytest.raises(InputError, match=r"coco\.json is a COCO json; .*boxes\.csv is a csv table"):
+        recognise(str(tmp_path))
+    for name in ("coco.json", "boxes.csv"):
+        (tmp_path / name).unlink()
+    with pytest.raises(InputError, match=r"licences\.csv: its first line 'image,author,.* names no class, left"):
         recognise(str(tmp_path))
 
 
@@ -370,7 +377,137 @@ def test_names_of_other_machines_are_found_below_the_folder_of_images(tmp_path):
             images.named(name, where="x")
 
 
+def of_a_conversion(folder):
+    write_coco(PICTURES[:1], folder / "records" / "train.instances.json")
+    for end in (".classes.json", ".report.json", "-00000-of-00001.tfrecord"):
+        write(folder / "records" / f"train{end}", "{}")
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "open_images"])
+def test_records_may_lie_in_the_folder_of_the_labels(name, tmp_path, photos):
+    of_a_conversion(tmp_path)
+    assert content(parts_of(tmp_path, photos)[""]) == drawn(PICTURES[:1])  # where there is nothing else
+    WRITERS[name](PICTURES, tmp_path)
+    assert content(parts_of(tmp_path, photos)[""]) == drawn(PICTURES)
+
+
+WHOLE = "0 0.5 0.5 0.5 0.5\n"
+
+
+def yolo_folder(folder, *, images, labels, names="classes.txt"):
+    draw([Picture(name, 40, 20, ()) for name in images], folder)
+    write(folder / names, "nut\n" if names == "classes.txt" else "names: {0: nut}\npath: .\n")
+    for name in labels:
+        write(folder / name, WHOLE)
+
+
+def test_yolo_images_of_one_name_share_no_label_file(tmp_path):
+    images = ["images/v1/0001.jpg", "images/v2/0001.jpg", "images/v2/0002.jpg"]
+    yolo_folder(tmp_path / "videos", images=images, labels=["labels/v1/0001.txt", "labels/v2/0002.txt"])
+    found = content(parts_of(tmp_path / "videos", tmp_path / "videos")[""])
+    assert {name: len(boxes) for name, boxes in found.items()} == dict(zip(images, (1, 0, 1), strict=True))
+    yolo_folder(tmp_path / "flat", images=images, labels=["labels/0001.txt"])
+    assert r"0001.txt: may be of any of images/v1/0001.jpg, images/v2/0001.jpg; wanted" in refusal(
+        tmp_path / "flat", tmp_path / "flat")
+    yolo_folder(tmp_path / "suffixes", images=["a.jpg", "a.png"], labels=["a.txt"])
+    assert "a.txt: may be of any of a.jpg, a.png" in refusal(tmp_path / "suffixes", tmp_path / "suffixes")
+    yolo_folder(tmp_path / "copies", images=["images/a.jpg", "backup/a.jpg"], labels=["labels/a.txt"])
+    assert "no image of the folder of backup/a.jpg has labels" in refusal(tmp_path / "copies", tmp_path / "copies")
+
+
+def test_yolo_labels_without_image_belong_to_the_split_of_their_folder(tmp_path):
+    yolo_folder(tmp_path, images=["train/images/a.jpg", "valid/images/b.jpg"], labels=[
+        "train/labels/a.txt", "valid/labels/b.txt", "valid/labels/gone.txt", "other/c.txt"])
+    write(tmp_path / "data.yaml", DATA)
+    found = parts_of(tmp_path, tmp_path)
+    assert [image.file_name for image in found["val"].images] == ["valid/images/b.jpg", "valid/labels/gone.jpg"]
+    assert [one.reason for one in found["train"].noted if one.file == "other/c.txt"] == ["a label file without an image"]
+
+
+def test_yolo_of_windows_of_float_classes_and_with_names_alone(tmp_path):
+    yolo_folder(tmp_path, images=["train/images/a.jpg", "valid/images/b.jpg"], names="data.yaml",
+                labels=["train/labels/a.txt", "valid/labels/b.txt"])
+    assert [*parts_of(tmp_path, tmp_path)] == ["train", "val"]
+    for folder in ("D:\\data\\nuts", "/data/nuts"):
+        write(tmp_path / "data.yaml", f"names: [nut]\r\ntrain: {folder}/train/images\r\nval: {folder}\\valid\\images\r\n")
+        assert [*parts_of(tmp_path, tmp_path)] == ["train", "val"]
+    write(tmp_path / "train/labels/a.txt", "0.000000 0.5 0.5 0.5 0.5\n")
+    assert content(parts_of(tmp_path, tmp_path)["train"]) == {"train/images/a.jpg": [("nut", 10, 5, 30, 15)]}
+    write(tmp_path / "train/labels/a.txt", "0.5 0.5 0.5 0.5 0.5\n")
+    assert "has class '0.5'" in refusal(tmp_path, tmp_path)
+
+
+def test_voc_as_tools_leave_it(tmp_path):
+    draw(PICTURES, tmp_path / "export" / "JPEGImages")
+    labels = tmp_path / "export" / "VOC2007" / "Annotations"
+    write_voc(PICTURES, labels)
+    for name, other in (("a", "a"), ("b", "old.png")):  # no suffix, and the name before it was renamed
+        text = (labels / f"{name}.xml").read_text()
+        write(labels / f"{name}.xml", text.replace(f"<filename>{name}.jpg<", f"<filename>{other}<"))
+    (labels / "c.xml").rename(labels / "c.XML")
+    write(labels / "._a.xml", "of macOS")
+    found = {f"export/JPEGImages/{name}": boxes for name, boxes in drawn(PICTURES).items()}
+    assert content(parts_of(tmp_path, tmp_path)[""]) == found
+    (labels / "c.XML").rename(labels / "c.xml")
+    write(labels.parent / "ImageSets" / "Main" / "trainval.txt", "a\nb\n")
+    write(labels.parent / "ImageSets" / "Main" / "test.txt", "d\n")
+    assert {split: len(data.images) for split, data in parts_of(tmp_path, tmp_path).items()} == {"train": 2, "test": 1}
+
+
+def test_one_annotation_for_each_image(tmp_path, photos):
+    for name in ("voc", "labelme"):
+        WRITERS[name](PICTURES[:1], tmp_path / name)
+        [file] = (tmp_path / name).iterdir()
+        (tmp_path / name / f"z{file.suffix}").write_text(file.read_text())  # a copy that names the image of the other
+        assert "2 of its annotations are of the image a.jpg, wanted one" in refusal(tmp_path / name, photos)
+
+
+def test_coco_categories_of_one_name(tmp_path, photos):
+    """Roboflow names its group of all classes like the only class."""
+    path = tmp_path / "coco.json"
+    write_coco(PICTURES, path)
+    labels = json.loads(path.read_text())
+    for group, wanted in (({"id": 0, "name": "nut"}, 3), ({"id": 0, "name": "things"}, 4)):
+        write(path, json.dumps({**labels, "categories": [group, *labels["categories"]]}))
+        data = parts_of(path, photos)[""]
+        assert (content(data), len(data.class_names)) == (drawn(PICTURES), wanted)
+    labels["annotations"][0]["category_id"] = 0
+    write(path, json.dumps({**labels, "categories": [{"id": 0, "name": "nut"}, *labels["categories"]]}))
+    assert "'nut' is the name of categories [0, 17]" in refusal(path, photos)
+
+
+def test_labels_name_images_as_other_machines_do(tmp_path, photos):
+    for name in ("/data/nuts/a.jpg", "../nuts/a.jpg", "a", "A.JPG"):
+        write(tmp_path / "boxes.csv", f"filename,xmin,ymin,xmax,ymax,class\n{name},1,2,30,40,nut\n")
+        assert content(parts_of(tmp_path, photos)[""]) == {"a.jpg": [("nut", 1, 2, 30, 40)]}
+    write_coco([picture._replace(name=f"/data/upload/{picture.name}") for picture in PICTURES], tmp_path / "coco" / "a.json")
+    assert content(parts_of(tmp_path / "coco", photos)[""]) == drawn(PICTURES)
+
+
+def test_links_that_lead_in_circles(tmp_path, photos):
+    write_coco(PICTURES, tmp_path / "labels" / "coco.json")
+    (tmp_path / "labels" / "again").symlink_to(tmp_path / "labels")
+    assert [file.name for file in recognise(str(tmp_path)).files] == ["coco.json"]
+
+
 # Refused
+
+def test_folders_that_cannot_be_read(tmp_path, monkeypatch):
+    write_yolo(PICTURES, tmp_path)
+    (tmp_path / "closed").mkdir()
+    listing = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listing(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(InputError, match=r"closed: cannot be read \(Permission denied\)"):
+        ImageFolder(tmp_path).names  # noqa: B018
+    monkeypatch.setattr(Path, "iterdir", lambda path: (Path(entry) for entry in [*scandir(path)]))
+    assert re.search(r"closed: cannot be read \(Permission denied\)", refusal(tmp_path, tmp_path))
+
 
 BOMB = '<!DOCTYPE a [<!ENTITY b "bb">]>'
 SIZED = "filename,width,height,class,xmin,ymin,xmax,ymax\n"
@@ -424,17 +561,19 @@ REFUSED = [
     ("labelme", "a.json", '{"shapes": [', "is not json"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,inf,3,4,nut\n", "line 2: top is 'inf', wanted a finite"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4,\n", "line 2 has no class name"),
-    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n../a.jpg,1,2,3,4,nut\n", "line 2 has file name '../a.jpg', which leaves"),
-    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n/etc/a.jpg,1,2,3,4,nut\n", "line 2 has file name '/etc/a.jpg', which leaves"),
+    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n../a.jpg,1,2,3,4,nut\n", "line 2 names '../a.jpg', and an earlier entry 'a.jpg'"),
+    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n/etc/a.jpg,1,2,3,4,nut\n", "line 2 names '/etc/a.jpg', and an earlier"),
+    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n/etc/z.jpg,1,2,3,4,nut\n", "line 2 has file name '/etc/z.jpg', which leaves"),
     ("csv", "boxes.csv", "a.jpg,1,2,x,4,nut\na.jpg,1,2,3,4,nut\n", "names no file, class, left"),
     ("csv", "boxes.csv", "filename,xmin,ymin,xmax,class\na.jpg,1,2,3,nut\n", "names no bottom; wanted columns such as"),
     ("csv", "boxes.csv", "file,path,xmin,ymin,xmax,ymax,class\na,a,1,2,3,4,nut\n", "of which only one can be the file"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4\n", "line 2 has 5 fields, wanted 6"),
     ("csv", "boxes.csv", SIZED + "a,9.5,9,x,1,2,3,4\n", "wanted whole numbers of pixels"),
-    ("csv", "boxes.csv", SIZED + "a,9,9,x,1,2,3,4\na,8,9,x,1,2,3,4\n", "says 8x9 of 'a', an earlier line 9x9"),
+    ("csv", "boxes.csv", SIZED + "a,9,9,x,1,2,3,4\na,8,9,x,1,2,3,4\n", "says 8x9 of 'a.jpg', an earlier line 9x9"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n" + "x" * (1 << 16), "has more than 65536 bytes"),
     ("open_images", "boxes.csv", "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf\na,/m/1,0,NaN,0,1,0\n", "has XMax 'NaN'"),
-    ("coco", "coco.json", '{"images": [{"id": 1, "file_name": "../../a.jpg"}], "annotations": []}', "leaves the image folder"),
+    ("coco", "coco.json", '{"images": [{"id": 1, "file_name": "../../z.jpg"}], "annotations": []}', "leaves the image folder"),
+    ("csv", "boxes.csv", "a.jpg,0.1,0.2,0.3,0.4,nut\nb.jpg,0.1,0.2,1,1,nut\n", "its boxes are from 0 to 1, which are shares"),
     ("voc", "a.xml", BOMB + "<annotation/>", "declares entities"),
 ]
 
@@ -503,6 +642,18 @@ def test_labels_of_no_regular_file(tmp_path, photos):
     (tmp_path / "boxes.csv").unlink()
     (tmp_path / "boxes.csv").symlink_to("/dev/zero")
     assert "cannot be read (it is a device)" in refusal(tmp_path / "boxes.csv", photos, wanted="csv")
+
+
+def test_pictures_that_are_pipes_are_not_waited_for(tmp_path):
+    draw(PICTURES[1:], tmp_path)
+    os.mkfifo(tmp_path / "a.jpg")
+    write_voc(PICTURES, tmp_path)
+    labelled = labelled_annotations(parts_of(tmp_path, tmp_path)[""], str(tmp_path))
+    with pytest.raises(OSError, match="it is a named pipe"):
+        labelled.encoded(0)
+    write(tmp_path / "csv" / "boxes.csv", "a.jpg,1,2,30,40,nut\n")
+    with pytest.raises(InputError, match="it is a named pipe; its annotations tell no size"):
+        labelled_annotations(parts_of(tmp_path / "csv" / "boxes.csv", tmp_path, wanted="csv")[""], str(tmp_path))
 
 
 def test_the_page_names_every_format():

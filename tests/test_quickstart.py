@@ -156,12 +156,13 @@ def test_a_signal_is_handed_on(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ([], "no folder given: wanted a folder of images"),
-    (["/nowhere"], "/nowhere: wanted a folder of images"),
+    ([], "--images=: no such folder; wanted the one with the images"),
+    (["/nowhere"], "--images=/nowhere: no such folder"),
     (["--model_name=ssd300-resnet34", "tests"], "unexpected argument"),
     (["tests", "--model_name=ssd300-resnet34"], "wanted one of EfficientDet's"),
     (["tests", "--formats=tflight"], "--formats=tflight: wanted some of onnx"),
     (["tests", "--minutes=0"], "minutes"),
+    (["tests", "--minutes=inf"], "--minutes=inf: wanted a finite number"),
     (["tests", "--weights=/nowhere"], "--weights=/nowhere"),
 ])
 def test_mistakes_are_one_line(arguments, message, tmp_path):

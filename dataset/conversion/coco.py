@@ -5,7 +5,7 @@ Format: https://cocodataset.org/#format-data. Boxes are (x, y, width, height) in
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dataset.class_names import ClassNames
@@ -28,8 +28,10 @@ def read_coco(
     image_info_file: str = "",
     caption_annotations_file: str = "",
     with_segmentation: bool = False,
+    file_name: Callable[..., str] = checked_file_name,
 ) -> AnnotatedDataSet:
-    """Read a COCO data set; images come from `image_info_file` where given, else from the object annotations.
+    """Read a COCO data set; images come from `image_info_file` where given, else from the object annotations. `file_name`
+    makes the name below the image folder of the one that an image is given, and of `where`, with which its errors begin.
 
     Raises InputError, with file, id and value, for whatever is not COCO, for a wrong id, size or box, and for object
     annotations without a single box.
@@ -44,7 +46,7 @@ def read_coco(
     image_source = image_info_file or object_annotations_file
     contents = {path: _read_data_set(path, hasher)
                 for path in dict.fromkeys((image_source, object_annotations_file, caption_annotations_file)) if path}
-    images = _read_images(contents[image_source], image_source)
+    images = _read_images(contents[image_source], image_source, file_name)
     by_id = {image.image_id: image for image in images}
     skipped, noted = [], list(_odd_images(images))
     class_names = _read_categories(contents[object_annotations_file or image_source],
@@ -85,13 +87,13 @@ def _kind(value: Any) -> str:
     return "missing" if value is None else f"a {type(value).__name__}"
 
 
-def _read_images(content: dict, path: str) -> list[AnnotatedImage]:
+def _read_images(content: dict, path: str, file_name: Callable[..., str]) -> list[AnnotatedImage]:
     images, seen = [], {}
     for index, entry in enumerate(_list_of_objects(content, "images", path=path)):
         with told_with(f"{path}: images[{index}]"):
             image_id = whole_number(entry.get("id"), "id")
         where = f"{path}: image {image_id}"
-        name = checked_file_name(entry.get("file_name"), where=where)
+        name = file_name(entry.get("file_name"), where=where)
         if image_id in seen:
             raise InputError(f"{path}: image id {image_id} is given twice, to {shown(seen[image_id])} and {shown(name)}")
         seen[image_id] = name
@@ -112,11 +114,20 @@ def _image_size(entry: dict) -> tuple[int, int] | None:
 def _read_categories(content: dict, path: str, *, required: bool) -> ClassNames | None:
     if not required and not content.get("categories"):
         return None
-    categories = _list_of_objects(content, "categories", path=path)
+    categories = _without_namesakes(_list_of_objects(content, "categories", path=path), content.get("annotations"))
     if not categories:
         raise InputError(f"{path}: lists no categories, so every category id of its annotations is unknown")
     with told_with(f"{path}:"):
         return ClassNames.from_categories(categories)
+
+
+def _without_namesakes(categories: list[dict], annotations: Any) -> list[dict]:
+    """Without those that no annotation uses and whose name another has that is used: Roboflow's group of all classes."""
+    entries = annotations if isinstance(annotations, list) else []
+    used_ids = {one["category_id"] for one in entries if isinstance(one, dict) and type(one.get("category_id")) is int}
+    used = [entry for entry in categories if type(entry.get("id")) is int and entry["id"] in used_ids]
+    names = [entry.get("name") for entry in used]
+    return [entry for entry in categories if entry in used or entry.get("name") not in names]
 
 
 def _boxed_annotations(content: dict, path: str) -> list[dict]:

@@ -1,5 +1,6 @@
 """What a conversion is asked for, and the names of the files that it makes."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class ConversionConfig:
         if not Path(self.output_prefix).name or self.output_prefix.endswith("/"):
             raise InputError(f"--output_file_prefix={self.output_prefix}: wanted FOLDER/name")
         storable_text(self.output_prefix, "--output_file_prefix")  # TensorFlow opens no other
-        if not Path(self.image_folder).is_dir():
+        if not os.path.isdir(self.image_folder):
             raise InputError(f"{self.image_folder or 'image folder'}: no such folder; wanted the one with the images")
 
     def shard_path(self, index: int) -> Path:

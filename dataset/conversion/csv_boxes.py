@@ -73,13 +73,13 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
         listed_boxes=sum(len(image.objects) for image in found.values()), noted=noted)
 
 
-def is_table_of_boxes(path: str) -> bool:
-    """Whether the first row names the columns of boxes, or has the fields of one."""
+def why_no_table(path: str) -> str | None:
+    """What is wrong with the first row, which should name the columns of boxes, or have the fields of one."""
     try:
         _table(path, hashlib.sha256())
-    except InputError:
-        return False
-    return True
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def _table(path: str, hasher) -> _Table:

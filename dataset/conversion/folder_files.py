@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -27,9 +27,10 @@ class FolderFiles:
 
     @cached_property
     def names(self) -> list[str]:
-        """All files of the suffixes, ascending. Raises InputError for a name that cannot be stored."""
+        """All files of the suffixes, ascending. Raises InputError for a folder that cannot be read, and for a name that cannot
+        be stored."""
         found = []
-        for place, folders, files in os.walk(self.folder):
+        for place, folders, files in os.walk(self.folder, onerror=_refuse_folder):
             folders[:] = [name for name in folders if not name.startswith(".")]
             below = PurePosixPath(os.path.relpath(place, self.folder))
             found += [str(below / name) for name in files
@@ -59,12 +60,21 @@ class FolderFiles:
                       if not split or split_of_folders(other) in (split, None)]
         if len(candidates) <= 1 or name in candidates:
             return name if name in candidates else next(iter(candidates), None)
-        agreement = [_common_end(_parts(other), wanted) for other in candidates]
-        best = [other for other, parts in zip(candidates, agreement, strict=True) if parts == max(agreement)]
+        best = agreeing_best(name, candidates)
         if len(best) > 1:
             raise InputError(f"{self.folder}: {shown(name)} may be any of {listed(best)}; wanted annotations that name "
                              "its folder, or that folder alone")
         return best[0]
+
+
+def agreeing_best(name: str, others: Sequence[str]) -> list[str]:
+    """Those of the other paths that have most in common with `name` from its end on."""
+    agreement = [_common_end(_parts(other), _parts(name)) for other in others]
+    return [other for other, parts in zip(others, agreement, strict=True) if parts == max(agreement)]
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
 
 def _parts(name: str) -> list[str]:
@@ -85,19 +95,25 @@ class ImageFolder(FolderFiles):
         self._named: dict[str, str] = {}
 
     def named(self, name: object, *, where: str, split: str | None = None) -> str:
-        """The image that annotations name; where there is none the name itself, which a conversion will report as absent.
+        """The image that annotations name, with or without its suffix; where there is none the name itself, which a conversion
+        will report as absent.
 
-        Raises InputError, which begins with `where`, for a name that leaves the folder, and for a second name of one image,
-        of which one must mean an image that is not there.
+        Raises InputError, which begins with `where`, for a name of nothing here that leaves the folder, and for a second name
+        of one image, of which one must mean an image that is not there.
         """
         prefix = f"{self.folder.resolve()}/"
         inside = name.removeprefix(prefix) if isinstance(name, str) else name
-        checked = checked_file_name(inside, where=where)
-        found = self.find(checked, split=split) or checked
+        found = self._found(inside, split) if isinstance(inside, str) else None
+        checked = inside if found else checked_file_name(inside, where=where)
+        found = found or checked
         if (other := self._named.setdefault(found, checked)) != checked:
             raise InputError(f"{where} names {shown(checked)}, and an earlier entry {shown(other)}: only {shown(found)} is "
                              f"there, and can be but one of them; wanted both in {self.folder}, or annotations without one")
         return found
+
+    def _found(self, name: str, split: str | None) -> str | None:
+        suffixes = [""] if PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES else ["", *sorted(IMAGE_SUFFIXES)]
+        return next(filter(None, (self.find(name + suffix, split=split) for suffix in suffixes)), None)
 
     def size(self, name: str, *, upright: bool) -> tuple[int, int] | None:
         """(height, width) by the header, `upright` as EXIF turns it; None for what is no image, as its conversion will say."""

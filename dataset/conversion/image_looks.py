@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from dataset.conversion.perceptual_hash import perceptual_hash
-from dataset.files.image_files import as_rgb
+from dataset.files.image_files import as_rgb, stored_size
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS
 from dataset.labelled_images import LabelledImages
 from object_detection.errors import InputError
@@ -23,9 +23,10 @@ _LOOKED_AT = 256  # pixels of the longer side; JPEGs are decoded no larger than 
 
 
 class ImageLooks(NamedTuple):
-    """Of one image; brightness and contrast are the mean and the standard deviation of its grey levels, 0 to 255."""
+    """Of one image; its stored height and width, and of its grey levels, 0 to 255, the mean and the standard deviation."""
 
     digest: bytes
+    size: tuple[int, int]
     hash: int
     brightness: float
     contrast: float
@@ -62,5 +63,6 @@ def _looks(encoded: Callable[[int], bytes], number: int) -> ImageLooks | None:
         data = encoded(number)
         pixels = small_picture(data, _LOOKED_AT)
         grey = pixels.mean(axis=-1)
-        return ImageLooks(hashlib.sha256(data).digest(), perceptual_hash(pixels), float(grey.mean()), float(grey.std()))
+        return ImageLooks(digest=hashlib.sha256(data).digest(), size=stored_size(data), hash=perceptual_hash(pixels),
+                          brightness=float(grey.mean()), contrast=float(grey.std()))
     return None

@@ -1,11 +1,12 @@
 """Which format the labels of a data set have, told by their content."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from dataset.conversion.csv_boxes import is_table_of_boxes
-from dataset.files.file_kinds import FileKind, annotations_in, kind_of_file
+from dataset.conversion.csv_boxes import why_no_table
+from dataset.files.file_kinds import FileKind, annotations_in, is_of_a_conversion, kind_of_file
 from dataset.files.foreign_values import listed
 from object_detection.errors import InputError
 
@@ -32,15 +33,18 @@ class RecognisedLabels(NamedTuple):
 
 
 def recognise(annotations: str, *, wanted: str = "auto") -> RecognisedLabels:
-    """Look into a file, or into a folder and two levels of those below it; only for the `wanted` format, if it is not "auto".
+    """Look into a file, or into a folder and three levels of those below it; only for the `wanted` format, if it is not "auto".
 
     Raises InputError for what holds no labels, and where labels of several formats are found.
     """
-    path = Path(annotations)
-    if path.is_dir():
-        found = [(file, kind) for file, kind in annotations_in(path)
-                 if kind is not FileKind.CSV or is_table_of_boxes(str(file))]  # tables of anything lie beside labels
-    elif path.exists():
+    path, other_tables = Path(annotations), []
+    if os.path.isdir(path):  # Path's own raises for a name that is too long or in a closed folder
+        seen = [*annotations_in(path)]
+        seen = [one for one in seen if not is_of_a_conversion(one[0])] or seen  # records lie beside their labels
+        # tables of anything do, too
+        other_tables = [reason for file, kind in seen if kind is FileKind.CSV and (reason := why_no_table(str(file)))]
+        found = [(file, kind) for file, kind in seen if kind is not FileKind.CSV or why_no_table(str(file)) is None]
+    elif os.path.exists(path):
         found = [(path, kind_of_file(path))]
     else:
         raise InputError(f"--annotations={annotations}: there is no such file or folder; wanted {_WANTED}")
@@ -56,6 +60,8 @@ def recognise(annotations: str, *, wanted: str = "auto") -> RecognisedLabels:
                          f"file or folder to convert, or --format={'|'.join(by_format)}")
     for name, files in by_format.items():
         return RecognisedLabels(name, f"labels: {FORMATS[name][0]}, because {_first(files)}", [file for file, _ in files])
+    if other_tables:
+        raise InputError(other_tables[0])
     raise InputError(f"--annotations={annotations}: {_looked_at(path, found)}; wanted {_WANTED}, or --format that says which")
 
 
@@ -71,4 +77,4 @@ def _looked_at(path: Path, found: list[tuple[Path, FileKind | None]]) -> str:
     names = sorted(other.name for other in path.iterdir())
     more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
     holds = f"{listed(names[:_SEVERAL]) or 'nothing'}{more}"
-    return f"no labels of a known format in this folder, which holds {holds}, or in two levels of folders below it"
+    return f"no labels of a known format in this folder, which holds {holds}, or in three levels of folders below it"

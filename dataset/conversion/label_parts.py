@@ -1,5 +1,7 @@
 """Labels of any format as the parts of one data set: train, val and test, or the part "" where the data has no split."""
 
+import functools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +57,8 @@ def read_labels(
         parts = read_labelme(annotations, images, with_masks=with_masks)
     else:
         parts = _of_files(labels, annotations, lambda path, split: read_csv_boxes(path, images, split=split))
+    for part in parts.values():
+        _check_part(part, labels.format)
     if with_masks:
         parts = {split: _without_unusable(part) for split, part in parts.items()}
     class_names = label_map or common_classes(parts, own_numbers=labels.format in _NUMBERED)
@@ -89,20 +93,20 @@ def _of_files(
 
 
 def _read_coco(path: str, images: ImageFolder, *, split: str | None, with_masks: bool) -> AnnotatedDataSet:
-    data = read_coco(object_annotations_file=path, with_segmentation=with_masks)
-    for image in data.images:
-        image.file_name = images.named(image.file_name, where=path, split=split)
-    return data
+    return read_coco(object_annotations_file=path, with_segmentation=with_masks,
+                     file_name=functools.partial(images.named, split=split))
 
 
 def _read_voc(annotations: str, labels: RecognisedLabels, images: ImageFolder) -> Parts:
-    """By ImageSets/Main where there is a train.txt; by folders called train, val and test; else all of one folder."""
+    """By ImageSets/Main where it has a train.txt or trainval.txt; by folders called train, val and test; else all of one."""
     folders = sorted({file.parent for file in labels.files}) or [Path(annotations)]
     if Path(annotations).is_file():
         folders = [Path(annotations).parent]
     if len(folders) == 1:
         sets = folders[0].parent / "ImageSets" / "Main"
         lists = {split: sets / f"{split}.txt" for split in SPLITS}
+        if not lists["train"].is_file():
+            lists["train"] = sets / "trainval.txt"
         if not lists["train"].is_file():
             lists = {"": None}
         parts = {split: (folders[0], path) for split, path in lists.items() if path is None or path.is_file()}
@@ -115,7 +119,8 @@ def _read_voc(annotations: str, labels: RecognisedLabels, images: ImageFolder) -
     found = {}
     for split, (folder, image_set) in parts.items():
         found[split] = read_voc(annotations_folder=str(folder), image_folder=str(images.folder),
-                                image_set_file=str(image_set or ""))
+                                image_set_file=str(image_set or ""),
+                                is_image=lambda name, split=split: images.find(name, split=split or None) is not None)
         for image in found[split].images:
             image.file_name = images.named(image.file_name, where=str(folder), split=split or None)
     return found
@@ -152,6 +157,18 @@ def _describes_classes(path: str) -> bool:
     except InputError:
         return False
     return len(row) == 2 and (row[0].startswith("/m/") or row == ["LabelName", "DisplayName"])
+
+
+def _check_part(part: AnnotatedDataSet, label_format: str) -> None:
+    """Raises InputError for two annotations of one image, one of which is of another, but for those of COCO, which have numbers
+    of their own; and for boxes that are no pixels."""
+    name, count = Counter(image.file_name for image in part.images).most_common(1)[0]
+    if count > 1 and label_format != "coco":
+        raise InputError(f"{part.source}: {count} of its annotations are of the image {name}, wanted one: are there copies "
+                         "that name the image of another?")
+    boxes = [one.box_xywh for image in part.images for one in image.objects if not image.in_shares]
+    if boxes and all(0 <= x <= x + width <= 1 and 0 <= y <= y + height <= 1 for x, y, width, height in boxes):
+        raise InputError(f"{part.source}: its boxes are from 0 to 1, which are shares of the image's sides; wanted pixels")
 
 
 def _without_unusable(part: AnnotatedDataSet) -> AnnotatedDataSet:

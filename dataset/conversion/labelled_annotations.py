@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from dataset.conversion.annotations import AnnotatedDataSet, fitted_object, in_pixels
+from dataset.files.bounded_files import read_regular_file
 from dataset.files.image_files import stored_size
 from dataset.labelled_images import LabelledImages
 from object_detection.errors import InputError
@@ -37,11 +38,11 @@ def labelled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabelledI
         class_names=data.class_names, names=names, sizes=np.array(sizes, np.int32).reshape(-1, 2),
         owners=np.array(owners, np.int32), boxes=np.array(boxes, np.float32).reshape(-1, 4),
         classes=np.array(classes, np.int32), crowd=np.array(crowd, bool), digests=[b""] * len(names),
-        encoded=lambda number: (Path(image_folder) / names[number]).read_bytes(), left_out=left_out)
+        encoded=lambda number: read_regular_file(Path(image_folder) / names[number]), left_out=left_out)
 
 
 def _size_of(path: Path) -> tuple[int, int]:
     try:
-        return stored_size(path.read_bytes())
+        return stored_size(read_regular_file(path))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; its annotations tell no size either") from error

@@ -15,6 +15,7 @@ from dataset.conversion.folder_files import FolderFiles, ImageFolder
 from dataset.conversion.named_splits import split_of_folders
 from dataset.conversion.segmentation import LARGEST_COORDINATE
 from dataset.files.bounded_files import read_json
+from dataset.files.file_kinds import is_of_a_conversion
 from dataset.files.foreign_values import finite_number, shown, storable_text, told_with, whole_number
 from dataset.files.image_files import IMAGE_SUFFIXES
 from object_detection.errors import InputError
@@ -32,7 +33,7 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
     """
     path = Path(annotations)
     files = FolderFiles(path if path.is_dir() else path.parent, (".json",))
-    names = files.names if path.is_dir() else [path.name]
+    names = [name for name in files.names if not is_of_a_conversion(files.path(name))] if path.is_dir() else [path.name]
     if not names:
         raise InputError(f"{annotations}: holds no json file")
     splits = [split_of_folders(name) for name in names]

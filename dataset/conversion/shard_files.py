@@ -29,7 +29,7 @@ def standing_shards(output_prefix: str) -> dict[int, Path]:
     """Number of shards -> one of them, for every conversion whose shards lie under a prefix."""
     prefix = Path(output_prefix)
     pattern = re.compile(re.escape(prefix.name) + r"-\d{5}-of-(?P<total>\d{5})(\.tfrecord)?")
-    names = sorted(os.listdir(prefix.parent)) if prefix.parent.is_dir() else []
+    names = sorted(os.listdir(prefix.parent)) if os.path.isdir(prefix.parent) else []
     return {int(match["total"]): prefix.with_name(name) for name in reversed(names) if (match := pattern.fullmatch(name))}
 
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dataset.class_names import ClassNames
@@ -37,11 +37,13 @@ def read_voc(
     image_set_file: str = "",
     label_map_file: str = "",
     ignore_difficult: bool = False,
+    is_image: Callable[[str], bool] | None = None,
 ) -> AnnotatedDataSet:
     """Read the XML files of a folder, or those that `image_set_file` lists.
 
     Image ids are the numbers that the files are named by, where all are whole numbers and distinct; else 1, 2, ... in
-    the order of the names. Raises InputError, naming the file, for whatever is not VOC, an unknown class, and data
+    the order of the names. `is_image` says whether there is an image of a name, by default directly in `image_folder`. Raises
+    InputError, naming the file, for whatever is not VOC, an unknown class, and data
     without a single box.
     """
     paths = _annotation_paths(annotations_folder, image_set_file)
@@ -50,9 +52,10 @@ def read_voc(
     by_name = {name: category_id for category_id, name in
                zip(class_names.category_ids, class_names.names, strict=True)}
     images, noted = [], []
+    is_image = is_image or (lambda name: os.path.isfile(os.path.join(image_folder, name)))
     for path, image_id in zip(paths, image_ids([path.name for path in paths]), strict=True):
         root = _read_xml(path, hasher)
-        image = AnnotatedImage(image_id=image_id, file_name=_image_name(root, path, Path(image_folder)),
+        image = AnnotatedImage(image_id=image_id, file_name=_image_name(root, path, is_image),
                                size=_image_size(root, path))
         if image.size is None:
             noted.append(Finding(kind="image", file=image.file_name, image_id=image_id,
@@ -74,7 +77,7 @@ def _annotation_paths(folder: str, image_set_file: str) -> list[Path]:
     if not Path(folder).is_dir():
         raise InputError(f"{folder or 'annotations folder'}: no such folder; wanted the one with the XML files")
     if not image_set_file:
-        paths = sorted(Path(folder).glob("*.xml"))
+        paths = _xml_files(folder)
         if not paths:
             raise InputError(f"{folder}: holds no XML file")
         for path in paths:
@@ -97,6 +100,14 @@ def _annotation_paths(folder: str, image_set_file: str) -> list[Path]:
     return paths
 
 
+def _xml_files(folder: str) -> list[Path]:
+    """In the order of their names; what a system puts beside files, such as ._a.xml, is hidden and none."""
+    try:
+        return sorted(path for path in Path(folder).iterdir() if path.suffix.lower() == ".xml" and path.name[0] != ".")
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read ({error.strerror})") from error
+
+
 def _read_xml(path: Path, hasher=None) -> ElementTree.Element:
     root, content = read_xml(path, root_tag="annotation", what="a VOC annotation")
     if hasher is not None:
@@ -108,14 +119,14 @@ def _text(node: ElementTree.Element, path: str) -> str:
     return (node.findtext(path) or "").strip()
 
 
-def _image_name(root: ElementTree.Element, path: Path, folder: Path) -> str:
+def _image_name(root: ElementTree.Element, path: Path, is_image: Callable[[str], bool]) -> str:
     """The file that the XML names, or one called like the XML; whether either exists is judged later."""
     named = _text(root, "filename")
     if named:
         checked_file_name(named, where=str(path))
     candidates = [named] if named else []
     candidates += [path.stem + suffix for suffix in _IMAGE_SUFFIXES]
-    return next((name for name in candidates if os.path.isfile(folder / name)), candidates[0])
+    return next(filter(is_image, candidates), candidates[0])
 
 
 def _image_size(root: ElementTree.Element, path: Path) -> tuple[int, int] | None:
@@ -151,7 +162,7 @@ def _names_in_use(folder: str, paths: Iterable[Path]) -> ClassNames:
 
     All files of the folder are looked at, also those that an image set leaves out, so that its sets agree.
     """
-    used = {_text(node, "name") for path in sorted({*Path(folder).glob("*.xml"), *paths})
+    used = {_text(node, "name") for path in sorted({*_xml_files(folder), *paths})
             for node in _read_xml(path).findall("object")}
     if "" in used:
         raise InputError(f"{folder}: objects without a name")

@@ -5,6 +5,8 @@ height) or the outline (x, y, x, y, ..) of an object; an image without a file ha
 """
 
 import hashlib
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -17,12 +19,14 @@ from dataset.conversion.annotations import (
     Finding,
     box_around,
 )
-from dataset.conversion.folder_files import FolderFiles, ImageFolder
+from dataset.conversion.folder_files import FolderFiles, ImageFolder, agreeing_best
 from dataset.conversion.named_splits import split_of_folders
 from dataset.conversion.yolo_layout import YoloLayout, text_of, yolo_layout
 from dataset.files.file_kinds import FileKind, kind_of_file
-from dataset.files.foreign_values import number_in_text, shown, told_with
+from dataset.files.foreign_values import listed, number_in_text, shown, told_with
 from object_detection.errors import InputError
+
+_CLASS_NUMBER = re.compile(r"(\d{1,8})(\.0*)?", re.ASCII)  # some tools write every number as a float
 
 
 def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:
@@ -34,32 +38,34 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
     layout = yolo_layout(Path(annotations), images)
     root = Path(annotations) if Path(annotations).is_dir() else Path(annotations).parent
     labels = FolderFiles(root, (".txt",))
-    taken: set[str] = set()
-    parts = {split: _read_part(split, layout, images=images, labels=labels, taken=taken, with_masks=with_masks)
+    label_of = _labels_of(sorted({name for names in layout.images.values() for name in names}), labels, images)
+    parts = {split: _read_part(split, layout, images=images, labels=labels, label_of=label_of, with_masks=with_masks)
              for split in layout.images}
-    orphans = list(_labels_without_image(labels, taken=taken, images=images))
-    if len(parts) == 1 and orphans:  # of several splits nobody knows whose they were
-        part = next(iter(parts.values()))
-        part.images.extend(AnnotatedImage(image_id=0, file_name=name, size=None) for name in orphans)
+    for label in _labels_without_image(labels, taken={*label_of.values()}, images=images):
+        split = next(iter(parts)) if len(parts) == 1 else split_of_folders(label)
+        part, missing = parts.get(split), str(PurePosixPath(label).with_suffix(".jpg"))
+        if part is None:  # of several splits nobody knows whose it was
+            next(iter(parts.values())).noted.append(Finding(kind="image", file=label, reason="a label file without an image"))
+        else:
+            part.images.append(AnnotatedImage(image_id=0, file_name=missing, size=None))
     if not any(part.listed_boxes for part in parts.values()):
-        raise InputError(f"{annotations}: {len(taken)} label files were found for the {len(images.names)} images of "
+        raise InputError(f"{annotations}: {len(label_of)} label files were found for the {len(images.names)} images of "
                          f"{images.folder}, and they hold not a single box")
     return parts
 
 
 def _read_part(
-    split: str, layout: YoloLayout, *, images: ImageFolder, labels: FolderFiles, taken: set[str], with_masks: bool
+    split: str, layout: YoloLayout, *, images: ImageFolder, labels: FolderFiles, label_of: dict[str, str], with_masks: bool
 ) -> AnnotatedDataSet:
     hasher = hashlib.sha256(layout.content)
     known = frozenset(layout.class_names.category_ids)
     found, without = [], 0
     for name in layout.images[split]:
         image = AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=True)
-        label = labels.find(_label_name(name, images), split=split_of_folders(name))
+        label = label_of.get(name)
         if label is None:
             without += 1
         else:
-            taken.add(label)
             text, content = text_of(labels.path(label))
             hasher.update(hashlib.sha256(label.encode() + b"\0" + content).digest())
             image.objects += _objects(text, str(labels.path(label)), known=known, has_keypoints=layout.has_keypoints,
@@ -74,6 +80,33 @@ def _read_part(
                             listed_boxes=sum(len(image.objects) for image in found), noted=noted)
 
 
+def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> dict[str, str]:
+    """The label file of each image that has one.
+
+    Where images of one name in several folders find one file, for the others show no object, it is of the image whose folders
+    agree best. Raises InputError where that cannot be told.
+    """
+    claims: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        if label := labels.find(_label_name(name, images), split=split_of_folders(name)):
+            claims[label].append(name)
+    found: dict[str, str] = {}
+    for label, claimants in claims.items():
+        best = agreeing_best(label, [_label_name(name, images) for name in claimants])
+        owners = [name for name in claimants if _label_name(name, images) in best]
+        if len(owners) > 1:
+            raise InputError(f"{labels.path(label)}: may be of any of {listed(owners)}; wanted images whose names differ by "
+                             "more than the suffix, or folders of labels called like those of the images")
+        found[owners[0]] = label
+    labelled = {PurePosixPath(name).parent for name in found}
+    for label, claimants in claims.items():
+        for name in claimants:
+            if PurePosixPath(name).parent not in labelled:
+                raise InputError(f"{labels.path(label)}: is of another image called alike, and no image of the folder of "
+                                 f"{name} has labels; wanted an empty label file for what shows nothing, or no copies")
+    return found
+
+
 def _label_name(name: str, images: ImageFolder) -> str:
     """Where ultralytics looks for the labels of an image: images/../a.jpg has labels/../a.txt."""
     parts = [images.folder.resolve().name, *PurePosixPath(name).with_suffix(".txt").parts]
@@ -83,12 +116,12 @@ def _label_name(name: str, images: ImageFolder) -> str:
 
 
 def _labels_without_image(labels: FolderFiles, *, taken: set[str], images: ImageFolder) -> Iterator[str]:
-    """Names that their images might have, which a conversion will report as absent."""
+    """Those for which images are missing."""
     stems = {PurePosixPath(name).stem for name in images.names}
     for label in labels.names:
         alone = label not in taken and PurePosixPath(label).stem not in stems
         if alone and kind_of_file(labels.path(label)) is FileKind.YOLO_LABELS:
-            yield str(PurePosixPath(label).with_suffix(".jpg"))
+            yield label
 
 
 def _objects(
@@ -101,7 +134,8 @@ def _objects(
 
 
 def _object(fields: list[str], *, known: frozenset[int], has_keypoints: bool, with_masks: bool) -> AnnotatedObject:
-    class_number = int(fields[0]) if fields[0].isascii() and fields[0].isdecimal() and len(fields[0]) < 9 else -1
+    number = _CLASS_NUMBER.fullmatch(fields[0])
+    class_number = int(number[1]) if number else -1
     if class_number not in known:
         raise InputError(f"has class {shown(fields[0])}; the classes are numbered {min(known)} to {max(known)}")
     shares = [_share(field) for field in fields[1:]]

@@ -1,5 +1,6 @@
 """Where a YOLO data set has its class names, splits and images: as ultralytics, Roboflow, labelImg and Darknet lay it out."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -140,8 +141,9 @@ class _LayoutReader:
         """The images of a folder or a list. Both are looked for below the data and the image folder alone, whatever `path` says
         and however often `..` is written: Roboflow's ../train/images is train/images."""
         parts = [part for part in PurePosixPath(entry.replace("\\", "/")).parts if part not in ("/", "..", ".")]
+        is_of_windows = bool(parts) and re.fullmatch("[A-Za-z]:", parts[0]) is not None
         # of an absolute path, made on another machine, the end; of its last folder alone too little would be known
-        tails = [parts[start:] for start in range(len(parts) - 1)] if entry.startswith("/") else [parts]
+        tails = [parts[start:] for start in range(len(parts) - 1)] if entry.startswith("/") or is_of_windows else [parts]
         if entry.endswith(".txt"):
             if listing := self._files.find(entry):
                 text, content = text_of(self._files.path(listing))

@@ -1,5 +1,6 @@
 """What a file that was given in place of another is, told by its content, so that the error can say what to do with it."""
 
+import glob
 import json
 import os
 import re
@@ -10,13 +11,16 @@ from itertools import islice
 from pathlib import Path
 
 from dataset.files.bounded_files import open_regular_file
+from object_detection.errors import InputError
 
 _HEAD_BYTES = 1 << 16
 _MOST_PARSED_BYTES = 1 << 26  # a larger json is none of a single image
 _LINES_LOOKED_AT = 20
 _FILES_LOOKED_AT = 50  # of each suffix in a folder
-_ANNOTATION_SUFFIXES = (".xml", ".json", ".yaml", ".yml", ".csv", ".txt")
+_ANNOTATION_SUFFIXES = (".xml", ".json", ".yaml", ".yml", ".data", ".csv", ".txt")
 _FOLDERS_LOOKED_AT = 100
+_LEVELS_LOOKED_AT = 4  # a zip of VOC has VOCdevkit/VOC2012/Annotations
+_OF_A_CONVERSION = re.compile(r"(.+)\.(report|classes|instances)\.json")
 _IMAGE_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")
 
 
@@ -82,9 +86,12 @@ def _starts_like_records(head: bytes, *, size: int) -> bool:
 
 
 def annotations_in(folder: str | Path) -> Iterator[tuple[Path, FileKind]]:
-    """Files with annotations in a folder, and in two levels of those below it, with their kinds."""
+    """Files with annotations in a folder, and in three levels of those below it, with their kinds.
+
+    Raises InputError for a folder that cannot be read.
+    """
     for place in islice(_folders(Path(folder)), _FOLDERS_LOOKED_AT):
-        files = sorted(place.iterdir())
+        files = _entries(place)
         for suffix in _ANNOTATION_SUFFIXES:
             for path in [file for file in files if file.suffix.lower() == suffix][:_FILES_LOOKED_AT]:
                 kind = kind_of_file(path)
@@ -93,11 +100,29 @@ def annotations_in(folder: str | Path) -> Iterator[tuple[Path, FileKind]]:
 
 
 def _folders(top: Path) -> Iterator[Path]:
-    """A folder, those in it and those in them."""
+    """A folder, and three levels of those below it; no link that leads above itself."""
     level = [top] if top.is_dir() else []
-    for _ in range(3):
+    for _ in range(_LEVELS_LOOKED_AT):
         yield from level
-        level = [path for place in level for path in sorted(place.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+        level = [path for place in level for path in _entries(place)
+                 if path.is_dir() and not path.name.startswith(".") and not _leads_above(path)]
+
+
+def _leads_above(path: Path) -> bool:
+    return path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve())
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read ({error.strerror})") from error
+
+
+def is_of_a_conversion(path: Path) -> bool:
+    """Whether a conversion wrote it beside its records: no label of the data in whose folder it may lie."""
+    match = _OF_A_CONVERSION.fullmatch(path.name)
+    return match is not None and any(path.parent.glob(f"{glob.escape(match[1])}-*-of-*"))
 
 
 def _text(head: bytes) -> str:
@@ -146,13 +171,13 @@ def _kind_of_lines(lines: list[str]) -> FileKind | None:
 def _has_class_names(lines: list[str]) -> bool:
     """Of a data.yaml, or of Darknet's obj.data."""
     keys = {match[1] for line in lines if (match := re.match(r"(\w+)\s*[:=]", line))}
-    return "names" in keys and bool(keys & {"nc", "train", "val", "valid"})
+    return "names" in keys and bool(keys & {"nc", "path", "train", "val", "valid", "test"})
 
 
 def _is_yolo_label(line: str) -> bool:
     """A class number, then a box (4 numbers, perhaps a score) or a polygon, as fractions of the image."""
     number, *rest = line.split()
-    if not number.isdigit() or len(rest) < 4:
+    if not re.fullmatch(r"\d+(\.0*)?", number) or len(rest) < 4:
         return False
     try:
         return all(-0.5 <= float(value) <= 1.5 for value in rest)

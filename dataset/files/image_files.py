@@ -2,11 +2,13 @@
 
 import glob
 import io
+import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+from zipfile import is_zipfile
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
@@ -24,6 +26,15 @@ class StoredImage(NamedTuple):
 
     pixels: np.ndarray  # [h, w, 3] uint8
     orientation: int  # EXIF's, 1 (as stored) .. 8: how viewers turn it
+
+
+def image_folder(path: str | None) -> str:
+    """The folder that --images names. Raises InputError for what is none."""
+    if path and os.path.isdir(path):
+        return path
+    what = "is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER" if is_zipfile(path or "") else (
+        "is a file" if os.path.exists(path or "") else "no such folder")
+    raise InputError(f"--images={path or ''}: {what}; wanted the one with the images")
 
 
 def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str, ...]:

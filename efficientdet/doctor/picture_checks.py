@@ -11,6 +11,8 @@ from efficientdet.doctor.findings import NOTE, WARNING, Finding, counted, named,
 
 DARK, BRIGHT, BLANK = 25.0, 235.0, 4.0  # grey levels of 255: mean, mean, standard deviation
 _MANY_TWINS = 0.05
+_OTHER_SIZE = "are not of the size that their labels say (another picture, or turned by its EXIF tag)"
+_ALARMING = ("cannot be decoded", _OTHER_SIZE)
 Looks = Mapping[int, ImageLooks | None]
 Pair = tuple[tuple[int, int], tuple[int, int], bool]
 
@@ -18,13 +20,14 @@ Pair = tuple[tuple[int, int], tuple[int, int], bool]
 def picture_findings(images: LabelledImages, looks: Looks) -> Iterator[Finding]:
     """Of one split; `looks` of those of its images that were read."""
     of = {"cannot be decoded": [number for number, found in looks.items() if found is None],
+          _OTHER_SIZE: [number for number, found in looks.items() if found and found.size != tuple(images.sizes[number])],
           "are nearly black": _where(looks, lambda found: found.brightness < DARK),
           "are nearly white": _where(looks, lambda found: found.brightness > BRIGHT),
           "show nothing but one colour": _where(looks, lambda found: found.contrast < BLANK)}
     for what, numbers in of.items():
         if numbers:
             names = [images.names[number] for number in numbers]
-            yield Finding(about="images", level=WARNING if what == "cannot be decoded" else NOTE, images=names,
+            yield Finding(about="images", level=WARNING if what in _ALARMING else NOTE, images=names,
                           line=f"{len(names)} of {len(looks)} {what}: {named(names)}")
 
 

@@ -1,5 +1,6 @@
 """Files and folders that flags name: found, made or refused before anything slow is imported."""
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def records_of(pattern: str | None, flag: str) -> tuple[str, ...]:
 
 def existing_file(path: str | None, flag: str) -> str | None:
     """The path, if a file is there or none was given."""
-    if path and not Path(path).is_file():
+    if path and not os.path.isfile(path):
         raise InputError(f"--{flag}={path}: there is no such file")
     return path or None
 
@@ -70,7 +71,7 @@ def writable_folder(path: str | None, flag: str) -> str:
 
 def writable_file(path: str | None, flag: str) -> str | None:
     """The path, if none was given or a file can be written there; its folder is made."""
-    if path and Path(path).is_dir():
+    if path and os.path.isdir(path):
         raise InputError(f"--{flag}={path}: is a folder; wanted the name of a file")
     if path:
         writable_folder(str(Path(path).parent), flag)
