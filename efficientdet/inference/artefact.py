@@ -39,6 +39,8 @@ def artefact_detection(path: str, *, runtime: str) -> tuple[Detect, ClassNames]:
 
     def _rows(outputs, image, scale):
         boxes, scores, classes, *masks = (values[outputs[1] > 0] for values in outputs)
+        if classes.size and not 0 <= classes.min() <= classes.max() < len(names):
+            raise InputError(f"{path}: finds classes {classes.min()} to {classes.max()}; it names {len(names)}, counted from 0")
         return rows_of_image(boxes * np.tile(scale, 2), scores, category_ids[classes], image=image,
                              masks=masks[0] if masks else None,
                              masks_in_whole_pixels=metadata.description.hparams.get("masks_in_whole_pixels", False))
