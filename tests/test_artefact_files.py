@@ -9,6 +9,7 @@ import pytest
 from colour_artefact import write_colour_artefact
 
 import efficientdet
+from efficientdet.benchmark.artefact_table import ArtefactTable
 from efficientdet.export.artefact_files import read_artefact
 from efficientdet.export.artefact_metadata import DESCRIPTION, INPUT
 from object_detection.errors import InputError
@@ -48,7 +49,7 @@ def test_a_description_of_other_kinds(changed, values, message):
 
 
 def test_an_input_that_would_fill_the_memory(changed):
-    with pytest.raises(InputError, match="size .1000000, 1000000.*of two sides at most 16384"):
+    with pytest.raises(InputError, match=r"size .1000000, 1000000.*of two sides at most 16384"):
         read_artefact(changed(INPUT, size=[10**6, 10**6]))
 
 
@@ -67,9 +68,40 @@ def test_classes_that_it_does_not_name(changed):
         efficientdet.load_detector(path).predict(IMAGE)
 
 
+def test_outputs_of_other_shapes(changed):
+    model = onnx.load(changed(INPUT))
+    boxes, scores, classes = model.graph.output
+    for outputs, told in (((boxes, scores), r"\[3, 4\], \[3\]"), ((scores, boxes, classes), r"\[3\], \[3, 4\], \[3\]")):
+        del model.graph.output[:]
+        model.graph.output.extend(outputs)
+        onnx.save(model, path := changed(INPUT).with_name("other.onnx"))
+        with pytest.raises(InputError, match=rf"other\.onnx: puts out {told} for an image; wanted boxes \[D, 4\], scores"):
+            efficientdet.load_detector(path).predict(IMAGE)
+
+
+def test_boxes_that_are_not_finite_are_left_out(changed):
+    model = onnx.load(changed(INPUT))
+    [shares] = [tensor for tensor in model.graph.initializer if tensor.name == "shares"]
+    values = np.array(onnx.numpy_helper.to_array(shares))
+    values[1, 2], values[2] = np.nan, (-np.inf, 0, 0, np.inf)
+    shares.CopyFrom(onnx.numpy_helper.from_array(values, "shares"))
+    onnx.save(model, path := changed(INPUT).with_name("broken.onnx"))
+    [found] = efficientdet.load_detector(path).predict(IMAGE)
+    assert (found.names, found.boxes.tolist()) == (("red",), [[0, 0, 30, 20]])
+
+
+@pytest.mark.parametrize("name", ["artefacts.json", "artefacts.md"])
+def test_a_table_that_cannot_be_written_is_one_line(tmp_path, name):
+    (tmp_path / name).mkdir()
+    table = ArtefactTable(model="d0", machine="none", versions={}, compared_in="", checkpoint=None, validation_images=0,
+                          calibration_images=0, artefacts=[])
+    with pytest.raises(InputError, match=rf"{name}: cannot be written \(Is a directory\)"):
+        table.write(str(tmp_path))
+
+
 @pytest.mark.parametrize("suffix", [".onnx", ".xml", ".tflite"])
 def test_a_pipe_is_not_waited_for(tmp_path, suffix):
     path = tmp_path / f"pipe{suffix}"
     os.mkfifo(path)
-    with pytest.raises(InputError, match="cannot be read .it is a named pipe"):
+    with pytest.raises(InputError, match=r"cannot be read .it is a named pipe"):
         read_artefact(path)

@@ -66,7 +66,7 @@ def load_saved_model(folder: str):
         ClassNames.from_categories(description.categories)  # what is wrong with them is told here
         loaded = tf.saved_model.load(folder)
         run = loaded.signatures[SIGNATURE]
-        if set(run.structured_input_signature[1]) != {"images"} or not _OUTPUTS <= set(run.structured_outputs):
+        if set(run.structured_input_signature[1]) != {"images"} or not set(run.structured_outputs) >= _OUTPUTS:
             raise ValueError(f"{SIGNATURE} takes {', '.join(run.structured_input_signature[1])} and puts out "
                              f"{', '.join(map(str, run.structured_outputs))}")
     except _DAMAGE as error:

@@ -82,7 +82,8 @@ class ExportedNetwork:
             if self._path is None:
                 raise
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            reason = " ".join(" ".join(lines[-3:]).split())[-200:]
+            reason = " ".join(" ".join(lines[-3:]).split())
+            reason = reason if len(reason) <= 300 else f"..{reason[-300:]}"  # what is wrong stands at the end
             raise InputError(f"{self._path}: {self._runtime} cannot {what} it ({reason}); is it whole?") from error
 
 
