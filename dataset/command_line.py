@@ -1,5 +1,6 @@
 """How every entry point starts and fails: flags parsed once, a user's mistake is one line and exit code 2."""
 
+import io
 import signal
 import sys
 from collections.abc import Callable
@@ -21,6 +22,8 @@ def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once
     so does SIGTERM, with 143, and both wherever the program is, with nothing unwound; else Ctrl-C is a KeyboardInterrupt,
     upon which `main` may tidy up. Any other exception is a bug of ours and keeps its traceback.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names of files that UTF-8 cannot hold, as the standard error is
     arguments = sys.argv if argv is None else argv
     program = arguments[0].rsplit("/", 1)[-1]
     if ends_at_once:
