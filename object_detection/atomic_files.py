@@ -6,6 +6,7 @@ writes it. Killed processes cannot remove theirs: whoever writes into the folder
 
 import contextlib
 import errno
+import hashlib
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node()) or "host"
 _UNFINISHED = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<process>\d{1,9})\.unfinished")
+_LONG_NAME = 128  # bytes; a file system takes 255, with what is put around it
 _SECONDS_UNTIL_ABANDONED = 3600.0  # no process of another host leaves what it writes untouched for so long
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # some network and FUSE mounts
 
@@ -23,7 +25,10 @@ _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # some network and
 def unfinished_path(path: str | Path) -> Path:
     """Where this process writes what is to become `path`."""
     path = Path(path)
-    return path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.unfinished")
+    name = path.name
+    if len(os.fsencode(name)) > _LONG_NAME:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
+    return path.with_name(f".{name}.{_HOST}.{os.getpid()}.unfinished")
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -45,6 +45,14 @@ def test_text_is_replaced_and_nothing_is_left(tmp_path):
     assert names(tmp_path) == ["a.json"]
 
 
+def test_the_longest_names_can_be_written(tmp_path):
+    longest = ["é" * 125 + end for end in ("a.jpg", "b.jpg")]  # of 255 bytes
+    for name in longest:
+        write_text(tmp_path / name, name)
+    assert names(tmp_path) == longest
+    assert len({unfinished_path(name) for name in longest}) == 2
+
+
 def test_text_that_cannot_be_written_leaves_the_old(tmp_path, monkeypatch):
     write_text(tmp_path / "a.json", "old")
 

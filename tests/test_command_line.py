@@ -300,3 +300,10 @@ def test_error_of_ours_keeps_its_traceback_and_code(data):
     done = call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=data)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
+
+
+def test_names_of_files_that_utf8_cannot_hold_are_printed():
+    program = ("from dataset.command_line import run\n"
+               "run(lambda: print('left out:', b'\\xff.jpg'.decode(errors='surrogateescape')), ['x.py'])")
+    done = call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8:strict"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "left out: \\udcff.jpg\n", "")

@@ -1,12 +1,15 @@
 """`efficientdet.load_detector` finds what infer.py finds, in images of every kind, and imports nothing before it is called."""
 
+import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from miniature import build_miniature, miniature_detector
 from PIL import Image
 from stored_miniature import store_miniature
@@ -104,6 +107,60 @@ def test_a_checkpoint_that_names_no_classes_is_told_them(stored):
     ([3], "image 0 is of type int; wanted a file name, a PIL image or an array")])
 def test_what_is_no_image_is_one_line(stored, image, message):
     detector = efficientdet.load_detector(stored[0] / "ckpt", precision="float32")
+    with pytest.raises(efficientdet.InputError, match=f"^{message}"):
+        detector.predict(image)
+
+
+def spoilt(folder, name):
+    path = folder / name
+    path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
+
+
+DAMAGE = {
+    "no weights": lambda folder: (folder / "variables/variables.data-00000-of-00001").unlink(),
+    "half the weights": lambda folder: spoilt(folder, "variables/variables.data-00000-of-00001"),
+    "half the index": lambda folder: spoilt(folder, "variables/variables.index"),
+    "half the graph": lambda folder: spoilt(folder, "saved_model.pb"),
+    "half the description": lambda folder: spoilt(folder, "description.json"),
+    "no description": lambda folder: (folder / "description.json").unlink(),
+    "another description": lambda folder: (folder / "description.json").write_text(
+        '{"model_name": "", "hparams": 5, "categories": [{"id": 1, "name": "cat"}], "weights": ""}')}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_part_of_a_saved_model_is_one_line(stored, tmp_path, damage):
+    copy = tmp_path / "copy"
+    shutil.copytree(stored[0] / "saved", copy)
+    DAMAGE[damage](copy)
+    with pytest.raises(efficientdet.InputError, match="copy: is no SavedModel of this project, or a part of one") as error:
+        efficientdet.load_detector(copy)
+    assert "\n" not in str(error.value)
+
+
+def test_a_saved_model_of_somebody_else_is_one_line(stored, tmp_path):
+    module = tf.Module()
+    module.double = tf.function(lambda x: 2 * x, input_signature=[tf.TensorSpec([None], tf.float32)])
+    tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": module.double})
+    shutil.copy(stored[0] / "saved/description.json", tmp_path)
+    with pytest.raises(efficientdet.InputError, match="serving_default takes x and puts out output_0"):
+        efficientdet.load_detector(tmp_path)
+
+
+def cut_short():
+    """An image of Pillow's whose file ends too early, which it says when it is asked for pixels."""
+    whole = io.BytesIO()
+    Image.effect_noise((64, 64), 50).convert("RGB").save(whole, "JPEG")
+    return Image.open(io.BytesIO(whole.getvalue()[:1500]))
+
+
+@pytest.mark.parametrize(("image", "message"), [
+    (cut_short(), r"image 0 cannot be decoded \(.*truncated"),
+    (Image.new("L", (0, 5)), r"image 0 is uint8 \[5, 0, 3\]; wanted uint8 \[height, width, 3\]"),
+    (None, "image 0 is of type NoneType; wanted a file name, a PIL image or an array"),
+    (b"\xff\xd8", "image 0 is of type bytes; wanted"),
+    (5, "image 0 is of type int; wanted")])
+def test_what_only_looks_like_an_image_is_one_line(image, message):
+    detector = LoadedDetector(lambda images: pytest.fail("it was detected in"), ClassNames((1,), ("cat",)), batch_size=1)
     with pytest.raises(efficientdet.InputError, match=f"^{message}"):
         detector.predict(image)
 

@@ -19,6 +19,7 @@ from object_detection.coco_evaluation import CocoEvaluator
 from object_detection.coco_ground_truth import ground_truth_from_dataset, read_ground_truth
 from object_detection.coco_results import DetectionRows
 from object_detection.error_analysis import ErrorAnalysis
+from object_detection.errors import InputError
 from object_detection.structures import Detections
 
 
@@ -83,6 +84,13 @@ def test_everything_is_on_the_page(found, tmp_path):
     content = json.loads((tmp_path / "report.json").read_text())
     assert content["errors"]["background"]["count"] == 1
     assert content["measures"]["AP"] == found["measures"].numbers["AP"]
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.json"])
+def test_a_page_that_cannot_be_written_is_one_line(found, tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match=rf"{name}: cannot be written \(Is a directory\)"):
+        write_evaluation_report(tmp_path, EvaluationReport(title="mine", **found))
 
 
 def test_masks_are_not_what_the_page_is_about(found, rows):

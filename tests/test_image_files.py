@@ -62,6 +62,8 @@ def test_nothing_there(tmp_path):
             find_images([wrong])
     with pytest.raises(InputError, match="no image in this folder"):
         find_images([str(tmp_path)])
+    with pytest.raises(InputError, match="--images is empty; wanted an image, a folder or a glob"):
+        find_images([""], flag="images")  # and not the images of the folder that one is in
 
 
 def test_pixels_come_as_stored_with_their_orientation(tmp_path):
@@ -120,8 +122,9 @@ def test_unreadable(tmp_path):
         with pytest.raises(InputError, match=f"{name}.jpg: cannot be decoded") as caught:
             read_image(str(tmp_path / f"{name}.jpg"))
         assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="there is no such file"):
-        read_image(str(tmp_path / "nosuch.jpg"))
+    for name in ("nosuch.jpg", "nul\0.jpg"):
+        with pytest.raises(InputError, match="there is no such file"):
+            read_image(str(tmp_path / name))
 
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n0 0 8 8 rectfill\nshowpage\n%%EOF\n"

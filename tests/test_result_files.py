@@ -133,6 +133,9 @@ def test_inputs_are_told_apart(place, monkeypatch):
     assert find_inputs(["0"]) == Inputs(camera=0)
     Path("0").touch()
     assert find_inputs(["0"]) == Inputs(("0",))
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it where a shell closes it
+    with pytest.raises(InputError, match="the standard input is closed; wanted an image piped into it"):
+        find_inputs(["-"])
     for names in (["1", "a"], ["a", "1"], ["1", "2"], ["123456"]):
         with pytest.raises(InputError, match="is no file but a camera; wanted one alone"):
             find_inputs(names)

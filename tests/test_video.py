@@ -90,6 +90,23 @@ def test_a_file_that_is_no_video_is_named(tmp_path):
     assert list(tmp_path.iterdir()) == [broken]
 
 
+def test_a_video_that_was_cut_short_is_told(tmp_path, capsys):
+    writer = cv2.VideoWriter(str(tmp_path / "whole.mkv"), cv2.VideoWriter_fourcc(*"MJPG"), 10, (WIDTH, HEIGHT))
+    for _ in range(20):
+        writer.write(np.full((HEIGHT, WIDTH, 3), 128, np.uint8))
+    writer.release()
+    content = (tmp_path / "whole.mkv").read_bytes()
+    (tmp_path / "cut.mkv").write_bytes(content[:len(content) // 2])
+    told = {}
+    for name in ("whole", "cut"):
+        annotate_video(VideoConfig(source=str(tmp_path / f"{name}.mkv"), output_video=str(tmp_path / "a.mp4")), one_dog, NAMES)
+        told[name] = capsys.readouterr().out
+    assert "is it whole?" not in told["whole"]
+    found = len(frames_of(tmp_path / "a.mp4")[1])
+    assert 5 < found < 15
+    assert f"cut.mkv: says that it has 20 frames, {found} of which could be decoded; is it whole?" in told["cut"]
+
+
 def test_an_error_leaves_nothing_behind(grey_video, tmp_path):
     def detect(images):
         raise RuntimeError("no memory")

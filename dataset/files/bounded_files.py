@@ -31,6 +31,8 @@ def read_regular_file(path: str | os.PathLike) -> bytes:
 
 def open_regular_file(path: str | os.PathLike) -> BinaryIO:
     """Open a file for reading; judged before, as some devices act upon being opened, and after. Raises OSError."""
+    if "\0" in os.fsdecode(path):  # of which Python raises a ValueError
+        raise FileNotFoundError(errno.ENOENT, "a name holds no NUL", str(path))
     _check_kind(os.stat(path), path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # nor is a pipe waited for that has taken its place
     try:

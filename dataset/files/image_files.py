@@ -44,6 +44,8 @@ def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str,
     """
     found: dict[str, None] = {}
     for name in names:
+        if not name:
+            raise InputError(f"--{flag} is empty; wanted an image, a folder or a glob")  # Path("") would be this folder
         path = Path(name)
         if path.is_dir():
             files = sorted(str(file) for file in path.iterdir()

@@ -9,6 +9,7 @@ import numpy as np
 from object_detection.errors import InputError
 
 RULES = ("letterbox", "stretch", "fit")
+_MOST_SIDE = 16_384  # pixels of a network's input; more is a slip or meant to fill the memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +29,10 @@ class HostResize:
     def __post_init__(self):
         if self.kind not in RULES:
             raise InputError(f"resize rule {self.kind!r}; wanted one of {', '.join(RULES)}")
-        if len(self.size) != 2 or min(self.size) < 1 or (self.kind == "fit" and not 1 <= self.shorter <= self.longer):
+        sides_fit = len(self.size) == 2 and 1 <= min(self.size) <= max(self.size) <= _MOST_SIDE
+        if not sides_fit or (self.kind == "fit" and not 1 <= self.shorter <= self.longer):
             raise InputError(f"resize rule {self.kind} with size {self.size}, sides {self.shorter} and {self.longer}; wanted "
-                             "all above zero")
+                             f"all above zero, and of two sides at most {_MOST_SIDE}")
 
     @classmethod
     def of(cls, stated: Mapping[str, Any]) -> "HostResize":

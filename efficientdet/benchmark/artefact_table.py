@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from efficientdet.inference.result_files import telling_write_errors
 from object_detection.atomic_files import write_text
 
 MOST_LOST = 0.01  # of AP, by 8 bits, before it is told where
@@ -61,9 +62,10 @@ class ArtefactTable:
     artefacts: Sequence[Artefact]
 
     def write(self, folder: str) -> None:
-        """artefacts.json and artefacts.md."""
-        write_text(Path(folder, "artefacts.json"), json.dumps(asdict(self), indent=1) + "\n")
-        write_text(Path(folder, "artefacts.md"), self._markdown())
+        """artefacts.json and artefacts.md. Raises InputError where they cannot be written."""
+        for name, text in (("artefacts.json", json.dumps(asdict(self), indent=1) + "\n"), ("artefacts.md", self._markdown())):
+            with telling_write_errors(Path(folder, name)):
+                write_text(Path(folder, name), text)
 
     def _markdown(self) -> str:
         measured = self.checkpoint is not None

@@ -69,10 +69,10 @@ def read_description(prefix: str | Path) -> Description | None:
             candidates.append((replaced["bundles"], replaced["description"]))
         for bundles, described in candidates:
             if None in (bundles, digest) or digest in bundles:  # before there were digests any bundle would do
-                return None if described is None else _description(described)
+                return None if described is None else description_of(described)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise InputError(f"{path}: is no description of a checkpoint ({error})") from error
     raise InputError(f"{path}: does not belong to {prefix}.index: one of them is damaged or was replaced without the other")
 
@@ -108,7 +108,8 @@ def _checksum(content: Mapping) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _description(content: Mapping) -> Description:
+def description_of(content: Mapping) -> Description:
+    """From what JSON holds. Raises TypeError or AttributeError where something is missing or of another kind."""
     known = {key: value for key, value in content.items() if key not in ("bundles", "replaces", "checksum")}
     description = Description(**known)
     for item in fields(Description):

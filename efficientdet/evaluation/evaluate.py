@@ -21,6 +21,7 @@ from efficientdet.evaluation.report import EvaluationReport, write_evaluation_re
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.image_rows import Detect
 from efficientdet.inference.predict import Predict, build_predict
+from efficientdet.inference.result_files import telling_write_errors
 from efficientdet.machine.distributed import World, join_world
 from efficientdet.machine.runtime import start_runtime
 from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
@@ -76,11 +77,13 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     if not world.is_first:
         return None
     if config.testdev_dir:
-        write_results(Path(config.testdev_dir) / TESTDEV_FILE_NAME, results_json(rows))
+        with telling_write_errors(path := Path(config.testdev_dir, TESTDEV_FILE_NAME)):
+            write_results(path, results_json(rows))
     measures = evaluator.evaluate(rows)
     print(measures.table())
     if config.output_json:
-        write_measures(config.output_json, measures)
+        with telling_write_errors(config.output_json):
+            write_measures(config.output_json, measures)
     if config.report:
         _write_report(config, restored, measures, ErrorAnalysis(comparison=evaluator.compare(rows)), rows=rows, index=index,
                       world_size=world.size)

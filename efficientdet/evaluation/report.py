@@ -10,6 +10,7 @@ import numpy as np
 
 from dataset.files.image_files import encode_image
 from efficientdet.evaluation.error_pictures import COLOURS
+from efficientdet.inference.result_files import telling_write_errors
 from object_detection.atomic_files import write_text
 from object_detection.coco_curves import RECALL_THRESHOLDS
 from object_detection.coco_evaluation import CocoMeasures
@@ -49,11 +50,13 @@ class EvaluationReport:
 
 
 def write_evaluation_report(folder: str | Path, report: EvaluationReport) -> None:
-    """Write report.html and report.json into a folder that is there."""
+    """Write report.html and report.json into a folder that is there. Raises InputError where they cannot be written."""
     content = {"title": report.title, "facts": {key: str(value) for key, value in report.facts.items()},
                "measures": report.measures.to_json(), **report.analysis.to_json()}
-    write_text(Path(folder) / "report.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
-    write_text(Path(folder) / "report.html", evaluation_page(report))
+    numbers = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    for path, text in ((Path(folder, "report.json"), numbers), (Path(folder, "report.html"), evaluation_page(report))):
+        with telling_write_errors(path):
+            write_text(path, text)
 
 
 def evaluation_page(report: EvaluationReport) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from dataset.files.bounded_files import open_regular_file
 from dataset.files.xml_files import parse_xml
 from efficientdet.export.artefact_metadata import NAMES, ArtefactMetadata, metadata_of
 from efficientdet.export.onnx_props import onnx_props
@@ -45,21 +46,27 @@ def read_artefact(path: str | Path) -> tuple[ModelContent, ArtefactMetadata]:
     return content, metadata_of(props, path=str(path))
 
 
+def _content(path: Path) -> bytes:
+    """Not of a pipe, for whose writer one would wait. Raises OSError."""
+    with open_regular_file(path) as file:
+        return file.read()
+
+
 def _onnx(path: Path) -> tuple[bytes, Mapping[str, str]]:
-    model = path.read_bytes()
+    model = _content(path)
     return model, onnx_props(model)
 
 
 def _openvino(path: Path) -> tuple[tuple[bytes, bytes], Mapping[str, str]]:
-    network = path.read_bytes()
+    network = _content(path)
     root = parse_xml(network)
     found = {name: root.find(f"rt_info/{name}") for name in NAMES}
-    weights = path.with_suffix(".bin").read_bytes()
+    weights = _content(path.with_suffix(".bin"))
     return (network, weights), {name: entry.get("value", "") for name, entry in found.items() if entry is not None}
 
 
 def _litert(path: Path) -> tuple[ModelContent, Mapping[str, str]]:
-    model = path.read_bytes()
+    model = _content(path)
     if model[4:8] != _LITERT_MARK:
         raise ValueError("it lacks the mark of one")
     if not zipfile.is_zipfile(io.BytesIO(model)):

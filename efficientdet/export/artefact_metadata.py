@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
-from efficientdet.checkpoints.description import Description
+from efficientdet.checkpoints.description import Description, description_of
 from object_detection.errors import InputError
 
 DESCRIPTION, INPUT, OUTPUTS, VERSION = "efficientdet", "efficientdet.input", "efficientdet.outputs", "efficientdet.version"
@@ -45,13 +45,13 @@ def metadata_of(props: Mapping[str, str], *, path: str) -> ArtefactMetadata:
     try:
         if (version := json.loads(props[VERSION])) != _VERSION:
             raise InputError(f"was written as version {version!r} of exported files; this program reads {_VERSION}")
-        description = Description(**json.loads(props[DESCRIPTION]))
+        description = description_of(json.loads(props[DESCRIPTION]))
         metadata = ArtefactMetadata(description=description, resize=HostResize.of(json.loads(props[INPUT])),
                                     outputs=tuple(json.loads(props[OUTPUTS])))
         metadata.class_names  # noqa: B018 - what is wrong with them is told here
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: what it says of itself is damaged ({error})") from error
     if metadata.outputs[:len(DETECTIONS)] != DETECTIONS:
         raise InputError(f"{path}: puts out {', '.join(map(str, metadata.outputs))}; wanted {', '.join(DETECTIONS)}")

@@ -9,11 +9,14 @@ import tensorflow as tf
 from dataset.class_names import ClassNames
 from dataset.input.resize import ResizeRule
 from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.checkpoints.description import description_of
 from model.detector import Detector, detections_in_original
 from object_detection.errors import InputError
 
 DESCRIPTION_FILE = "description.json"
 SIGNATURE = "serving_default"
+_OUTPUTS = {"boxes", "scores", "classes", "count"}
+_DAMAGE = (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError, tf.errors.OpError)  # what it raises
 # Gradients of ours hold on to tensors of the forward pass, which cannot be saved
 FOR_INFERENCE = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
 
@@ -56,13 +59,19 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
 
 
 def load_saved_model(folder: str):
-    """(signature, Description) of what `export_saved_model` wrote. Raises InputError for any other folder."""
+    """(signature, Description) of what `export_saved_model` wrote. Raises InputError for any other folder, and for a part of
+    one."""
     try:
+        description = description_of(json.loads(Path(folder, DESCRIPTION_FILE).read_text(encoding="utf-8")))
+        ClassNames.from_categories(description.categories)  # what is wrong with them is told here
         loaded = tf.saved_model.load(folder)
-        description = Description(**json.loads(Path(folder, DESCRIPTION_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{folder}: is no SavedModel of this project ({str(error).splitlines()[0]})") from error
-    run = loaded.signatures[SIGNATURE]
+        run = loaded.signatures[SIGNATURE]
+        if set(run.structured_input_signature[1]) != {"images"} or not set(run.structured_outputs) >= _OUTPUTS:
+            raise ValueError(f"{SIGNATURE} takes {', '.join(run.structured_input_signature[1])} and puts out "
+                             f"{', '.join(map(str, run.structured_outputs))}")
+    except _DAMAGE as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        raise InputError(f"{folder}: is no SavedModel of this project, or a part of one ({reason})") from error
 
     def signature(images):
         return run(images=tf.convert_to_tensor(images, tf.uint8))

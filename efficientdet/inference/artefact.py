@@ -1,5 +1,7 @@
 """Detection by an exported file alone: neither TensorFlow nor Keras is imported."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dataset.class_names import ClassNames
@@ -38,9 +40,21 @@ def artefact_detection(path: str, *, runtime: str) -> tuple[Detect, ClassNames]:
         return [_rows(outputs, image, scale) for outputs, image, scale in zip(found, images, scales, strict=True)]
 
     def _rows(outputs, image, scale):
+        _check(outputs, len(names), path=path)
         boxes, scores, classes, *masks = (values[outputs[1] > 0] for values in outputs)
         return rows_of_image(boxes * np.tile(scale, 2), scores, category_ids[classes], image=image,
                              masks=masks[0] if masks else None,
                              masks_in_whole_pixels=metadata.description.hparams.get("masks_in_whole_pixels", False))
 
     return detect, names
+
+
+def _check(outputs: Sequence[np.ndarray], class_count: int, *, path: str) -> None:
+    """Raises InputError for outputs of one image that are not those of a file that detects."""
+    shapes = [values.shape for values in outputs]
+    if len(shapes) < 3 or shapes[:3] != [(*shapes[1][:1], 4), shapes[1][:1], shapes[1][:1]]:
+        raise InputError(f"{path}: puts out {', '.join(map(str, map(list, shapes)))} for an image; wanted boxes [D, 4], scores "
+                         "[D] and classes [D]")
+    classes = outputs[2][outputs[1] > 0]
+    if classes.size and not 0 <= classes.min() <= classes.max() < class_count:
+        raise InputError(f"{path}: finds classes {classes.min()} to {classes.max()}; it names {class_count}, counted from 0")

@@ -1,7 +1,7 @@
 """Detection from Python: images of any kind and size in, boxes with names out; free of Keras and TensorFlow."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +9,7 @@ from PIL import Image
 
 from dataset.class_names import ClassNames
 from dataset.files.image_files import as_rgb, read_image
+from dataset.files.image_formats import DECODING_ERRORS
 from object_detection.coco_masks import decoded
 from object_detection.coco_results import DetectionRows
 from object_detection.errors import InputError
@@ -57,10 +58,10 @@ class LoadedDetector:
 
 
 def _is_one_image(images) -> bool:
-    """A list or tuple of images is several; an array of rank 4, a batch, too."""
+    """A list or tuple of images is several; an array of rank 4, a batch, too. What is neither is told of as an image."""
     if isinstance(images, np.ndarray):
         return images.ndim != 4
-    return isinstance(images, str | os.PathLike | Image.Image)
+    return isinstance(images, str | bytes | os.PathLike) or not isinstance(images, Iterable)
 
 
 def _batches(images: Sequence, size: int) -> Iterator[list[np.ndarray]]:
@@ -74,7 +75,11 @@ def _pixels(image, number: int) -> np.ndarray:
     if isinstance(image, str | os.PathLike):
         return read_image(os.fspath(image))
     if isinstance(image, Image.Image):
-        return as_rgb(image)
+        try:
+            image = as_rgb(image)  # Pillow reads what it opened only now
+        except DECODING_ERRORS as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise InputError(f"image {number} cannot be decoded ({reason})") from error
     if not isinstance(image, np.ndarray):
         raise InputError(f"image {number} is of type {type(image).__name__}; wanted a file name, a PIL image or an array")
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:

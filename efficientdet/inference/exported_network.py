@@ -1,7 +1,8 @@
 """A detector's network run by ONNX Runtime, OpenVINO or LiteRT, in place of Keras."""
 
+import contextlib
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -46,7 +47,7 @@ class ExportedNetwork:
         if len(images) == 1 or self._cores == 1:
             if self._whole is None:
                 [self._whole] = self._open(1, self._cores)
-            return [read(self._whole(images[i : i + 1], sizes[i : i + 1]), sizes[i]) for i in range(len(images))]
+            return [read(self._outputs(self._whole, images[i : i + 1], sizes[i : i + 1]), sizes[i]) for i in range(len(images))]
         count = min(self._cores, _MOST_STREAMS)
         if self._streams is None:
             self._streams = queue.SimpleQueue()
@@ -56,7 +57,7 @@ class ExportedNetwork:
         def detect(i: int) -> Result:
             stream = self._streams.get()
             try:
-                return read(stream(images[i : i + 1], sizes[i : i + 1]), sizes[i])
+                return read(self._outputs(stream, images[i : i + 1], sizes[i : i + 1]), sizes[i])
             finally:
                 self._streams.put(stream)
 
@@ -64,14 +65,26 @@ class ExportedNetwork:
             return list(threads.map(detect, range(len(images))))
 
     def _open(self, streams: int, threads: int) -> list[Run]:
-        """So many functions to call side by side. Raises InputError where the runtime does not take the user's file."""
-        try:
+        """So many functions to call side by side."""
+        with self._telling("open"):
             return _RUNTIMES[self._runtime](self._model, streams, threads)
+
+    def _outputs(self, run: Run, image: np.ndarray, size: np.ndarray) -> Outputs:
+        with self._telling("run"):
+            return run(image, size)
+
+    @contextlib.contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Raises InputError where the runtime does not take the user's file; some damage it meets only as it runs."""
+        try:
+            yield
         except Exception as error:  # each runtime raises kinds of its own
             if self._path is None:
                 raise
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-            raise InputError(f"{self._path}: {self._runtime} cannot open it ({reason.strip()[:200]}); is it whole?") from error
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            reason = " ".join(" ".join(lines[-3:]).split())
+            reason = reason if len(reason) <= 300 else f"..{reason[-300:]}"  # what is wrong stands at the end
+            raise InputError(f"{self._path}: {self._runtime} cannot {what} it ({reason}); is it whole?") from error
 
 
 def copied(outputs: Outputs, size: np.ndarray) -> Outputs:

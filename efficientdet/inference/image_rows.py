@@ -21,7 +21,13 @@ def rows_of_signature(outputs: Mapping[str, np.ndarray], image: np.ndarray, *, d
 
 def rows_of_image(boxes: np.ndarray, scores: np.ndarray, category_ids: np.ndarray, *, image: np.ndarray,
                   masks: np.ndarray | None = None, masks_in_whole_pixels: bool = False) -> DetectionRows:
-    """Rows of an image [h, w, 3]; masks [N, S, S] within the boxes are pasted into it, as `pasted_masks` says."""
+    """Rows of an image [h, w, 3]; masks [N, S, S] within the boxes are pasted into it, as `pasted_masks` says.
+
+    A box that is not finite, as a network of broken weights finds, is left out: it is nowhere, and no JSON.
+    """
+    finite = np.isfinite(boxes).all(axis=1)
+    boxes, scores, category_ids = boxes[finite], scores[finite], category_ids[finite]
+    masks = None if masks is None else masks[finite]
     pasted = None if masks is None else pasted_run_lengths(masks, boxes, size=image.shape[:2],
                                                            in_whole_pixels=masks_in_whole_pixels)
     return DetectionRows.of_image(boxes, scores, category_ids, masks=pasted)

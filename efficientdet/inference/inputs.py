@@ -33,8 +33,9 @@ def find_inputs(names: Sequence[str]) -> Inputs:
         for file in (name,) if name == STANDARD_INPUT else find_images([name]):
             found = videos if Path(file).suffix.lower() in VIDEO_SUFFIXES else images
             found[file] = None
-    if STANDARD_INPUT in images and sys.stdin.isatty():
-        raise InputError("--image_path=-: the standard input is a terminal; wanted an image piped into it")
+    if STANDARD_INPUT in images and (sys.stdin is None or sys.stdin.isatty()):
+        found = "closed" if sys.stdin is None else "a terminal"
+        raise InputError(f"--image_path=-: the standard input is {found}; wanted an image piped into it")
     return Inputs(tuple(images), tuple(videos))
 
 

@@ -25,6 +25,7 @@ from object_detection.drawing import draw_detections
 from object_detection.errors import InputError
 
 _USUAL_FPS = 25.0  # where a file does not say
+_MOST_OF_IT = 0.9  # of the frames that a file says it has: some kinds only say how long it lasts
 
 Found = Callable[[int, np.ndarray, DetectionRows], None]  # the number of a frame, from 1, its pixels, and what is drawn
 
@@ -78,6 +79,8 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
             (folder / "unfinished.mp4").replace(target)
     finally:
         source.release()
+    if total and done < _MOST_OF_IT * total and not live:
+        print(f"{config.source}: says that it has {total} frames, {done} of which could be decoded; is it whole?")
     print(f"wrote {target}")
 
 
@@ -154,7 +157,7 @@ def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int], ta
     """OpenCV's writer of an MP4 for frames of `size` (height, width). Raises InputError where it cannot be opened."""
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), frames_per_second, (size[1], size[0]))
     if not writer.isOpened():
-        raise InputError(f"{target}: cannot be written there")
+        raise InputError(f"{target}: a video of {size[1]} x {size[0]} pixels cannot be written there")
     return writer
 
 
