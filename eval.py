@@ -64,7 +64,7 @@ def main() -> None:
     runtime = runtime_settings()
     output_json = writable_file(FLAGS.output_json, "output_json")
     testdev_dir = writable_folder(FLAGS.testdev_dir, "testdev_dir") if FLAGS.testdev_dir else None
-    report = writable_folder(FLAGS.report, "report") if FLAGS.report else None
+    report = writable_folder(FLAGS.report, "report") if FLAGS.report is not None else None
     prepare_environment()
     from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
     from efficientdet.machine.memory import telling_out_of_memory

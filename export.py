@@ -5,6 +5,8 @@ import signal
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
 
+from collections.abc import Sequence
+
 from absl import flags
 
 from dataset.command_line import run
@@ -56,7 +58,7 @@ def main() -> None:
     formats = wanted_formats(FLAGS.formats)
     images = find_images(FLAGS.images, flag="images") if FLAGS.images else ()
     measured = _validation()
-    calibrated = _calibration(measured["records"]) if any(name in IN_8_BITS for name in formats) else {}
+    calibrated = _calibration(measured["records"], formats)
     prefix = existing_checkpoint(required(FLAGS.ckpt, "ckpt"), "ckpt")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     prepare_environment()
@@ -82,9 +84,13 @@ def _validation() -> dict:
     return {"records": records, "json_file": json_file, "samples": FLAGS.eval_samples}
 
 
-def _calibration(records: tuple[str, ...]) -> dict:
-    """Images for the ranges of 8 bits, in files or in records."""
+def _calibration(records: tuple[str, ...], formats: Sequence[str]) -> dict:
+    """Images for the ranges of 8 bits, in files or in records, where one of the formats needs them."""
     named = FLAGS.int8_images or []
+    if not any(name in IN_8_BITS for name in formats):
+        if named:
+            raise InputError(f"--int8_images: is for formats in 8 bits; --formats={','.join(formats)} has none")
+        return {}
     if not named and not records:
         raise InputError("--int8_images is missing: formats in 8 bits need images of the kind that will be seen")
     found = {"calibration_samples": FLAGS.int8_samples}

@@ -187,7 +187,8 @@ def _suppress(boxes, scores, classes, config: SuppressionConfig) -> tuple[np.nda
         found = np.concatenate([found, highest])
         if len(found) >= config.max_detections:
             reach = max(reach, np.partition(found, -config.max_detections)[-config.max_detections])
-        remaining *= _survival(_overlap(running, best), config)
+        with np.errstate(over="ignore", invalid="ignore"):  # as in `_running`
+            remaining *= _survival(_overlap(running, best), config)
         remaining[remaining <= config.score_threshold] = 0
         remaining[best] = 0
     numbers = np.concatenate(numbers)
@@ -201,7 +202,7 @@ def _running(boxes, scores, groups, config: SuppressionConfig) -> tuple[np.ndarr
     numbers = numbers[scores[numbers] > config.score_threshold]
     corners = (boxes[numbers] * np.float32([1, 1, -1, -1])).T
     corners[2:] -= np.float32(config.iou_pixel_offset)
-    with np.errstate(over="ignore"):  # boxes of a detector that has learnt nothing
+    with np.errstate(over="ignore", invalid="ignore"):  # boxes of a detector that has learnt nothing, or gone astray
         areas = _intersection(corners.copy())
     _, groups = np.unique(groups[numbers], return_inverse=True)
     return scores[numbers], _Running(numbers, groups, np.ascontiguousarray(corners), areas)
@@ -213,13 +214,15 @@ def _overlap(running: _Running, best: np.ndarray) -> np.ndarray:
     shared = _intersection(np.maximum(running.corners, running.corners[:, rivals]))
     union = running.areas + running.areas[rivals]
     union -= shared
-    return np.divide(shared, np.maximum(union, _SMALLEST, out=union), out=shared)  # an empty box has no intersection
+    # An empty box has no intersection, an infinite one with another a union that is no number
+    return np.divide(shared, np.fmax(union, _SMALLEST, out=union), out=shared)
 
 
 def _intersection(corners) -> np.ndarray:
     """Areas [N] of boxes given as top, left, -bottom, -right, which are overwritten; 0 for one that has none."""
     sides = np.add(corners[:2], corners[2:], out=corners[:2])  # -height, -width
-    return np.multiply(*np.minimum(sides, 0, out=sides))
+    areas = np.multiply(*np.minimum(sides, 0, out=sides))
+    return np.fmax(areas, 0, out=areas)  # of infinite height and no width it is no number
 
 
 def _survival(overlap, config: SuppressionConfig) -> np.ndarray:

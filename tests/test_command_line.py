@@ -167,6 +167,7 @@ MISTAKES = [
     ("eval", (*EVAL, "--output_json=a.jpg/numbers.json"), "--output_json=a.jpg: cannot be made a folder"),
     ("eval", (*EVAL, "--testdev_dir=/proc"), "--testdev_dir=/proc: nothing can be written"),
     ("eval", (*EVAL, "--report=a.jpg"), "--report=a.jpg: cannot be made a folder"),
+    ("eval", (*EVAL, "--report="), "--report is missing"),
     ("eval", (*EVAL, "--report=/proc"), "--report=/proc: nothing can be written"),
     ("eval", EVAL[:1], "--ckpt_path is missing"),
     ("eval", EVAL[1:], "--val_file_pattern is missing"),

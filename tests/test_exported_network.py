@@ -239,3 +239,23 @@ def test_nothing_above_the_threshold_is_no_detection():
     found = detections_on_host(nothing, anchors, config=SuppressionConfig(max_detections=5))
     assert not found.valid.any()
     assert found.boxes.shape == (5, 4)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("method", ["hard", "gaussian"])
+def test_boxes_whose_areas_are_infinite_are_those_of_the_graph(method):
+    """As a detector has that went astray, in the middle of a training: sides of 1e33 pixels, infinite ones, and no width."""
+    random = np.random.default_rng(4)
+    corner = random.uniform(0, 90, (300, 2))
+    anchors = np.float32(np.concatenate([corner, corner + 20], axis=1))
+    logits = np.float32(random.normal(0, 1, (1, 300, 3)))
+    deltas = np.float32(random.normal(0, 0.3, (1, 300, 4)))
+    deltas[0, ::2, 2:] = 70
+    deltas[0, ::5, 2:] = 100, -200
+    config = SuppressionConfig(method=method, candidates=600, max_detections=50)
+    with np.errstate(all="ignore"):
+        wanted = detections_from_outputs(*map(keras.ops.convert_to_tensor, (logits, deltas, anchors)), config=config)
+    found = found_on_host(logits, deltas, anchors, config)
+    np.testing.assert_array_equal(found.classes, np.asarray(wanted.classes))
+    np.testing.assert_allclose(found.scores, np.asarray(wanted.scores), rtol=1e-5)
+    np.testing.assert_allclose(found.boxes, np.asarray(wanted.boxes), rtol=1e-4, atol=1e-3)
