@@ -85,8 +85,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=SIZE)
     parser.add_argument("--turns", type=int, default=10)
     arguments = parser.parse_args()
-    overrides = {"image_size": arguments.size} if arguments.weights else {
-        "image_size": arguments.size, "num_classes": CLASSES[arguments.model]}
+    # Weights of torchvision bring its rule of resizing along, whose canvas is larger
+    overrides = {"image_size": arguments.size, **({"resize": "letterbox"} if arguments.weights else {
+        "num_classes": CLASSES[arguments.model]})}
     detector = open_model(ModelConfig(
         ckpt_path=arguments.weights, model_name=arguments.model, model_name_given=True, overrides=overrides))[0].detector
     network = exported_network(detector, runtime=arguments.runtime)
