@@ -164,6 +164,7 @@ class _Running(NamedTuple):
     areas: np.ndarray  # [N]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # boxes of a detector that has learnt nothing, or gone astray
 def _suppress(boxes, scores, classes, config: SuppressionConfig) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of the selected boxes in the order of selection, and their scores then.
 
@@ -187,8 +188,7 @@ def _suppress(boxes, scores, classes, config: SuppressionConfig) -> tuple[np.nda
         found = np.concatenate([found, highest])
         if len(found) >= config.max_detections:
             reach = max(reach, np.partition(found, -config.max_detections)[-config.max_detections])
-        with np.errstate(over="ignore", invalid="ignore"):  # as in `_running`
-            remaining *= _survival(_overlap(running, best), config)
+        remaining *= _survival(_overlap(running, best), config)
         remaining[remaining <= config.score_threshold] = 0
         remaining[best] = 0
     numbers = np.concatenate(numbers)
@@ -202,8 +202,7 @@ def _running(boxes, scores, groups, config: SuppressionConfig) -> tuple[np.ndarr
     numbers = numbers[scores[numbers] > config.score_threshold]
     corners = (boxes[numbers] * np.float32([1, 1, -1, -1])).T
     corners[2:] -= np.float32(config.iou_pixel_offset)
-    with np.errstate(over="ignore", invalid="ignore"):  # boxes of a detector that has learnt nothing, or gone astray
-        areas = _intersection(corners.copy())
+    areas = _intersection(corners.copy())
     _, groups = np.unique(groups[numbers], return_inverse=True)
     return scores[numbers], _Running(numbers, groups, np.ascontiguousarray(corners), areas)
 

@@ -41,9 +41,9 @@ def recognise(annotations: str, *, wanted: str = "auto") -> RecognisedLabels:
     if os.path.isdir(path):  # Path's own raises for a name that is too long or in a closed folder
         seen = [*annotations_in(path)]
         seen = [one for one in seen if not is_of_a_conversion(one[0])] or seen  # records lie beside their labels
-        # tables of anything do, too
-        other_tables = [reason for file, kind in seen if kind is FileKind.CSV and (reason := why_no_table(str(file)))]
-        found = [(file, kind) for file, kind in seen if kind is not FileKind.CSV or why_no_table(str(file)) is None]
+        reasons = {file: why_no_table(str(file)) for file, kind in seen if kind is FileKind.CSV}  # tables of anything do, too
+        other_tables = [reason for reason in reasons.values() if reason]
+        found = [(file, kind) for file, kind in seen if not reasons.get(file)]
     elif os.path.exists(path):
         found = [(path, kind_of_file(path))]
     else:

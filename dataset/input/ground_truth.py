@@ -1,12 +1,14 @@
 """The objects that records hold as ground truth to evaluate against."""
 
+from functools import partial
+
 import numpy as np
 import tensorflow as tf
 
 from dataset.class_names import ClassNames
 from dataset.files.image_decoding import image_size
 from dataset.input.crop import decoded_mask
-from dataset.input.record_batches import RecordBatches, Rows
+from dataset.input.record_batches import RecordBatches, Rows, read_record
 from dataset.input.tracing import as_written
 from dataset.records.record_index import RecordIndex, RecordReader
 from dataset.records.schema import parse_record
@@ -25,15 +27,12 @@ def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with
     reader, known = RecordReader(index), set(class_names.category_ids)
 
     @as_written
-    def read(number: Tensor) -> Tensor:
-        return tf.ensure_shape(tf.numpy_function(lambda n: reader.read([n])[0], [number], tf.string, stateful=False), [])
-
-    @as_written
     def annotations_of(serialized: Tensor) -> dict[str, Tensor]:
         record = parse_record(serialized, with_masks=with_masks)
         return {"size": image_size(record.pop("encoded")), **record}
 
-    records = tf.data.Dataset.range(len(index)).map(read).map(annotations_of, num_parallel_calls=tf.data.AUTOTUNE)
+    records = (tf.data.Dataset.range(len(index)).map(partial(read_record, reader))
+               .map(annotations_of, num_parallel_calls=tf.data.AUTOTUNE))
     files: dict[int, str] = {}
     images, annotations = [], []
     for tensors in RecordBatches(

@@ -17,7 +17,7 @@ from dataset.input.decoded_cache import DecodedCache
 from dataset.input.examples import evaluation_example, training_example
 from dataset.input.input_config import InputConfig
 from dataset.input.order import StreamOrder
-from dataset.input.record_batches import RecordBatches, Rows
+from dataset.input.record_batches import RecordBatches, Rows, read_record
 from dataset.input.tracing import as_written
 from dataset.records.record_index import RecordIndex, RecordReader
 from dataset.records.schema import parse_record
@@ -82,12 +82,9 @@ def evaluation_dataset(
     reader, example = RecordReader(index), evaluation_example(config)
     count = min(samples or len(index), len(index))
 
-    def read(number: np.ndarray) -> bytes:
-        return reader.read([number])[0]
-
     @as_written
     def read_one(number: Tensor) -> tuple[Tensor, Tensor]:
-        return tf.ensure_shape(tf.numpy_function(read, [number], tf.string, stateful=False), []), number
+        return read_record(reader, number), number
 
     batches = (
         tf.data.Dataset.range(rank, count, world_size)

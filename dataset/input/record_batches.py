@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from dataset.input.tracing import as_written
 from dataset.records.record_index import RecordReader
 from dataset.records.record_inspection import inspect_record
 from object_detection.errors import InputError
@@ -32,6 +33,12 @@ def input_error(error: tf.errors.OpError) -> InputError | None:
 
 def _words(error: tf.errors.OpError) -> str:
     return " ".join(_GRAPH_NODES.sub("", error.message).split())
+
+
+@as_written
+def read_record(reader: RecordReader, number: Tensor) -> Tensor:
+    """The bytes of the record with this number, as a function that tf.data maps: a scalar string."""
+    return tf.ensure_shape(tf.numpy_function(lambda n: reader.read([n])[0], [number], tf.string, stateful=False), [])
 
 
 class Rows(NamedTuple):
