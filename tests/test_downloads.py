@@ -368,7 +368,10 @@ def test_the_script_lists_helps_and_refuses():
     listed = script()
     assert listed.returncode == 0
     assert [line.split()[0] for line in listed.stdout.splitlines()][:2] == ["resnet18", "resnet34"]
-    assert script("--help").stdout.startswith("Weights that others publish")
+    for word in ("--help", "-h"):
+        helped = script(word)
+        assert (helped.returncode, helped.stderr) == (0, "")
+        assert "bash scripts/get_weights.sh NAME FOLDER" in helped.stdout
     for words, message in ((["resnet500"], "resnet500: is no name of published weights; the nearest is resnet50; "),
                            (["--folder"], "unexpected word '--folder'")):
         refused = script(*words)

@@ -1,4 +1,4 @@
-"""`python -m efficientdet.checkpoints.get_weights NAME [FOLDER]`, which scripts/get_weights.sh calls. Needs Python alone."""
+"""Download and check weights that others publish, for scripts/get_weights.sh. Needs Python alone."""
 
 import signal
 import sys
@@ -9,18 +9,29 @@ from efficientdet.checkpoints.downloads import cache_folder, ready
 from efficientdet.checkpoints.published_files import PUBLISHED, table
 from object_detection.errors import InputError, nearest_name
 
+_USAGE = """Download and check a file of published weights; --backbone_init=NAME and --pretrained_ckpt=NAME find it then.
+
+    bash scripts/get_weights.sh                 list the names
+    bash scripts/get_weights.sh NAME            download into ~/.cache/efficientdet/weights
+    bash scripts/get_weights.sh NAME FOLDER
+
+An interrupted download is continued. Environment: EFFICIENTDET_WEIGHTS (another folder), EFFICIENTDET_WEIGHTS_URL (a mirror
+with the same file names), https_proxy."""
 USER_ERROR_EXIT_CODE = 2  # as dataset/command_line.py, which needs absl
 
 
 def main(words: list[str]) -> int:
     """Download and check one file, or say which there are; the exit code."""
+    if {"-h", "--help"} & {*words}:
+        print(_USAGE)
+        return 0
     if not words:
         print(*table(), sep="\n")
         return 0
     try:
         name, *rest = words
-        if len(rest) > 1:
-            raise InputError(f"unexpected word {rest[1]!r}; wanted NAME and FOLDER")
+        if unexpected := [word for word in words if word.startswith("-")] + rest[1:]:
+            raise InputError(f"unexpected word {unexpected[0]!r}; expected NAME and FOLDER")
         if name not in PUBLISHED:
             nearest = nearest_name(name, PUBLISHED)
             hint = f"the nearest is {nearest}; " if nearest else ""
