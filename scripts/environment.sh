@@ -2,7 +2,7 @@
 # The Python environment of this project in .venv, made when it is missing. For other scripts to source:
 #
 #   source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
-#   use_environment         # or: use_environment test, for an extra of pyproject.toml
+#   use_environment         # or: use_environment test, for an extra of pyproject.toml; install.sh does this for users
 #   "$PYTHON" train.py ...
 #
 # Sourcing alone does nothing but define REPOSITORY (its root), PYTHON (the interpreter in .venv) and LOCK.
@@ -11,7 +11,7 @@ REPOSITORY="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 PYTHON="$REPOSITORY/.venv/bin/python"
 LOCK="$REPOSITORY/requirements.lock" # the versions of all packages; removed by who wants the newest
 
-# use_environment [EXTRA]: .venv holds what pyproject.toml asks for, with that extra. Exits with 2 and one line if it cannot.
+# use_environment [EXTRA[,EXTRA...]]: install what pyproject.toml asks for, with these extras. Exits with 2 and one line if it cannot.
 # Calls at the same time wait for each other.
 use_environment() {
     local extra="${1:-}"

@@ -33,7 +33,7 @@ def root(tmp_path):
     shutil.copy(ROOT / "scripts" / "environment.sh", folder / "scripts")
     (folder / "pyproject.toml").write_text("one\n")
     (tmp_path / "bin").mkdir()
-    for tool in ("bash", "sleep", "flock", "sha256sum", "dirname", "mkdir", "touch", "cp", "rm", "tail"):
+    for tool in ("bash", "sleep", "flock", "sha256sum", "dirname", "mkdir", "touch", "cp", "rm", "tail", "grep"):
         (tmp_path / "bin" / tool).symlink_to(shutil.which(tool))
     return folder
 
@@ -165,6 +165,33 @@ def test_interrupted_install_leaves_no_ticker(root):
     started = time.monotonic()
     process.communicate(timeout=60)  # returns when the last process with our pipe is gone
     assert time.monotonic() - started < 10
+
+
+def install(root, *extras):
+    """install.sh of a repository whose extras are `serve` and `onnx-export`."""
+    for name in ("install.sh", "usage.sh"):
+        shutil.copy(ROOT / "scripts" / name, root / "scripts")
+    (root / "pyproject.toml").write_text('[project]\nname = "x"\n[project.optional-dependencies]\n# of a server\n'
+                                         'serve = ["a"]\nonnx-export = [\n    "b",\n]\n[tool.x]\nother = 1\n')
+    done = subprocess.run(["bash", root / "scripts" / "install.sh", *extras], cwd="/", text=True, capture_output=True,
+                          check=False, env={"PATH": str(root.parent.parent / "bin"), "HOME": os.environ["HOME"]})
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(("extras", "asked"), [
+    ([], "."), (["serve"], ".[serve]"), (["onnx-export", "serve"], ".[onnx-export,serve]")])
+def test_extras_are_installed(root, extras, asked):
+    add_python(root)
+    assert install(root, *extras) == (0, "")
+    assert pip_calls(root) == [f"{asked} in {root}"]
+
+
+@pytest.mark.parametrize("extra", ["serv", "other", "serve,onnx-export", "", "--upgrade"])
+def test_an_unknown_extra_is_one_line(root, extra):
+    add_python(root)
+    assert install(root, "serve", extra) == (
+        2, f"install.sh: error: found extra '{extra}'; expected names among serve, onnx-export\n")
+    assert not (root / ".venv").exists()
 
 
 def test_this_checkout_has_shell_scripts_that_shellcheck_sees():
