@@ -9,10 +9,10 @@ import signal
 import sys
 from pathlib import Path
 
-if __name__ == "__main__":  # run as a script: see the project, and do not take our modules for somebody's packages
+if __name__ == "__main__" and not __package__:  # run by its path: Python finds dataset/'s files, not the project's packages
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
 
 from absl import flags
 

@@ -7,7 +7,13 @@
 Importing this package imports nothing heavy: TensorFlow and Keras come with the first call of `load_detector`.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+if Path(__file__).with_name("checkout.py").exists():  # not in a wheel, which has the folders beside this one below it
+    from efficientdet import checkout
+
+    checkout.install()
 
 if TYPE_CHECKING:
     from efficientdet.inference.detector import ImageDetections, LoadedDetector

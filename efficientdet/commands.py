@@ -1,46 +1,44 @@
-"""The commands that `pip install` makes (efficientdet-train, ...): each runs the program of a checkout, and nothing else."""
+"""The commands that `pip install` makes (efficientdet-train, ...): each runs a program as `python -m` does."""
 
 import importlib.util
 import sys
 from pathlib import Path
-
-_ROOT = Path(__file__).resolve().parent.parent  # a checkout, or site-packages
-_PACKAGES = ("dataset", "model", "object_detection")  # names that other projects use too
+from types import ModuleType
 
 
 def train() -> None:
     """Run train.py."""
-    _run("train")
+    _run("efficientdet.programs.train")
 
 
 def evaluate() -> None:
     """Run eval.py."""
-    _run("eval")
+    _run("efficientdet.programs.eval")
 
 
 def infer() -> None:
     """Run infer.py."""
-    _run("infer")
+    _run("efficientdet.programs.infer")
 
 
 def inspect() -> None:
     """Run inspector.py."""
-    _run("inspector")
+    _run("efficientdet.programs.inspector")
 
 
 def export() -> None:
     """Run export.py."""
-    _run("export")
+    _run("efficientdet.programs.export")
 
 
 def quickstart() -> None:
     """Run quickstart.py."""
-    _run("quickstart")
+    _run("efficientdet.programs.quickstart")
 
 
 def serve() -> None:
     """Run serve.py."""
-    _run("serve")
+    _run("efficientdet.programs.serve")
 
 
 def get_weights() -> None:
@@ -50,45 +48,37 @@ def get_weights() -> None:
 
 def convert() -> None:
     """Run dataset/create_tfrecord.py."""
-    _run("dataset.create_tfrecord")
+    _run("efficientdet.dataset.create_tfrecord")
 
 
 def convert_coco() -> None:
     """Run dataset/create_coco_tfrecord.py."""
-    _run("dataset.create_coco_tfrecord")
+    _run("efficientdet.dataset.create_coco_tfrecord")
 
 
 def convert_pascal() -> None:
     """Run dataset/create_pascal_tfrecord.py."""
-    _run("dataset.create_pascal_tfrecord")
+    _run("efficientdet.dataset.create_pascal_tfrecord")
 
 
 def convert_open_images() -> None:
     """Run dataset/create_open_images_tfrecord.py."""
-    _run("dataset.create_open_images_tfrecord")
+    _run("efficientdet.dataset.create_open_images_tfrecord")
+
+
+def doctor() -> None:
+    """Run dataset/doctor.py."""
+    _run("efficientdet.dataset.doctor")
 
 
 def _run(program: str) -> None:
-    """Execute a module as `python -m` does. Unlike `runpy`, leaves the name of the command for messages, and the module in
-    place, so that processes which it starts find it."""
-    for name in (*_PACKAGES, program):
-        if wrong := what_is_wrong_with(name):
-            print(f"{Path(sys.argv[0]).name}: error: {wrong}", file=sys.stderr)
-            sys.exit(2)
-    spec = importlib.util.find_spec(program)
-    module = importlib.util.module_from_spec(spec)
-    module.__name__ = "__main__"
-    sys.modules["__main__"] = module
+    """Execute a module as `__main__`. Unlike `runpy`, leaves the name of the command for messages, and the module in place, so
+    that processes which it starts find it."""
+    try:
+        spec = importlib.util.find_spec(program)
+    except ImportError as error:  # of an editable install: another project's module has the name of one of ours
+        print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    module.__spec__, module.__package__, module.__file__ = spec, spec.parent, spec.origin
     exec(spec.loader.get_code(program), vars(module))
-
-
-def what_is_wrong_with(name: str) -> str | None:
-    """A line where a module of this name is missing, or somebody else's stands before ours."""
-    spec = importlib.util.find_spec(name)
-    if spec is None:
-        return f"the module {name} of this project is missing; install it again"
-    place = spec.origin or next(iter(spec.submodule_search_locations))
-    if _ROOT in Path(place).resolve().parents:
-        return None
-    return (f"the module {name} is {place}, not this project's; unset PYTHONPATH, or install this project into an environment "
-            "of its own")

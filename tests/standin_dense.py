@@ -8,10 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from efficientdet.object_detection.errors import InputError
+
 from efficientdet.configuration.hyperparameters import Hyperparameters
 from efficientdet.configuration.limits import at_least
 from efficientdet.families.family import Family
-from object_detection.errors import InputError
 
 SHAPES = (((12, 12), (10, 20), (20, 10), (18, 18)),  # height and width of the anchors on each level, in pixels
           ((28, 28), (20, 40), (40, 20), (40, 40), (30, 56), (56, 30)))
@@ -57,11 +58,11 @@ class StandinDense(Family):
     presets: ClassVar = {"standin-dense": {"image_size": 64, "jitter_min": 0.9, "jitter_max": 1.1, "moving_average_decay": 0.5}}
 
     def build(self, hparams, *, num_classes, precision="float32", backbone_weights=None):
-        from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
-        from object_detection.anchor_grid import AnchorLevel
-        from object_detection.assignment import MatchRule
-        from object_detection.box_coding import BoxCoder
-        from object_detection.suppression import SuppressionConfig
+        from efficientdet.model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
+        from efficientdet.object_detection.anchor_grid import AnchorLevel
+        from efficientdet.object_detection.assignment import MatchRule
+        from efficientdet.object_detection.box_coding import BoxCoder
+        from efficientdet.object_detection.suppression import SuppressionConfig
 
         if backbone_weights:
             raise InputError(f"--backbone_init={backbone_weights}: nobody has published a trunk of standin-dense")

@@ -40,6 +40,7 @@ ROOMS = {  # of a floor; each may use itself and those before it, and no other
         "training",  # the loop and what it is made of
         "benchmark",  # how long things take, and what a model is
         "quickstart",  # all of it one after another, with settings chosen for the data and the machine
+        "programs",  # empty; in a wheel, the entry points
     ),
 }
 MOST_LINES_OF_A_FILE = 250
@@ -89,7 +90,8 @@ VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc", "
 TENSOR_NAMES = {"boxes", "anchors", "scores", "classes", "images", "targets", "objects", "detections", "batch", "logits",
                 "deltas", "masks", "labels", "features"}
 MOST_LINES = 60
-FINDS_FAMILIES = "efficientdet.families.registry"  # what is in a folder, and what other packages offer, only running tells
+# What is in a folder, what other packages offer, and the names that a wheel has, only running tells.
+IMPORTS_BY_NAME = {"efficientdet.families.registry", "efficientdet.checkout"}
 DOOR = "efficientdet"  # what its __init__ offers to Python users comes from below, and is imported when it is asked for
 IMPORTING_CALLS = {"import_module", "__import__", "find_loader", "exec_module"}
 UNKNOWN = "?"
@@ -156,7 +158,7 @@ def _called(call: ast.Call) -> str:
 def breaks_of_plain_imports(root: Path) -> list[str]:
     """Imports of a name that is only known when they run cannot be checked."""
     return [f"{entry.module}:{entry.line} imports what only running it tells" for entry in imports(root)
-            if entry.name == UNKNOWN and entry.module != FINDS_FAMILIES]
+            if entry.name == UNKNOWN and entry.module not in IMPORTS_BY_NAME]
 
 
 def _matches(module: str, patterns: set[str]) -> bool:

@@ -222,6 +222,17 @@ def test_package_data_names_every_file_that_is_no_python():
         name: {*files} for name, files in named.items() if name != "*"}
 
 
+def test_git_ignores_what_the_pages_write_and_nothing_else():
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    if git("rev-parse", "--show-toplevel").stdout.strip() != str(ROOT):
+        pytest.skip("these files are not in a git repository of their own")
+    written = {"runs/first/ckpt-1.index", "records/train-00000-of-00001.tfrecord", "exported/detector.onnx", "annotated/a.jpg"}
+    assert {*git("check-ignore", *written).stdout.split()} == written
+    assert git("ls-files", "--cached", "--ignored", "--exclude-standard").stdout == ""
+
+
 # Commands
 
 def test_commands_run_the_programs():
@@ -231,54 +242,61 @@ def test_commands_run_the_programs():
         assert callable(getattr(commands, function)), command
 
 
+def test_the_readme_names_every_command():
+    after = text(ROOT / "README.md").partition("After `pip install .` the programs are ")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"`(efficientdet-[\w-]+)`", after)) == sorted(PROJECT["scripts"])
+
+
 def run_command(function, *words, folder, path=""):
+    """A command of an editable install."""
     code = ("import sys; sys.argv = ['/bin/efficientdet-x', *sys.argv[1:]]; "
             f"from efficientdet.commands import {function}; {function}()")
-    return subprocess.run([sys.executable, "-P", "-c", code, *words], cwd=folder, capture_output=True, text=True,
+    return run_python("-P", "-c", code, *words, folder=folder, path=path)
+
+
+def run_python(*words, folder, path=""):
+    return subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)]))})
 
 
-@pytest.mark.parametrize(("function", "words"), [
-    ("train", "--training_file_pattern"), ("evaluate", "--val_file_pattern"), ("infer", "--image_path"),
-    ("inspect", "--bm_runs"), ("convert_coco", "--object_annotations_file"), ("convert_pascal", "--annotations_dir"),
-    ("convert_open_images", "--class_descriptions_file")])
-def test_a_command_is_its_program(tmp_path, function, words):
-    done = run_command(function, "--help", folder=tmp_path)
+def test_a_command_of_an_editable_install_is_its_program(tmp_path):
+    (tmp_path / "model.py").write_text("raise RuntimeError")  # the current folder is not on the path
+    done = run_command("train", "--help", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert words in done.stdout
-    assert not done.stdout.startswith("None")
+    assert "--training_file_pattern" in done.stdout
 
 
-def test_a_mistake_is_one_line_under_the_name_of_the_command(tmp_path):
-    done = run_command("train", "--batch_siz=3", folder=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr == "efficientdet-x: error: there is no flag --batch_siz; the nearest is --batch_size\n"
-
-
-def test_a_namesake_in_the_current_folder_does_no_harm(tmp_path):
-    (tmp_path / "model.py").write_text("raise RuntimeError")
-    assert run_command("infer", "--help", folder=tmp_path).returncode == 0
-
-
-@pytest.mark.parametrize("name", ["model", "dataset", "object_detection", "train"])
-def test_a_namesake_on_the_path_is_named(tmp_path, name):
+@pytest.mark.parametrize("name", ["model", "train"])
+def test_a_namesake_before_an_editable_install_is_named(tmp_path, name):
     namesake = tmp_path / f"{name}.py"
     namesake.write_text("raise RuntimeError")
+    message = (f"the module {name} is {namesake}, not this project's; rename it, unset PYTHONPATH, or install this project "
+               "as a wheel: pip install . without -e\n")
     done = run_command("train", "--help", folder=tmp_path, path=str(tmp_path))
-    assert done.returncode == 2
-    assert done.stderr == (f"efficientdet-x: error: the module {name} is {namesake}, not this project's; unset PYTHONPATH, or "
-                           "install this project into an environment of its own\n")
+    assert (done.returncode, done.stderr) == (2, f"efficientdet-x: error: {message}")
+    if name == "model":
+        done = run_python("-c", "import efficientdet; efficientdet.load_detector", folder=tmp_path)
+        assert done.stderr.endswith(f"\nImportError: {message}")
 
 
-def test_a_command_can_start_processes(tmp_path):
-    """Of a conversion: they import the program anew, by the name that `commands` leaves."""
-    code = "import multiprocessing, sys; print(sys.modules['__main__'].__spec__.name)"
-    program = tmp_path / "program.py"
-    program.write_text(code)
-    done = subprocess.run([sys.executable, "-c", "from efficientdet import commands; commands._ROOT = commands.Path('/'); "
-                           "commands._run('program')"], cwd=tmp_path, capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert (done.stdout, done.stderr) == ("program\n", "")
+def test_a_checkout_has_the_names_of_a_wheel():
+    """Each is the module itself, and leaves it as it was."""
+    names = ["model", "model.weight_arrays", "dataset.files.image_files", "object_detection.errors", "quickstart"]
+    modules = [importlib.import_module(name) for name in names]
+    specs = [module.__spec__ for module in modules]
+    assert [importlib.import_module(f"efficientdet.{name}".replace(".quickstart", ".programs.quickstart"))
+            for name in names] == modules
+    assert [module.__spec__ for module in modules] == specs
+    assert [module.__name__ for module in modules] == names
+    with pytest.raises(ModuleNotFoundError, match=r"efficientdet\.model\.nowhere"):
+        importlib.import_module("efficientdet.model.nowhere")
+
+
+def test_a_checkout_runs_modules_by_the_names_of_a_wheel(tmp_path):
+    done = run_python("-m", "efficientdet.dataset.synthetic", "--train_images=1", "--val_images=1", "--image_size=64x64",
+                      f"--output_dir={tmp_path}", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(list(tmp_path.glob("train/*.jpg"))) == 1
 
 
 # Lock

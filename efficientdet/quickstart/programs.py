@@ -21,7 +21,7 @@ def run_program(module: str, settings: Mapping[str, Any], *, go_on: str) -> None
     A signal is handed on to it. Ends this process with the exit code of a program that fails, which has said why, and says
     with `go_on` what to do then.
     """
-    arguments = [_place(module), *(f"--{name}={value}" for name, values in settings.items() if values is not None
+    arguments = [*_place(module), *(f"--{name}={value}" for name, values in settings.items() if values is not None
                                    for value in (values if isinstance(values, list) else [values]))]
     print(f"\n$ python {shlex.join(arguments)}", flush=True)
     before = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -43,7 +43,10 @@ def run_program(module: str, settings: Mapping[str, Any], *, go_on: str) -> None
         sys.exit(code if code > 0 else 128 - code)
 
 
-def _place(module: str) -> str:
-    """Where a program stands, as short as it can be said here."""
+def _place(module: str) -> list[str]:
+    """Where a program stands, as short as it can be said here; of an installed wheel its name."""
+    if importlib.util.find_spec("efficientdet.checkout") is None:
+        name = f"efficientdet.{module}" if "." in module else f"efficientdet.programs.{module}"
+        return ["-P", "-m", name]  # -P: without the modules of the current folder
     path = importlib.util.find_spec(module).origin
-    return min(path, os.path.relpath(path), key=len) if Path(path).is_relative_to(Path.cwd()) else path
+    return [min(path, os.path.relpath(path), key=len) if Path(path).is_relative_to(Path.cwd()) else path]

@@ -1,0 +1,1 @@
+"""The programs at the top of a checkout (train.py, eval.py, ...); an installed wheel has them here."""
