@@ -1,5 +1,6 @@
 """Detections drawn into an image, for people to look at."""
 
+import bisect
 import functools
 import itertools
 import math
@@ -176,9 +177,9 @@ def _shortened(text: str, *, font: ImageFont.FreeTypeFont, width: float) -> str:
     if font.getlength(text) <= width:
         return text
     name, _, score = text.rpartition(" ")
-    for kept in range(len(name) - 1, 0, -1):
-        if font.getlength(f"{name[:kept]}. {score}") <= width:
-            return f"{name[:kept]}. {score}"
+    kept = bisect.bisect_right(range(1, len(name)), width, key=lambda kept: font.getlength(f"{name[:kept]}. {score}"))
+    if kept:
+        return f"{name[:kept]}. {score}"
     return score if font.getlength(score) <= width else ""
 
 

@@ -22,6 +22,7 @@ from efficientdet.doctor.mending import better_shape
 from efficientdet.doctor.page import write_page
 from efficientdet.doctor.picture_checks import same_pictures
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
+from object_detection.errors import InputError
 
 HPARAMS = hyperparameters_of("efficientdet-d0", {"image_size": 128, "jitter_min": 0.8, "jitter_max": 1.2})
 ROOT = Path(__file__).resolve().parent.parent
@@ -179,6 +180,10 @@ def test_dark_blank_and_broken_pictures(tmp_path):
     assert "0-2.jpg: dark, white or blank" in page
     assert "http" not in page.replace("http-equiv", "")
     assert json.loads((tmp_path / "doctor.json").read_text())["findings"] == numbers(examination)["findings"]
+    (tmp_path / "doctor.html").unlink()
+    (tmp_path / "doctor.html").mkdir()
+    with pytest.raises(InputError, match=f"{tmp_path}/doctor.html: cannot be written .Is a directory."):
+        write_page(tmp_path, examination)
 
 
 def test_page_shows_the_settings_with_shares_before_and_after(tmp_path):

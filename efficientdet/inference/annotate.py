@@ -15,8 +15,9 @@ from dataset.progress import Progress
 from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
 from efficientdet.inference.image_rows import Detect
 from efficientdet.inference.inputs import Inputs, read_input, shown_path
-from efficientdet.inference.result_files import ResultFiles, telling_write_errors, write_output
+from efficientdet.inference.result_files import ResultFiles, write_output
 from efficientdet.inference.tiles import Tiling, detect_in_tiles
+from object_detection.atomic_files import telling_write_errors
 from object_detection.coco_masks import DecodedMasks
 from object_detection.coco_results import DetectionRows, results_json, write_results
 from object_detection.drawing import draw_detections
