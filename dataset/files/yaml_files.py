@@ -55,5 +55,5 @@ def read_yaml(path: str | os.PathLike, *, loader: type = _TextLoader) -> tuple[A
         raise InputError(f"{path}: {error}") from error
     except RecursionError as error:
         raise InputError(f"{path}: is nested too deeply to be read") from error
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:  # as of `!!timestamp 5`, `!!bool x`
         raise InputError(f"{path}: is not YAML ({' '.join(str(error).split())[:120]})") from error

@@ -20,9 +20,10 @@ def parse_overrides(text: str) -> dict[str, Any]:
     for item in text.split(","):
         key, equals, value = (part.strip() for part in item.partition("="))
         if not equals or not key or not value:
-            raise InputError(f"--hparams: {item!r} in {text!r}; wanted key=value items with commas between, or a .yaml file")
+            raise InputError(f"--hparams: {shown(item)} in {shown(text)}; wanted key=value items with commas between, or a "
+                             ".yaml file")
         items.append((key, tuple(map(_literal, value.split("*"))) if "*" in value else _literal(value)))
-    return _distinct(items, where=text)
+    return _distinct(items, where=shown(text)[1:-1])
 
 
 def _literal(text: str) -> Any:
