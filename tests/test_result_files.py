@@ -76,6 +76,15 @@ def test_the_csv_is_one_that_a_training_takes(place):
     assert [tracked.box_xywh for tracked in image.objects] == [(10, 4.5, 20.25, 15.5), (-2, -3, 11, 12)]
 
 
+def test_a_terminal_obeys_no_file_name(place, capsys):
+    broken = place / "a" / "evil\x1b[2J\u202e.png"
+    broken.write_bytes(b"no image")
+    with pytest.raises(InputError):
+        run(place, [place / "a" / "1.png", broken])
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "left out" in line]
+    assert r"evil\x1b[2J\u202e.png: cannot be decoded" in line
+
+
 def test_a_spreadsheet_computes_no_name(tmp_path):
     names = ("=cmd|'/C calc'!A0", "@a", "-1", "a=b", "+1")
     files = ResultFiles(str(tmp_path), ClassNames(tuple(range(5)), names), formats=("csv",))
