@@ -5,7 +5,6 @@ Inside, classes are 0 .. K-1 in ascending order of the data set's own category i
 
 import json
 import re
-import unicodedata
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 from dataset.files.bounded_files import read_json
 from dataset.files.foreign_values import LARGEST_ID, shown, storable_text, told_with, whole_number
 from object_detection.atomic_files import write_text
-from object_detection.errors import InputError
+from object_detection.errors import InputError, printable
 
 _SHARD_NAME = re.compile(r"(?P<prefix>.+)-\d{5}-of-\d{5}(\.tfrecord)?")
 
@@ -83,8 +82,8 @@ def _id_and_name(entry: object, index: int) -> tuple[int, str]:
         category_id = whole_number(entry.get("id"), "id", least=-LARGEST_ID)
     with told_with(f"category {category_id}"):
         name = storable_text(entry.get("name"), "name").strip()
-        if not name or any(unicodedata.category(character) == "Cc" for character in name):
-            raise InputError(f"has name {shown(name)}, wanted text of one line")
+        if not name or printable(name) != name:
+            raise InputError(f"has name {shown(name)}, wanted text of one line without control characters")
     return category_id, name
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from absl import flags
 
 from dataset.signals import Listener, exit_code
-from object_detection.errors import InputError, nearest_name
+from object_detection.errors import InputError, nearest_name, printable
 
 USER_ERROR_EXIT_CODE = 2  # absl's own is 1, which a launcher cannot tell from a crash
 _SHOWN = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
@@ -38,7 +38,7 @@ def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once
             raise InputError(f"unexpected argument {rest[1]!r}: every option is a flag such as --name=value")
         main()
     except (flags.Error, InputError) as error:
-        print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{program}: error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         sys.exit(USER_ERROR_EXIT_CODE)
     except KeyboardInterrupt:
         print(f"{program}: ended by {_SHOWN[signal.SIGINT]}", file=sys.stderr)

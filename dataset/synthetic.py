@@ -5,6 +5,7 @@ images are crowded, some hold a shoal that is annotated as one crowd region, a f
 of its object that are seen, and a box encloses them. The same seed draws the same bytes.
 """
 
+import io
 import json
 import zlib
 from pathlib import Path
@@ -16,7 +17,7 @@ from PIL import Image
 from dataset import command_line
 from dataset.synthetic_scenes import draw_image
 from dataset.synthetic_shapes import KINDS
-from object_detection.atomic_files import write_text
+from object_detection.atomic_files import telling_write_errors, write_bytes, write_text
 from object_detection.errors import InputError
 
 
@@ -27,20 +28,23 @@ def draw_data_set(
 
     Writes `<folder>/<split>/<image id>.jpg` and `<folder>/annotations/instances_<split>.json`. Each side of an image is
     0.8 to 1.25 times that of `image_size` (height, width). Image ids differ between the splits. An image depends on the
-    seed, the split's name and its number in it alone.
+    seed, the split's name and its number in it alone. Raises InputError where a file cannot be written.
     """
     if min(image_size) < 32 or min(images.values(), default=0) < 1 or seed < 0:
         raise InputError(f"drawing {images} images of {image_size[0]}x{image_size[1]} with seed {seed}; wanted at "
                          "least one image a split, sides of at least 32 and a seed of at least 0")
     folder = Path(folder)
-    (folder / "annotations").mkdir(parents=True, exist_ok=True)
+    with telling_write_errors(folder):
+        (folder / "annotations").mkdir(parents=True, exist_ok=True)
     first_id = 1
     for split, count in images.items():
-        (folder / split).mkdir(exist_ok=True)
+        with telling_write_errors(folder / split):
+            (folder / split).mkdir(exist_ok=True)
         coco = _draw_split(folder / split, range(first_id, first_id + count), image_size=image_size,
                            seeds=[seed, zlib.crc32(split.encode())])
         path = folder / "annotations" / f"instances_{split}.json"
-        write_text(path, json.dumps(coco) + "\n")
+        with telling_write_errors(path):
+            write_text(path, json.dumps(coco) + "\n")
         first_id += count
 
 
@@ -52,7 +56,9 @@ def _draw_split(folder: Path, image_ids: range, *, image_size: tuple[int, int], 
         height, width = (round(side * random.uniform(0.8, 1.25)) for side in image_size)
         pixels, objects = draw_image((height, width), random)
         file_name = f"{image_id:06d}.jpg"
-        Image.fromarray(pixels).save(folder / file_name, quality=92)
+        Image.fromarray(pixels).save(encoded := io.BytesIO(), "JPEG", quality=92)
+        with telling_write_errors(folder / file_name):  # by Python, as Pillow does not notice a disk that takes a part
+            write_bytes(folder / file_name, encoded.getvalue())
         images.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
         for entry in objects:
             annotations.append({"id": len(annotations) + 1, "image_id": image_id, **entry})

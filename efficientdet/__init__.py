@@ -7,6 +7,7 @@
 Importing this package imports nothing heavy: TensorFlow and Keras come with the first call of `load_detector`.
 """
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["ImageDetections", "InputError", "LoadedDetector", "__version__", "load_detector"]
 
 _DISTRIBUTION = "efficientdet-tf2"
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # ONNX Runtime reads it once, when it is imported; its default is to send
 
 
 def __getattr__(name: str):

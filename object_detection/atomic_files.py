@@ -15,11 +15,22 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from object_detection.errors import InputError
+
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node()) or "host"
 _UNFINISHED = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<process>\d{1,9})\.unfinished")
 _LONG_NAME = 128  # bytes; a file system takes 255, with what is put around it
 _SECONDS_UNTIL_ABANDONED = 3600.0  # no process of another host leaves what it writes untouched for so long
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # some network and FUSE mounts
+
+
+@contextlib.contextmanager
+def telling_write_errors(path: str | Path) -> Iterator[None]:
+    """Raise an OSError of the block, such as a full disk, as an InputError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
 def unfinished_path(path: str | Path) -> Path:
@@ -47,6 +58,9 @@ def write_bytes(path: str | Path, content: bytes, *, flush: bool = False) -> Non
         if flush:
             flush_to_disk(unfinished)
         os.replace(unfinished, path)
+    except OSError as error:
+        error.filename = str(path)  # a full disk is met by a write, which knows no name
+        raise
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """Detections drawn into an image, for people to look at."""
 
+import bisect
 import functools
 import itertools
 import math
@@ -173,12 +174,13 @@ def _printable(name: str) -> str:
 
 def _shortened(text: str, *, font: ImageFont.FreeTypeFont, width: float) -> str:
     """As much of a text as fits; a score at its end is kept as long as possible."""
-    if font.getlength(text) <= width:
+    if len(text) <= width and font.getlength(text) <= width:  # a letter is a pixel wide at least
         return text
     name, _, score = text.rpartition(" ")
-    for kept in range(len(name) - 1, 0, -1):
-        if font.getlength(f"{name[:kept]}. {score}") <= width:
-            return f"{name[:kept]}. {score}"
+    kept = bisect.bisect_right(range(1, min(len(name), max(1, int(width)))), width,
+                              key=lambda kept: font.getlength(f"{name[:kept]}. {score}"))
+    if kept:
+        return f"{name[:kept]}. {score}"
     return score if font.getlength(score) <= width else ""
 
 

@@ -1,9 +1,13 @@
 """The one exception that means: what the user gave is at fault."""
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 _NEAR = 0.85
+# Characters that turn the direction of the text after them (UAX 9): what is read is then not what stands there
+DIRECTION_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_NOT_SHOWN = {"Cc", "Cs", "Zl", "Zp"}  # controls, among them a terminal's escape; half surrogate pairs; ends of lines
 
 
 class InputError(ValueError):
@@ -11,6 +15,12 @@ class InputError(ValueError):
 
     The message is one line that says what was found, what was wanted, and where (file, image id, annotation id).
     """
+
+
+def printable(text: str) -> str:
+    """Return a text with the characters escaped that would act on a terminal or on the text around it, as in `repr`."""
+    return "".join(character.encode("unicode_escape").decode() if character in DIRECTION_CONTROLS
+                   or unicodedata.category(character) in _NOT_SHOWN else character for character in text)
 
 
 def nearest_name(name: str, candidates: Iterable[str]) -> str | None:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from object_detection.errors import printable
+
 Curve = Sequence[tuple[float, float]]  # (x, y)
 
 _WIDTH, _HEIGHT = 420, 200  # pixels of a chart's coordinate system
@@ -61,23 +63,23 @@ class Bar(NamedTuple):
 def document(title: str, parts: Sequence[str]) -> str:
     """The whole page of parts that the other functions made."""
     return (f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-            f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n")
+            f"<title>{_escaped(title)}</title><style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n")
 
 
 def heading(title: str, *, figure: str = "", lead: str = "") -> str:
     """The head of a page: its name, the one figure that matters, and a sentence."""
-    return (f"<h1>{html.escape(title)}</h1>" + (f'<p class="big">{html.escape(figure)}</p>' if figure else "")
+    return (f"<h1>{_escaped(title)}</h1>" + (f'<p class="big">{_escaped(figure)}</p>' if figure else "")
             + (paragraph(lead) if lead else ""))
 
 
 def paragraph(text: str) -> str:
     """A sentence before what it is about."""
-    return f'<p class="lead">{html.escape(text)}</p>'
+    return f'<p class="lead">{_escaped(text)}</p>'
 
 
 def section(title: str, content: str) -> str:
     """A heading over its content; nothing where there is none."""
-    return f"<h2>{html.escape(title)}</h2>{content}" if content else ""
+    return f"<h2>{_escaped(title)}</h2>{content}" if content else ""
 
 
 def row(figures: Sequence[str]) -> str:
@@ -93,12 +95,12 @@ def grid(figures: Sequence[str]) -> str:
 
 def folded(summary: str, content: str) -> str:
     """Content that the reader opens; nothing where there is none."""
-    return f"<details><summary>{html.escape(summary)}</summary>{content}</details>" if content else ""
+    return f"<details><summary>{_escaped(summary)}</summary>{content}</details>" if content else ""
 
 
 def keys(colours: Mapping[str, str]) -> str:
     """What colours (of CSS) mean."""
-    return "<div>" + "".join(f'<span class="key" style="color:{colour}">&#9632; {html.escape(label)}</span>'
+    return "<div>" + "".join(f'<span class="key" style="color:{colour}">&#9632; {_escaped(label)}</span>'
                              for label, colour in colours.items()) + "</div>"
 
 
@@ -110,7 +112,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, turned: b
     if not rows:
         return ""
     is_number = [isinstance(value, int | float | Heat) for value in rows[0]]
-    names = [f'<th{" class=n" if right else ""}><span>{html.escape(name)}</span></th>'
+    names = [f'<th{" class=n" if right else ""}><span>{_escaped(name)}</span></th>'
              for name, right in zip(columns, is_number, strict=False)]
     body = "".join("<tr>" + "".join(_cell(value, right) for value, right in zip(values, is_number, strict=True)) + "</tr>"
                    for values in rows)
@@ -124,26 +126,26 @@ def _cell(value: object, right: bool) -> str:
     if isinstance(value, Heat):
         depth = 0.0 if math.isnan(value.share) else min(max(value.share, 0.0), 1.0)
         return (f'<td class="n heat{" light" if depth > 0.7 else ""}" style="background:rgba({_BAD if value.is_bad else _GOOD},'
-                f'{depth:.2f})">{html.escape(value.text)}</td>')
-    return f'<td{" class=n" if right else ""}>{html.escape(_shown(value))}</td>'
+                f'{depth:.2f})">{_escaped(value.text)}</td>')
+    return f'<td{" class=n" if right else ""}>{_escaped(_shown(value))}</td>'
 
 
 def notices(lines: Sequence[tuple[str, str]]) -> str:
     """Sentences one below the other, each (level, text); those of level "warning" stand out."""
-    shown = "".join(f'<li class="{html.escape(level)}">{html.escape(text)}</li>' for level, text in lines)
+    shown = "".join(f'<li class="{_escaped(level)}">{_escaped(text)}</li>' for level, text in lines)
     return f'<ul class="notices">{shown}</ul>' if shown else ""
 
 
 def command(text: str) -> str:
     """Something to be copied into a terminal."""
-    return f"<pre>{html.escape(text)}</pre>"
+    return f"<pre>{_escaped(text)}</pre>"
 
 
 def bars(values: Mapping[str, float], *, unit: str = "", form: str = ".3g") -> str:
     """A line for each value: its name, itself, and a bar as long as its share of the largest."""
     most = max(values.values(), default=0.0)
     lines = "".join(
-        f'<tr><td>{html.escape(name)}</td><td class="n">{value:{form}}{unit}</td>'
+        f'<tr><td>{_escaped(name)}</td><td class="n">{value:{form}}{unit}</td>'
         f"<td>{_bar(max(value, 0.0) / most if most > 0 else 0.0)}</td></tr>" for name, value in values.items())
     return f"<table>{lines}</table>" if lines else ""
 
@@ -157,7 +159,7 @@ def chart_figure(name: str, curves: Mapping[str, Curve], *, unit: str, highest: 
     """A chart with its name above and, unless it is `small`, those of its curves below; nothing where no curve has a point."""
     drawn = chart(list(curves.values()), unit=unit, highest=highest, small=small)
     names = "" if small else keys(dict(zip(curves, _COLOURS, strict=False)))
-    return f"<figure><figcaption>{html.escape(name)}</figcaption>{drawn}{names}</figure>" if drawn else ""
+    return f"<figure><figcaption>{_escaped(name)}</figcaption>{drawn}{names}</figure>" if drawn else ""
 
 
 def chart(curves: Sequence[Curve], *, unit: str, highest: float | None = None, small: bool = False) -> str:
@@ -189,20 +191,24 @@ def chart(curves: Sequence[Curve], *, unit: str, highest: float | None = None, s
                     f'<text x="4" y="{down + 4:.1f}">{low + share * (high - low):.3g}</text>' for share, down in downs.items())
     return (f'<svg viewBox="0 0 {width} {height}" role="img">{ticks}{lines}'
             f'<text x="{left}" y="{height - 6}">{first:.7g}</text>'
-            f'<text x="{width - 8}" y="{height - 6}" text-anchor="end">{last:.7g} {html.escape(unit)}</text></svg>')
+            f'<text x="{width - 8}" y="{height - 6}" text-anchor="end">{last:.7g} {_escaped(unit)}</text></svg>')
 
 
 def picture(caption: str, jpeg: bytes) -> str:
     """An encoded picture over its caption; a click fills the window with it."""
     image = f'<img src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" alt="">'
     return (f'<figure><details class="zoom"><summary>{image}</summary></details>'
-            f"<figcaption>{html.escape(caption)}</figcaption></figure>")
+            f"<figcaption>{_escaped(caption)}</figcaption></figure>")
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Points evenly spread, as many as a chart can show; one for each of a million steps would make a page of 20 MB."""
     kept = np.unique(np.linspace(0, len(points) - 1, min(len(points), _MOST_POINTS)).astype(int))
     return [points[number] for number in kept]
+
+
+def _escaped(text: str) -> str:
+    return "\n".join(html.escape(printable(line)) for line in text.split("\n"))
 
 
 def _shown(value: object) -> str:

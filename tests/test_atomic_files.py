@@ -1,6 +1,7 @@
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
 
@@ -9,10 +10,12 @@ import pytest
 from object_detection.atomic_files import (
     flush_to_disk,
     link_or_copy,
+    telling_write_errors,
     unfinished_folder,
     unfinished_path,
     write_text,
 )
+from object_detection.errors import InputError
 
 HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node())
 EARLIER = re.compile(r"\.old\.\d+")
@@ -24,6 +27,27 @@ def dead():
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
+
+
+@pytest.fixture
+def small_files():
+    """Within the test no file can grow beyond 100 bytes, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path, small_files):
+    path = tmp_path / "report.json"
+    with pytest.raises(OSError, match="too large") as caught:
+        write_text(path, "x" * 1000)
+    assert caught.value.filename == str(path)
+    with pytest.raises(InputError, match=f"{path}: cannot be written .File too large."), telling_write_errors(path):
+        write_text(path, "x" * 1000)
+    with pytest.raises(InputError, match=f"{path}: cannot be written .encoder error."), telling_write_errors(path):
+        raise OSError("encoder error")  # as Pillow
+    assert names(tmp_path) == []
 
 
 def names(folder):

@@ -15,13 +15,14 @@ from dataset.conversion.image_looks import look_at
 from dataset.conversion.labelled_annotations import labelled_annotations
 from efficientdet.doctor.anchor_fit import best_overlaps
 from efficientdet.doctor.examination import examine, numbers, quick_findings
-from efficientdet.doctor.findings import NOTE, WARNING, as_hparams
+from efficientdet.doctor.findings import NOTE, WARNING, Finding, as_hparams
 from efficientdet.doctor.input_view import InputView
 from efficientdet.doctor.label_checks import duplicate_boxes
 from efficientdet.doctor.mending import better_shape
 from efficientdet.doctor.page import write_page
 from efficientdet.doctor.picture_checks import same_pictures
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
+from object_detection.errors import InputError
 
 HPARAMS = hyperparameters_of("efficientdet-d0", {"image_size": 128, "jitter_min": 0.8, "jitter_max": 1.2})
 ROOT = Path(__file__).resolve().parent.parent
@@ -179,6 +180,14 @@ def test_dark_blank_and_broken_pictures(tmp_path):
     assert "0-2.jpg: dark, white or blank" in page
     assert "http" not in page.replace("http-equiv", "")
     assert json.loads((tmp_path / "doctor.json").read_text())["findings"] == numbers(examination)["findings"]
+    (tmp_path / "doctor.html").unlink()
+    (tmp_path / "doctor.html").mkdir()
+    with pytest.raises(InputError, match=f"{tmp_path}/doctor.html: cannot be written .Is a directory."):
+        write_page(tmp_path, examination)
+
+
+def test_a_terminal_obeys_no_file_name():
+    assert Finding(about="a", level=NOTE, line="1 of 2: evil\x1b[2J\u202e.jpg").line == r"1 of 2: evil\x1b[2J\u202e.jpg"
 
 
 def test_page_shows_the_settings_with_shares_before_and_after(tmp_path):

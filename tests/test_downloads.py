@@ -338,7 +338,8 @@ def test_an_archive_that_is_not_what_came_at_first_is_told(server, tmp_path):
     (packed({"a/model.index": b"", "b/model.index": b""}), "has checkpoints in 2 folders; wanted one"),
     (packed({"readme": b""}), "has checkpoints in 0 folders; wanted one"),
     (packed({f"{number}": b"" for number in range(1100)}), "more than 1000 files"),
-], ids=["page", "cut short", "outside", "link", "two folders", "no checkpoint", "too many files"])  # the bytes tell the time
+    (packed({f"{'a' * 300}.index": b""}), r"aaa\.index': File name too long"),
+], ids=["html", "cut short", "outside", "link", "two", "no checkpoint", "many files", "long name"])  # the bytes tell the time
 def test_an_archive_that_is_no_checkpoints_is_one_line(server, tmp_path, content, message):
     server.plan += [{"content": content}]
     with pytest.raises(InputError, match=message) as caught:

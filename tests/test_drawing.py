@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFont
 
 from object_detection.drawing import (
     PALETTE_SIZE,
@@ -10,6 +10,7 @@ from object_detection.drawing import (
     _contrasting,
     _place,
     _printable,
+    _shortened,
     class_colour,
     draw_detections,
 )
@@ -94,6 +95,25 @@ def test_any_name_on_any_size(name, size):
                                               ("", ""), ("细胞", "细胞")])
 def test_names_are_made_printable(name, wanted):
     assert _printable(name) == wanted
+
+
+def test_a_long_name_is_shortened_to_what_fits():
+    """Each letter fits where the one before it does: the longest that fits is found also by trying all."""
+    font = ImageFont.load_default(12)
+    for name in ("giraffe " * 30 + "77%", "W" * 300 + " 77%", "il" * 200 + " 5%"):
+        letters, _, score = name.rpartition(" ")
+        for width in (20, 33, 100, 250, 1000):
+            fitting = [text for kept in range(1, len(letters)) if font.getlength(text := f"{letters[:kept]}. {score}") <= width]
+            expected = name if font.getlength(name) <= width else fitting[-1] if fitting else score
+            assert _shortened(name, font=font, width=width) == (expected if font.getlength(expected) <= width else "")
+
+
+def test_a_name_is_measured_in_few_attempts(monkeypatch):
+    font, measured = ImageFont.load_default(12), []
+    monkeypatch.setattr(font, "getlength", lambda text: measured.append(text) or len(text) * 6)
+    assert _shortened("a" * 100_000 + " 77%", font=font, width=120) == "a" * 15 + ". 77%"
+    assert len(measured) < 10
+    assert max(map(len, measured)) <= 120 + len(". 77%")
 
 
 def test_six_thousand_pixels():

@@ -1,6 +1,6 @@
 import pytest
 
-from object_detection.errors import nearest_name
+from object_detection.errors import nearest_name, printable
 
 
 @pytest.mark.parametrize(("name", "candidates", "nearest"), [
@@ -16,3 +16,11 @@ from object_detection.errors import nearest_name
     ("anything", [], None)])
 def test_only_a_name_that_is_near_is_named(name, candidates, nearest):
     assert nearest_name(name, candidates) == nearest
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("two words, é, 细胞 🐈", "two words, é, 细胞 🐈"),
+    ("\u0645\u06cc\u200c\u062e", "\u0645\u06cc\u200c\u062e"), ("\x1b[2J\x9b", r"\x1b[2J\x9b"),
+    ("photo\u202egpj.exe", r"photo\u202egpj.exe"), ("\u2066a\u2028b\ud800", r"\u2066a\u2028b\ud800"), ("a\nb\0", r"a\nb\x00")])
+def test_what_acts_on_a_terminal_is_escaped(text, shown):
+    assert printable(text) == shown

@@ -15,6 +15,7 @@ from efficientdet.export.onnx_file import onnx_model
 from efficientdet.export.quantisation import quantised
 from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.inference import exported_network as runtimes
 from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.predict import build_predict, by_anchor, exported_network, predict_on_host
 from efficientdet.machine.cpu import sums_of_bytes_saturate
@@ -259,3 +260,16 @@ def test_boxes_whose_areas_are_infinite_are_those_of_the_graph(method):
     np.testing.assert_array_equal(found.classes, np.asarray(wanted.classes))
     np.testing.assert_allclose(found.scores, np.asarray(wanted.scores), rtol=1e-5)
     np.testing.assert_allclose(found.boxes, np.asarray(wanted.boxes), rtol=1e-4, atol=1e-3)
+
+
+def test_names_in_a_users_file_are_shown_escaped(monkeypatch):
+    """Runtimes tell of a node by its name, which may hold what a terminal would obey."""
+    def refuse(*_):
+        raise RuntimeError("node 'evil\x1b]0;title\x07\u202e' is of no type")
+
+    monkeypatch.setitem(runtimes._RUNTIMES, "onnxruntime", refuse)
+    network = ExportedNetwork(b"", runtime="onnxruntime", path="a.onnx")
+    with pytest.raises(InputError) as caught:
+        network(np.zeros((1, 8, 8, 3), np.uint8), np.int32([[8, 8]]), copied)
+    assert str(caught.value) == (
+        r"a.onnx: onnxruntime cannot open it (node 'evil\x1b]0;title\x07\u202e' is of no type); is it whole?")

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import os
 import re
 
 import numpy as np
@@ -104,7 +105,13 @@ def test_yaml_file(tmp_path):
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    ("a: [", "is not YAML"), ("- 1\n", "holds list"), ("", "holds NoneType"), (None, "cannot be read")])
+    ("a: [", "is not YAML"), ("- 1\n", "holds list"), ("", "holds NoneType"), (None, "cannot be read"),
+    ("momentum: 0.9\nalpha: 1\nmomentum: 0.8\n", "gives a key twice: 'momentum'"),
+    ("nms_configs: {method: hard, method: gaussian}\n", "gives a key twice: 'method'"),
+    ("nms_configs: {method: hard}\nnms_configs.method: gaussian\n", "'nms_configs.method' more than once .'hard', 'gaussian'"),
+    ("a: !!timestamp 5", "is not YAML"), ("a: !!bool x", "is not YAML"), ("a: !!python/name:os.system", "is not YAML"),
+    ("a: &a [1]\nb: *a\n", "uses aliases"), ("a: " + "[" * 5000, "nested too deeply"), ("a: " + "1" * 5000, "is not YAML"),
+    ("a: " + " " * 2**20, "at most 1048576")])
 def test_bad_yaml(tmp_path, content, message):
     path = tmp_path / "mine.yaml"
     if content is not None:
@@ -112,6 +119,13 @@ def test_bad_yaml(tmp_path, content, message):
     with pytest.raises(InputError, match=message) as caught:
         parse_overrides(str(path))
     assert str(path) in str(caught.value)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    for name in ("pipe", "pipe.yaml"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(InputError, match=f"--hparams={tmp_path / name}: cannot be read .it is a named pipe."):
+            parse_overrides(str(tmp_path / name))
 
 
 COMMON_DEFAULTS = {  # of NVIDIA's configuration and google/automl's alike
@@ -298,6 +312,9 @@ def test_the_names_are_those_that_the_parts_know():
     ("gridmask_on=True", "gridmask_on does not exist$"),
     ("momentum", "no.yaml|cannot be read"),
     ("momentum=", "wanted key=value"),
+    (f"momentum={'9' * 400}", r"momentum is 9+\.\.\.9+; wanted float$"),
+    ("name=" + "x" * 1000 + ",momentum=", r"--hparams: 'momentum=' in 'name=x{50,60}\.\.\.x+,momentum='; wanted"),
+    ("momentum=0.9,alpha=1,momentum=0.8", "'momentum' more than once .0.9, 0.8."),
     ("momentum=0.9,alpha", "'alpha' in"),
     ("momentum=high", "momentum is 'high'; wanted float"),
     ("momentum=True", "momentum is True; wanted float"),

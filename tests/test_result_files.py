@@ -19,7 +19,7 @@ from dataset.files.folder_names import folder_names
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.inputs import Inputs, find_inputs
-from efficientdet.inference.result_files import FORMATS, chosen_formats
+from efficientdet.inference.result_files import FORMATS, ResultFiles, chosen_formats
 from efficientdet.inference.tiles import Tiling
 from object_detection.coco_results import DetectionRows
 from object_detection.errors import InputError
@@ -74,6 +74,28 @@ def test_the_csv_is_one_that_a_training_takes(place):
     [image] = read_csv_boxes(str(place / "out" / "detections.csv"), ImageFolder(str(place / "a"))).images
     assert image.size == (24, 40)
     assert [tracked.box_xywh for tracked in image.objects] == [(10, 4.5, 20.25, 15.5), (-2, -3, 11, 12)]
+
+
+def test_a_terminal_obeys_no_file_name(place, capsys):
+    broken = place / "a" / "evil\x1b[2J\u202e.png"
+    broken.write_bytes(b"no image")
+    with pytest.raises(InputError):
+        run(place, [place / "a" / "1.png", broken])
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "left out" in line]
+    assert r"evil\x1b[2J\u202e.png: cannot be decoded" in line
+
+
+def test_a_spreadsheet_computes_no_name(tmp_path):
+    names = ("=cmd|'/C calc'!A0", "@a", "-1", "a=b", "+1")
+    files = ResultFiles(str(tmp_path), ClassNames(tuple(range(5)), names), formats=("csv",))
+    rows = DetectionRows.of_image(np.float32([[-2, -3, 9, 9]] * 5), np.full(5, 0.9, np.float32), np.arange(5))
+    files.add("a", "=1+1.jpg", 1, pixels=np.zeros((20, 20, 3), np.uint8), rows=rows)
+    files.write()
+    _, *found = csv.reader((tmp_path / "detections.csv").read_text().splitlines())
+    assert [(row[0], row[3]) for row in found] == [
+        ("'=1+1.jpg", "'=cmd|'/C calc'!A0"), ("'=1+1.jpg", "'@a"), ("'=1+1.jpg", "'-1"), ("'=1+1.jpg", "a=b"),
+        ("'=1+1.jpg", "'+1")]
+    assert [float(row[6]) for row in found] == [-3] * 5  # a number stays one
 
 
 def test_crops_are_the_pixels_that_a_box_touches(place):

@@ -102,6 +102,17 @@ def test_base64_in_lines_and_as_a_data_url(server):
         assert_found(image, GREEN, width=64, height=64)
 
 
+def test_file_is_another_name_of_the_field(server):
+    body = form([encoded(BLUE), encoded(GREEN)]).replace(b'name="image"', b'name="file"', 1)
+    reply = server.call("POST", "/v1/detect", body, content_type=FORM)
+    for image, colour in zip(reply.content["images"], (BLUE, GREEN), strict=True):
+        assert_found(image, colour, width=64, height=64)
+
+
+def test_an_image_of_as_many_scans_as_are_taken(server):
+    assert server.detect([many_scans(99)]).status == 200
+
+
 def test_the_lowest_score_of_the_address_of_the_form_and_of_json(server):
     image = encoded((200, 100, 50))
 
@@ -172,13 +183,26 @@ def text_bomb():
     return whole[:33] + chunk + whole[33:]
 
 
+def many_scans(more):
+    """A progressive JPEG whose last scan is repeated: each takes a decoder as long as the image is large."""
+    whole = encoded(kind="JPEG", progressive=True)
+    return whole[:-2] + whole[whole.rindex(b"\xff\xda"):-2] * (more - 9) + whole[-2:]
+
+
+def many_parts(kind, place, part):
+    """An image with 15,000 parts at a place of its head."""
+    whole = encoded(kind=kind)
+    return whole[:place] + part * 15_000 + whole[place:]
+
+
 JSON = "application/json"
 PICTURE = encoded()
 REFUSED = {
     "no type": (415, PICTURE, None, "of no stated type"),
     "another type": (415, PICTURE, "image/png", "'image/png'; wanted multipart/form-data or application/json"),
     "no json": (400, "{", JSON, "is not JSON"),
-    "deep json": (400, "[" * 100_000, JSON, "is not JSON"),
+    "deep json": (413, "[" * 100_000, JSON, "the JSON has more than 124 values"),
+    "many values": (413, '{"images": [' + "{}," * 99_000 + "{}]}", JSON, "more than 124 values; expected at most 6 images"),
     "long number": (400, '{"min_score": ' + "9" * 9000 + "}", JSON, "is not JSON"),
     "latin-1": (400, b'{"images": ["\xff"]}', JSON, "is not JSON"),
     "a list": (422, "[]", JSON, "is no object"),
@@ -193,6 +217,11 @@ REFUSED = {
     "postscript": (400, form([b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"]), FORM, "none that can be read"),
     "cut short": (400, form([encoded(size=(200, 200), kind="BMP")[:-500]]), FORM, "the image: cannot be decoded"),
     "text bomb": (400, form([text_bomb()]), FORM, "the image"),
+    "jpeg 2000": (400, form([encoded(kind="JPEG2000")]), FORM, "expected BMP, GIF, JPEG, PNG, TIFF, WEBP"),
+    "many scans": (413, form([many_scans(100)]), FORM, "101 scans"),
+    "many segments": (413, form([many_parts("JPEG", 2, b"\xff\xe0\0\2")]), FORM, "0 scans and"),
+    "many chunks": (413, form([many_parts("PNG", 33, b"\0\0\0\0teXt\0\0\0\0")]), FORM, "0 scans and"),
+    "many blocks": (413, form([many_parts("GIF", 13 + 3 * 4, b"!\xfe\1a\0")]), FORM, "0 scans and"),
     "pixel bomb": (413, form([png_head(50_000, 50_000)]), FORM, f"more than {MOST_PIXELS} pixels"),
     "too many pixels": (413, form([png_head(1000, 1001)]), FORM, "1000 x 1001 pixels; at most 1000000"),
     "too long": (413, form([png_head(MOST_SIDE + 1, 1)]), FORM, f"{MOST_SIDE} a side"),
@@ -205,7 +234,7 @@ REFUSED = {
     "no end": (400, form([PICTURE])[:-20], FORM, "cut short"),
     "no disposition": (422, b"--frontier\r\nA: b\r\n\r\nx\r\n--frontier--\r\n", FORM, "no field ''"),
     "long header": (400, b"--frontier\r\nA: " + b"b" * 9000 + b"\r\n\r\nx\r\n--frontier--\r\n", FORM, "no multipart form"),
-    "another field": (422, form([PICTURE], colour="red"), FORM, "no field 'colour'; wanted image, min_score"),
+    "another field": (422, form([PICTURE], colour="red"), FORM, "no field 'colour'; wanted image, file, min_score"),
     "form without": (422, form([], min_score="1"), FORM, "no image in the request"),
 }
 

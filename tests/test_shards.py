@@ -6,6 +6,7 @@ import fcntl
 import io
 import json
 import os
+import resource
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from dataset.conversion.conversion_flags import default_num_shards
 from dataset.conversion.shards import ConversionConfig, convert
 from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
+from object_detection import atomic_files
 from object_detection.errors import InputError
 
 COUNT = 10
@@ -226,6 +228,24 @@ def test_full_disk_leaves_no_shard(place, monkeypatch, error):
     with pytest.raises(InputError, match=r"cannot write .*No space left on device.*same command continues"):
         convert(read(place), config(place))
     assert [path.name for path in (place / "out").iterdir()] == [".train.conversion"]
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(place, monkeypatch):
+    """Of the records, which TensorFlow writes, and of what stands beside them."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"train-00000-of-00003.tfrecord.partial; File too large; finished shards"):
+            convert(read(place), config(place))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    def full(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(atomic_files, "flush_to_disk", full)
+    with pytest.raises(InputError, match=r"cannot write \S+/out/\S+\.json: No space left on device; finished shards"):
+        convert(read(place), config(place))
 
 
 def test_two_conversions_at_once_are_refused(place):

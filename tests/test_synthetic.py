@@ -1,5 +1,6 @@
 import hashlib
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,30 @@ def read(folder, split):
 def digests(folder):
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize(("blocked", "place"), [(".", "."), ("val", "val"), ("annotations/instances_train.json", None)])
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path, blocked, place):
+    """As a full or read-only disk: a file where a folder belongs, and a folder where a file belongs."""
+    folder = tmp_path / "drawn"
+    if place is None:
+        (folder / blocked).mkdir(parents=True)
+    else:
+        (folder / blocked).parent.mkdir(parents=True, exist_ok=True)
+        (folder / blocked).write_text("")
+    with pytest.raises(InputError, match=f"{folder / blocked}: cannot be written") as caught:
+        synthetic.draw_data_set(folder, images={"train": 1, "val": 1})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"train/000001.jpg: cannot be written \("):
+            synthetic.draw_data_set(tmp_path, images={"train": 1})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_the_same_seed_draws_the_same_bytes_and_another_does_not(tmp_path):

@@ -17,6 +17,7 @@ from dataset.conversion.shard_files import standing_shards
 from dataset.conversion.shard_processes import CONTINUE
 from dataset.conversion.shards import convert
 from dataset.signals import exit_code
+from object_detection.errors import printable
 from object_detection.processor_cores import available_cores
 
 MOST_DEFAULT_SHARDS = 32  # the reference's default
@@ -65,7 +66,7 @@ def convert_and_report(data: AnnotatedDataSet, config: ConversionConfig) -> None
     with ending_when_interrupted():
         report = convert(data, config)
     for line in summary_lines(report, data.class_names):
-        print(line)
+        print(printable(line))  # names of a user's files are among it
     written = [f"{config.num_shards} shard{'s' * (config.num_shards > 1)} {config.output_prefix}-*.tfrecord"]
     written += [str(path) for path in map(config.beside, (".report.json", ".classes.json", ".instances.json"))
                 if path.exists()]

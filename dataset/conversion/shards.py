@@ -61,7 +61,8 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[
             with PutOffSignals():  # or some shards would have their names and some not
                 _publish(data, report, tasks, config=config, kept=[entry for state in states for entry in state["kept"]])
     except OSError as error:
-        raise InputError(f"cannot write {config.output_prefix}-*: {error}; {CONTINUE}") from error
+        place, reason = error.filename or f"{config.output_prefix}-*", error.strerror or error
+        raise InputError(f"cannot write {place}: {reason}; {CONTINUE}") from error
     return report
 
 

@@ -162,10 +162,10 @@ class TooManyPixels(ValueError):
     """An image is of more pixels than any is decoded of."""
 
 
-def stored_size(encoded: bytes) -> tuple[int, int]:
-    """Height and width of an encoded image, from its head. Raises ValueError for what is no image."""
+def stored_size(encoded: bytes, *, formats: Sequence[str] = FORMATS) -> tuple[int, int]:
+    """Height and width of an encoded image, from its head. Raises ValueError for what is no image of these formats."""
     try:
-        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+        with Image.open(io.BytesIO(encoded), formats=formats) as image:
             return image.height, image.width
     except Image.DecompressionBombError as error:
         raise TooManyPixels(str(error)) from error

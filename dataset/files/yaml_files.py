@@ -1,6 +1,7 @@
 """YAML files of others as text, lists and dictionaries: no aliases, no tags, no key given twice."""
 
 import os
+from collections import Counter
 from typing import Any
 
 import yaml
@@ -12,9 +13,8 @@ from object_detection.errors import InputError
 _MOST_BYTES = 1 << 20  # PyYAML reads a MiB in a few seconds
 
 
-class _PlainLoader(yaml.BaseLoader):
-    """Leaves `yes`, 007 and dates the text that they are, for they may be names. Refuses aliases, by which a short file can
-    stand for one without bound, and keys of which one would vanish."""
+class _Plain:
+    """Refuses aliases, by which a short file can stand for one without bound, and keys of which one would vanish."""
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node:
         if self.check_event(yaml.AliasEvent):
@@ -24,23 +24,36 @@ class _PlainLoader(yaml.BaseLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         found = super().construct_mapping(node, deep)
         if len(found) < len(node.value):
-            raise InputError(f"gives a key twice: {shown([key.value for key, _ in node.value])}")
+            twice = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)).most_common(1)
+            raise InputError(f"gives a key twice: {shown(twice[0][0]) if twice else 'a list or mapping'}")
         return found
 
 
-def read_yaml(path: str | os.PathLike) -> tuple[Any, bytes]:
-    """What a YAML file in UTF-8 of at most a MiB holds, every scalar as text, and its bytes. Raises InputError, naming the
-    file."""
+class _TextLoader(_Plain, yaml.BaseLoader):
+    """Leaves `yes`, 007 and dates the text that they are, for they may be names."""
+
+
+class ValueLoader(_Plain, yaml.SafeLoader):
+    """Reads numbers, booleans and null as YAML 1.1 has them, and the tuples that Python programs write."""
+
+
+ValueLoader.add_constructor("tag:yaml.org,2002:python/tuple",
+                            lambda loader, node: tuple(loader.construct_sequence(node, deep=True)))
+
+
+def read_yaml(path: str | os.PathLike, *, loader: type = _TextLoader) -> tuple[Any, bytes]:
+    """Return the content of a regular YAML file in UTF-8 of at most a MiB, each scalar as text or as `loader` reads it, and
+    its bytes. Raises InputError, naming the file."""
     try:
         content = read_regular_file(path)
         if len(content) > _MOST_BYTES:
             raise InputError(f"is of {len(content)} bytes, wanted at most {_MOST_BYTES}")
-        return yaml.load(content.decode("utf-8-sig"), Loader=_PlainLoader), content
+        return yaml.load(content.decode("utf-8-sig"), Loader=loader), content
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except RecursionError as error:
         raise InputError(f"{path}: is nested too deeply to be read") from error
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:  # as of `!!timestamp 5`, `!!bool x`
         raise InputError(f"{path}: is not YAML ({' '.join(str(error).split())[:120]})") from error

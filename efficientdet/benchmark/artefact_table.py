@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from efficientdet.inference.result_files import telling_write_errors
-from object_detection.atomic_files import write_text
+from object_detection.atomic_files import telling_write_errors, write_text
 
 MOST_LOST = 0.01  # of AP, by 8 bits, before it is told where
 _HOW_TO_MEASURE = "AP was not measured: `--val_file_pattern='records/val-*'` measures it, of the checkpoint and of each file."

@@ -7,6 +7,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
+from dataset.files.foreign_values import shown
 from object_detection.errors import InputError
 
 _LARGEST = 2**33  # bytes of all files; D7x with its optimizer's state takes 1 GB
@@ -25,6 +26,9 @@ def unpack_checkpoint(archive: Path, folder: Path) -> None:
                 _extract(tar, temporary)
         except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, UnicodeError, ValueError) as error:
             raise InputError(f"{archive}: cannot be unpacked ({error}); remove it and run this again") from error
+        except OSError as error:
+            place = shown(error.filename or str(folder.parent))
+            raise InputError(f"{archive}: cannot be unpacked ({place}: {error.strerror})") from error
         found = sorted({index.parent for index in Path(temporary).rglob("*.index")})
         if len(found) != 1:
             raise InputError(f"{archive}: has checkpoints in {len(found)} folders; wanted one")

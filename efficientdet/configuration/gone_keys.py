@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from dataset.files.foreign_values import shown
 from object_detection.errors import InputError
 
 
@@ -19,7 +20,7 @@ def is_gone(key: str, value: Any, gone: Mapping[str, Gone]) -> bool:
     if key not in gone:
         return False
     if not any(_same(value, idle) for idle in gone[key].idle):
-        raise InputError(f"hparam {key} is gone: {gone[key].reason}; it was given as {value!r}")
+        raise InputError(f"hparam {key} is gone: {gone[key].reason}; it was given as {shown(value)}")
     return True
 
 

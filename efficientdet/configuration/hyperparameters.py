@@ -6,9 +6,11 @@ the references' flat configurations. Free of Keras and TensorFlow, so that a wro
 
 import dataclasses
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from dataset.files.foreign_values import shown
 from efficientdet.configuration.gone_keys import Gone, is_gone
 from efficientdet.configuration.limits import (
     ABOVE_ZERO,
@@ -164,7 +166,7 @@ def with_overrides(hyperparameters: Hyperparameters, overrides: dict[str, Any]) 
     owner, nested = type(hyperparameters), hyperparameters._nested()
     for key in nested:
         if key in overrides and not isinstance(overrides[key], dict):
-            raise InputError(f"hparam {key} is {overrides[key]!r}; wanted its keys, as in "
+            raise InputError(f"hparam {key} is {shown(overrides[key])}; wanted its keys, as in "
                              f"{key}.{dataclasses.fields(nested[key])[0].name}={dataclasses.fields(nested[key])[0].default}")
     wanted = {inner: value for key, values in overrides.items() if key in nested or not is_gone(key, values, owner.GONE)
               for inner, value in flattened(key, values).items() if not is_gone(inner, value, owner.GONE)}
@@ -196,7 +198,7 @@ def height_and_width(image_size: int | str | tuple[int, int]) -> tuple[int, int]
     except (ValueError, TypeError):
         large = False
     if not large:
-        raise InputError(f"hparam image_size is {image_size!r}; wanted a side such as 512, WIDTHxHEIGHT, or HEIGHT*WIDTH, "
+        raise InputError(f"hparam image_size is {shown(image_size)}; wanted a side such as 512, WIDTHxHEIGHT, or HEIGHT*WIDTH, "
                          f"at least {SMALLEST_SIDE} pixels a side")
     return height, width
 
@@ -222,9 +224,10 @@ def _fitted(family: type[Hyperparameters], owner: type, key: str, value: Any) ->
         return None
     if key == "image_size" or tuple in kinds:
         return tuple(value) if isinstance(value, list) else value
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool) \
+            and abs(value) <= sys.float_info.max:
         return float(value)
     if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
-        raise InputError(f"hparam {key} is {value!r}; wanted {expected}")
+        raise InputError(f"hparam {key} is {shown(value)}; wanted {expected}")
     return value

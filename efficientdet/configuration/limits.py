@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dataset.class_names import ClassNames
+from dataset.files.foreign_values import shown
 from object_detection.errors import InputError
 
 
@@ -34,13 +35,13 @@ def check_limits(values: Mapping[str, Any], limits: Mapping[str, Limit]) -> None
     """Raises InputError naming the first key whose value cannot be used; None is a matter of its type."""
     for key, value in values.items():
         if key in limits and value is not None and not limits[key].holds(value):
-            raise InputError(f"hparam {key} is {value!r}; wanted {limits[key].wanted}")
+            raise InputError(f"hparam {key} is {shown(value)}; wanted {limits[key].wanted}")
 
 
 def check_order(values: Mapping[str, Any], low: str, high: str, *, may_be_equal: bool) -> None:
     """Raises InputError where the first of two keys is not below the other (or, where it may be, equal to it)."""
     if values[low] > values[high] or (not may_be_equal and values[low] == values[high]):
-        raise InputError(f"hparam {low} is {values[low]!r} and {high} {values[high]!r}; wanted {low} "
+        raise InputError(f"hparam {low} is {shown(values[low])} and {high} {shown(values[high])}; wanted {low} "
                          f"{'at most' if may_be_equal else 'below'} {high}")
 
 

@@ -1,11 +1,11 @@
 """The text of `--hparams`, or the file that it names, as keys with Python values."""
 
 import ast
-from pathlib import Path
+from collections import Counter
 from typing import Any
 
-import yaml
-
+from dataset.files.foreign_values import shown
+from dataset.files.yaml_files import ValueLoader, read_yaml
 from efficientdet.configuration.hyperparameters import flattened
 from object_detection.errors import InputError
 
@@ -16,13 +16,14 @@ def parse_overrides(text: str) -> dict[str, Any]:
         return {}
     if "=" not in text or text.endswith((".yaml", ".yml")):
         return _read_yaml(text)
-    overrides = {}
+    items = []
     for item in text.split(","):
         key, equals, value = (part.strip() for part in item.partition("="))
         if not equals or not key or not value:
-            raise InputError(f"--hparams: {item!r} in {text!r}; wanted key=value items with commas between, or a .yaml file")
-        overrides[key] = tuple(map(_literal, value.split("*"))) if "*" in value else _literal(value)
-    return overrides
+            raise InputError(f"--hparams: {shown(item)} in {shown(text)}; wanted key=value items with commas between, or a "
+                             ".yaml file")
+        items.append((key, tuple(map(_literal, value.split("*"))) if "*" in value else _literal(value)))
+    return _distinct(items, where=shown(text)[1:-1])
 
 
 def _literal(text: str) -> Any:
@@ -35,23 +36,23 @@ def _literal(text: str) -> Any:
         return text
 
 
-class _YamlLoader(yaml.SafeLoader):
-    """Safe; also reads the tuples that the reference's own files hold."""
-
-
-_YamlLoader.add_constructor("tag:yaml.org,2002:python/tuple",
-                            lambda loader, node: tuple(loader.construct_sequence(node, deep=True)))
-
-
 def _read_yaml(path: str) -> dict[str, Any]:
     try:
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_YamlLoader)
-    except OSError as error:
-        raise InputError(f"--hparams={path}: cannot be read ({error.strerror}); wanted a .yaml file or key=value") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"--hparams={path}: is not YAML ({' '.join(str(error).split())})") from error
+        content, _ = read_yaml(path, loader=ValueLoader)
+    except InputError as error:
+        raise InputError(f"--hparams={error}; expected a .yaml file or key=value items") from error
     if not isinstance(content, dict):
         raise InputError(f"--hparams={path}: holds {type(content).__name__}; wanted a mapping of keys to values")
-    flat = {inner: value for key, values in content.items() for inner, value in flattened(key, values).items()}
+    flat = _distinct([item for key, values in content.items() for item in flattened(key, values).items()], where=path)
     # Text as the reference reads it: YAML takes 4e-5, and whatever stands in quotes, for text.
     return {key: _literal(value) if isinstance(value, str) else value for key, value in flat.items()}
+
+
+def _distinct(items: list[tuple[str, Any]], *, where: str) -> dict[str, Any]:
+    """Return the items as a dictionary. Raises InputError for a key given twice, of which one would be lost."""
+    found = dict(items)
+    if len(found) < len(items):
+        key = Counter(key for key, _ in items).most_common(1)[0][0]
+        values = ", ".join(shown(value) for other, value in items if other == key)
+        raise InputError(f"--hparams={where}: gives {shown(key)} more than once ({values}); expected each key once")
+    return found

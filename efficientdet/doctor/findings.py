@@ -4,18 +4,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from object_detection.errors import printable
+
 WARNING, NOTE = "warning", "note"  # costs accuracy or time as it is; worth knowing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """`about` is its name in the JSON; `settings` are hyperparameters that mend it; `images` are some of those concerned."""
+    """`about` is its name in the JSON; `settings` are hyperparameters that mend it; `images` are some of those concerned.
+
+    `line` is printed, and names files and classes: what would act on a terminal is escaped in it.
+    """
 
     about: str
     level: str
     line: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     images: Sequence[str] = ()
+
+    def __post_init__(self):
+        object.__setattr__(self, "line", printable(self.line))
 
 
 def as_hparams(settings: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from dataset.conversion.image_looks import small_picture
 from dataset.files.image_files import encode_image
 from efficientdet.doctor.examination import RATIOS, SIZES, Examination, class_rows, histogram, numbers, ratios
 from efficientdet.doctor.findings import NOTE, as_hparams, share
-from object_detection.atomic_files import write_text
+from object_detection.atomic_files import telling_write_errors, write_text
 from object_detection.drawing import draw_detections
 from object_detection.errors import InputError
 from object_detection.html_page import bars, command, document, heading, notices, paragraph, picture, row, section, table
@@ -23,10 +23,12 @@ _CLASSES = 100  # rows of a table
 
 
 def write_page(folder: str | Path, examination: Examination) -> Path:
-    """Write both files into a folder; returns the page's path. Raises OSError."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    write_text(Path(folder) / NUMBERS, json.dumps(numbers(examination), indent=1) + "\n")
-    write_text(path := Path(folder) / PAGE, page(examination))
+    """Write both files into a folder; returns the page's path. Raises InputError where they cannot be written."""
+    contents = {NUMBERS: json.dumps(numbers(examination), indent=1) + "\n", PAGE: page(examination)}
+    for name, content in contents.items():
+        with telling_write_errors(path := Path(folder, name)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, content)
     return path
 
 

@@ -21,9 +21,9 @@ from efficientdet.evaluation.report import EvaluationReport, write_evaluation_re
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.image_rows import Detect
 from efficientdet.inference.predict import Predict, build_predict
-from efficientdet.inference.result_files import telling_write_errors
 from efficientdet.machine.distributed import World, join_world
 from efficientdet.machine.runtime import start_runtime
+from object_detection.atomic_files import telling_write_errors
 from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco_ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
 from object_detection.coco_masks import RunLengths

@@ -10,8 +10,7 @@ import numpy as np
 
 from dataset.files.image_files import encode_image
 from efficientdet.evaluation.error_pictures import COLOURS
-from efficientdet.inference.result_files import telling_write_errors
-from object_detection.atomic_files import write_text
+from object_detection.atomic_files import telling_write_errors, write_text
 from object_detection.coco_curves import RECALL_THRESHOLDS
 from object_detection.coco_evaluation import CocoMeasures
 from object_detection.error_analysis import SHOWN_IOU, ErrorAnalysis

@@ -15,12 +15,13 @@ from dataset.progress import Progress
 from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
 from efficientdet.inference.image_rows import Detect
 from efficientdet.inference.inputs import Inputs, read_input, shown_path
-from efficientdet.inference.result_files import ResultFiles, telling_write_errors, write_output
+from efficientdet.inference.result_files import ResultFiles, write_output
 from efficientdet.inference.tiles import Tiling, detect_in_tiles
+from object_detection.atomic_files import telling_write_errors
 from object_detection.coco_masks import DecodedMasks
 from object_detection.coco_results import DetectionRows, results_json, write_results
 from object_detection.drawing import draw_detections
-from object_detection.errors import InputError
+from object_detection.errors import InputError, printable
 
 if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
@@ -81,7 +82,7 @@ def annotate(config: AnnotationConfig) -> None:
         _annotate_videos(config, videos, max(ids, default=0) + 1, detect=detect, names=names, files=files, failures=failures)
     files.write()
     for failure in failures:
-        print(f"left out: {failure}")
+        print(f"left out: {printable(failure)}")
     if failures:
         count = len(inputs.images) + len(videos)
         noun = "images and videos" if inputs.images and videos else "images" if inputs.images else "videos"

@@ -11,7 +11,7 @@ import numpy as np
 from efficientdet.export.artefact_files import ModelContent
 from efficientdet.export.artefact_metadata import DETECTIONS
 from efficientdet.machine.signal_stack import kept_signal_stack
-from object_detection.errors import InputError
+from object_detection.errors import InputError, printable
 from object_detection.processor_cores import available_cores
 
 _MOST_STREAMS = 8  # each has activations of its own: some 200 MB for D0 at 512
@@ -82,7 +82,7 @@ class ExportedNetwork:
             if self._path is None:
                 raise
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            reason = " ".join(" ".join(lines[-3:]).split())
+            reason = printable(" ".join(" ".join(lines[-3:]).split()))  # names in a user's file are among it
             reason = reason if len(reason) <= 300 else f"..{reason[-300:]}"  # what is wrong stands at the end
             raise InputError(f"{self._path}: {self._runtime} cannot {what} it ({reason}); is it whole?") from error
 

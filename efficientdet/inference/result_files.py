@@ -3,11 +3,10 @@
 All of them hold what is drawn, in the pixels that are drawn: the same boxes, rounded as in detections.json.
 """
 
-import contextlib
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,12 @@ import numpy as np
 from dataset.class_names import ClassNames
 from dataset.files.folder_names import folder_names
 from dataset.files.image_files import distinct_stem, encode_image
-from object_detection.atomic_files import write_bytes
+from object_detection.atomic_files import telling_write_errors, write_bytes
 from object_detection.coco_masks import mask_areas
 from object_detection.coco_results import DetectionRows, results_json
 from object_detection.errors import InputError, nearest_name
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes a cell that begins with one, and shows text after a '
 FORMATS = ("coco", "yolo", "csv")
 _COLUMNS = ("filename", "width", "height", "class", "category_id", "score", "xmin", "ymin", "xmax", "ymax")
 
@@ -32,15 +32,6 @@ def chosen_formats(names: Sequence[str]) -> tuple[str, ...]:
             raise InputError(f"--format={','.join(names)}: {name!r} is none of {', '.join(FORMATS)}"
                              + (f"; the nearest is {nearest}" if nearest else ""))
     return tuple(dict.fromkeys(names))
-
-
-@contextlib.contextmanager
-def telling_write_errors(path: str | Path) -> Iterator[None]:
-    """Turns an OSError of the block into an InputError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def write_output(path: Path, content: bytes, *, flush: bool = False) -> None:
@@ -117,5 +108,6 @@ def _yolo_line(index: int, result: dict, *, width: int, height: int) -> str:
 
 def _csv_values(image: dict, class_name: str, result: dict) -> list:
     x, y, width, height = result["bbox"]
-    return [image["file_name"], image["width"], image["height"], class_name, result["category_id"], result["score"], x, y,
+    file_name, class_name = (f"'{text}" if text.startswith(_FORMULA) else text for text in (image["file_name"], class_name))
+    return [file_name, image["width"], image["height"], class_name, result["category_id"], result["score"], x, y,
             round(x + width, 2), round(y + height, 2)]

@@ -20,9 +20,9 @@ def api_document(limits: Limits) -> dict[str, Any]:
     text = {"type": "string", "description": "base64, or a data: URL"}
     asked = {"type": "object", "required": ["images"], "additionalProperties": False, "properties": {
         "images": _list(text, most=limits.max_queue), "min_score": score}}
-    form = {"type": "object", "required": ["image"], "properties": {
-        "image": _list({"type": "string", "contentMediaType": "application/octet-stream"}, most=limits.max_queue),
-        "min_score": score}}
+    files = _list({"type": "string", "contentMediaType": "application/octet-stream"}, most=limits.max_queue)
+    form = {"type": "object", "anyOf": [{"required": ["image"]}, {"required": ["file"]}], "properties": {
+        "image": files, "file": files, "min_score": score}}
     detect = {
         "summary": "What is in images", "operationId": "detect", "parameters": [{
             "name": "min_score", "in": "query", "schema": {**score, "default": limits.min_score},
@@ -51,7 +51,7 @@ def _refusals(limits: Limits) -> dict[int, str]:
         403: "The call of a page elsewhere.",
         408: f"A body that did not come within {limits.request_timeout_s:g} s.",
         413: f"More than {limits.max_request_bytes} bytes, {limits.max_queue} images, or {limits.max_pixels} pixels of one "
-             f"({MOST_SIDE} a side).",
+             f"({MOST_SIDE} a side), an image of too many scans or parts, or JSON of far more values than images.",
         415: "A body of another kind than multipart/form-data and application/json.",
         422: "A parameter, field or key that there is not, or of another value than is wanted; no image.",
         500: "The detector failed.",
@@ -108,7 +108,7 @@ def api_page(limits: Limits) -> str:
         heading("Object detection: the interface", lead="Every error is JSON with one line: {\"error\": \"...\"}. Nothing "
                                                         "that is sent is kept. The same for programs: /openapi.json."),
         table(("method", "address", "what it tells"), calls),
-        section("POST /v1/detect", paragraph("Images as files of a form (fields image) or as base64 (a list images).")
+        section("POST /v1/detect", paragraph("Images as files of a form (fields image or file) or as base64 (a list images).")
                 + command(_CALLS) + table(("status", "when"), replies)),
         *(section(name, _properties(schema)) for name, schema in api["components"]["schemas"].items()),
         section("As it is", command(json.dumps(api, indent=2)))])

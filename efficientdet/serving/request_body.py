@@ -6,8 +6,11 @@ Everything stays in memory: no parser that spools to a disk is used.
 import asyncio
 import base64
 import binascii
+import itertools
 import json
 import math
+import string
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,11 +20,17 @@ from starlette.requests import ClientDisconnect, Request
 
 from dataset.files.foreign_values import shown
 from dataset.files.image_files import TooManyPixels, stored_size
+from dataset.files.image_formats import FORMATS
+from dataset.files.image_parts import image_parts
 from efficientdet.serving.limits import MOST_SIDE, Limits, Refusal
 
 _KINDS = "wanted multipart/form-data or application/json"
-_FIELDS = ("image", "min_score")  # of multipart
+_FILE_FIELDS = ("image", "file")  # of multipart
+_FIELDS = (*_FILE_FIELDS, "min_score")
 _KEYS = ("images", "min_score")  # of JSON
+_FORMATS = tuple(name for name in FORMATS if name != "JPEG2000")  # 15 KB of it can take 100 bytes of memory per pixel
+_MOST_SCANS = 100  # as libtiff; encoders write about ten, and each of a large image takes milliseconds whatever its length
+_MOST_PARTS = 10_000  # and one per KiB: Pillow takes up to 3 microseconds and 150 bytes of memory for each
 
 
 class Picture(NamedTuple):
@@ -86,6 +95,7 @@ def place_of(number: int, count: int) -> str:
 
 
 def _of_json(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) -> tuple[list[bytes], Any]:
+    _check_value_count(body, limits)
     try:
         content = json.loads(body.decode())
     except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
@@ -100,6 +110,16 @@ def _of_json(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) ->
     return [_decoded(text, place_of(number, len(images))) for number, text in enumerate(images)], content.get("min_score")
 
 
+def _check_value_count(body: bytearray, limits: Limits) -> None:
+    """Raise Refusal for JSON of more values than a request has use for: parsed, each takes up to 100 times its length.
+
+    Every value but the first follows a comma, colon or bracket. Base64 has none of them, the head of a data: URL has two.
+    """
+    most = 4 * limits.max_queue + 100
+    if sum(body.count(mark) for mark in b",:[{") > most:
+        raise Refusal(413, f"the JSON has more than {most} values; expected at most {limits.max_queue} images")
+
+
 def _decoded(text: str, place: str) -> bytes:
     """Base64, also of a data: URL and broken into lines."""
     if text.startswith("data:"):
@@ -107,7 +127,7 @@ def _decoded(text: str, place: str) -> bytes:
         if not head.endswith(";base64"):
             raise Refusal(400, f"{place} is a data: URL that is not in base64")
     try:
-        return base64.b64decode("".join(text.split()), validate=True)
+        return base64.b64decode(text.encode("ascii").translate(None, string.whitespace.encode()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise Refusal(400, f"{place} is not base64") from error
 
@@ -160,7 +180,7 @@ def _of_multipart(body: bytearray, options: Mapping[bytes, bytes], limits: Limit
         raise Refusal(400, "the body is no multipart form") from error
     if not found.ended:
         raise Refusal(400, "the body is a multipart form that is cut short")
-    images = [bytes(content) for name, content in found.parts if name == "image"]
+    images = [bytes(content) for name, content in found.parts if name in _FILE_FIELDS]
     _check_count(len(images), limits)
     scores = [bytes(content).decode("latin-1") for name, content in found.parts if name == "min_score"]
     return images, scores[-1] if scores else None
@@ -178,16 +198,26 @@ def _check_count(count: int, limits: Limits) -> None:
 
 
 def _pixels(encoded: bytes, place: str, limits: Limits) -> int:
-    """Of an image, as its head says: it is judged before it is decoded. Raises Refusal."""
+    """Return the number of pixels in an image's header. Raises Refusal for an image that would take long to decode."""
+    _check_parts(encoded, place)
     try:
-        height, width = stored_size(encoded)
+        height, width = stored_size(encoded, formats=_FORMATS)
     except TooManyPixels as error:
         raise Refusal(413, f"{place} has more than {limits.max_pixels} pixels") from error
     except ValueError as error:
-        raise Refusal(400, f"{place} is none that can be read") from error
+        raise Refusal(400, f"{place} is none that can be read; expected {', '.join(_FORMATS)}") from error
     if height * width > limits.max_pixels or max(height, width) > MOST_SIDE:
         raise Refusal(413, f"{place} has {width} x {height} pixels; at most {limits.max_pixels} are taken, {MOST_SIDE} a side")
     return height * width
+
+
+def _check_parts(encoded: bytes, place: str) -> None:
+    """Raise Refusal for an image whose decoder would be busy with its many parts."""
+    most = _MOST_PARTS + len(encoded) // 1024
+    counts = Counter(itertools.islice(image_parts(encoded), most + 1))
+    if counts["scan"] > _MOST_SCANS or counts.total() > most:
+        raise Refusal(413, f"{place} has {counts['scan']} scans and {counts.total()} parts or more; "
+                           f"at most {_MOST_SCANS} and {most} are taken")
 
 
 def _score(value: Any, limits: Limits) -> float:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from dataset.files.foreign_values import shown
 from efficientdet.configuration.gone_keys import Gone
 from efficientdet.configuration.hyperparameters import Hyperparameters
 from efficientdet.configuration.limits import ABOVE_ZERO, BELOW_ONE, Limit, at_least, check_order, one_of
@@ -104,5 +105,5 @@ def normalised_aspect_ratios(aspect_ratios: Any) -> tuple[tuple[float, float], .
     except (TypeError, ValueError, LookupError, ZeroDivisionError):
         pairs = ()
     if not pairs or not all(0 < factor < math.inf for pair in pairs for factor in pair):
-        raise InputError(f"hparam aspect_ratios is {aspect_ratios!r}; wanted ratios above 0 such as 1.0*2.0*0.5")
+        raise InputError(f"hparam aspect_ratios is {shown(aspect_ratios)}; wanted ratios above 0 such as 1.0*2.0*0.5")
     return pairs
