@@ -163,6 +163,8 @@ def _add_objects(
         if reason is None:
             by_id[image_id].objects.append(annotation)
         else:
+            if image_id in by_id:
+                by_id[image_id].refused += 1
             skipped.append(Finding(kind="box", file=path, image_id=image_id, annotation_id=annotation.annotation_id,
                                    reason=reason))
     return skipped

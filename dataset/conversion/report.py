@@ -11,12 +11,16 @@ from dataset.conversion.annotations import Finding
 from object_detection.errors import InputError
 
 SMALL_AREA, MEDIUM_AREA = 32**2, 96**2  # square pixels, COCO's bounds
+_FINDINGS = ("fixed", "skipped", "dropped", "noted")
 _SHOWN_FINDINGS = 5
 
 
 @dataclass(kw_only=True)
 class Report:
-    """Counts over records, and every finding; `boxes_per_class` is by category id."""
+    """Counts over records, and every finding; `boxes_per_class` is by category id.
+
+    `dropped` are images all of whose boxes are among the skipped ones.
+    """
 
     images: int = 0
     boxes: int = 0
@@ -30,6 +34,7 @@ class Report:
     boxes_per_size: Counter[str] = field(default_factory=Counter)
     fixed: list[Finding] = field(default_factory=list)
     skipped: list[Finding] = field(default_factory=list)
+    dropped: list[Finding] = field(default_factory=list)
     noted: list[Finding] = field(default_factory=list)
 
     def add_image(self, file_name: str, objects: Iterable[Any]) -> None:
@@ -54,7 +59,7 @@ class Report:
         for name in ("images", "boxes", "crowd_boxes", "difficult_boxes", "images_without_boxes",
                      "boxes_of_skipped_images"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("fixed", "skipped", "noted"):
+        for name in _FINDINGS:
             getattr(self, name).extend(getattr(other, name))
         self.boxes_per_class.update(other.boxes_per_class)
         self.boxes_per_size.update(other.boxes_per_size)
@@ -67,14 +72,14 @@ class Report:
     def to_json(self) -> dict:
         """As it stands between the runs of one conversion."""
         content = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        for name in ("fixed", "skipped", "noted"):
+        for name in _FINDINGS:
             content[name] = [asdict(finding) for finding in content[name]]
         return content
 
     @classmethod
     def from_json(cls, content: dict) -> "Report":
         """The inverse of `to_json` after a passage through a file."""
-        findings = {name: [Finding(**entry) for entry in content[name]] for name in ("fixed", "skipped", "noted")}
+        findings = {name: [Finding(**entry) for entry in content[name]] for name in _FINDINGS}
         per_class = Counter({int(key): value for key, value in content["boxes_per_class"].items()})
         return cls(**{**content, **findings, "boxes_per_class": per_class,
                       "boxes_per_size": Counter(content["boxes_per_size"])})
@@ -113,9 +118,8 @@ def readable_report(report: Report, class_names: ClassNames | None) -> dict:
         "boxes_per_size": {name: report.boxes_per_size[name] for name in ("small", "medium", "large")},
         "images_skipped": report.skipped_count("image"),
         "boxes_skipped": report.skipped_count("box"),
-        "fixed": [_entry(finding) for finding in report.fixed],
-        "skipped": [_entry(finding) for finding in report.skipped],
-        "noted": [_entry(finding) for finding in report.noted],
+        "images_dropped": len(report.dropped),
+        **{name: [_entry(finding) for finding in getattr(report, name)] for name in _FINDINGS},
     }
 
 
@@ -153,8 +157,8 @@ def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
         without = sum(not count for _, count in per_class)
         lines.append(f"classes  {len(per_class)}: {shown}{', ...' if len(per_class) > 12 else ''}"
                      + (f"; {without} without any box" if without else ""))
-    for title, findings in (("fixed", report.fixed), ("skipped", report.skipped), ("noted", report.noted)):
-        if findings:
+    for title in _FINDINGS:
+        if findings := getattr(report, title):
             kinds = Counter(finding.kind for finding in findings)
             lines.append(f"{title:8} " + ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items())))
             lines += [f"         {_line(finding)}" for finding in findings[:_SHOWN_FINDINGS]]
