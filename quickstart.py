@@ -10,6 +10,7 @@ import sys
 from absl import flags
 
 from dataset.command_line import run
+from dataset.conversion.label_formats import FORMATS as LABEL_FORMATS
 from dataset.files.image_files import image_folder
 from efficientdet.configuration.hyperparameters import with_overrides
 from efficientdet.configuration.overrides import parse_overrides
@@ -28,6 +29,7 @@ def define_flags() -> None:
     flags.DEFINE_string("images", None, "Folder of the images; the word without a flag.")
     flags.DEFINE_string("annotations", None, "File or folder of the labels, of any format that create_tfrecord.py reads. "
                                              "Default: the folder of the images.")
+    flags.DEFINE_enum("format", None, [*LABEL_FORMATS], "Format of the labels. Default: recognized by content.")
     flags.DEFINE_string("output_dir", "quickstart", "Folder for everything that is written.")
     flags.DEFINE_float("minutes", 30.0, "How long the training may take, about.", lower_bound=0.1)
     flags.DEFINE_string("model_name", DEFAULT_MODEL, "One of EfficientDet's models.")
@@ -49,7 +51,7 @@ def main() -> None:
     weights = FLAGS.weights if FLAGS.weights == NO_WEIGHTS else existing_checkpoint(FLAGS.weights, "weights")
     quickstart(QuickstartConfig(
         images=images, annotations=FLAGS.annotations, output_dir=writable_folder(FLAGS.output_dir, "output_dir"),
-        model_name=FLAGS.model_name, minutes=FLAGS.minutes, weights=weights, formats=formats,
+        format=FLAGS.format, model_name=FLAGS.model_name, minutes=FLAGS.minutes, weights=weights, formats=formats,
         hparams=FLAGS.hparams))
 
 

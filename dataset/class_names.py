@@ -95,9 +95,14 @@ def _id_and_name(entry: object, index: int) -> tuple[int, str]:
 
 def class_file_of(record_path: str | Path) -> Path:
     """`<prefix>.classes.json` beside a shard `<prefix>-00000-of-00032.tfrecord`."""
+    return beside_records(record_path, ".classes.json")
+
+
+def beside_records(record_path: str | Path, suffix: str) -> Path:
+    """Return the path of the file `<prefix><suffix>` that a conversion writes beside the shards of a prefix."""
     path = Path(record_path)
     match = _SHARD_NAME.fullmatch(path.name)
-    return path.with_name((match["prefix"] if match else path.stem) + ".classes.json")
+    return path.with_name((match["prefix"] if match else path.stem) + suffix)
 
 
 def class_names_of_records(record_paths: list[str]) -> ClassNames | None:

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from dataset.bad_fraction import allowing_fraction
-from dataset.class_names import ClassNames
+from dataset.class_names import ClassNames, beside_records
 from dataset.conversion.annotations import Finding
+from dataset.files.bounded_files import read_json
 from object_detection.errors import InputError
 
 SMALL_AREA, MEDIUM_AREA = 32**2, 96**2  # square pixels, COCO's bounds
@@ -133,6 +134,23 @@ def boxes_per_class_name(report: Report, class_names: ClassNames | None) -> dict
 
 def _entry(finding: Finding) -> dict:
     return {key: value for key, value in asdict(finding).items() if value is not None}
+
+
+def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return a line with file name and reason for each box, and for each image, that is not in the records.
+
+    Reads the reports beside the records; records without one contribute nothing. Raises InputError for a broken report.
+    """
+    boxes, images = [], []
+    for path in sorted({beside_records(record, ".report.json") for record in record_paths}):
+        if path.exists():
+            content = read_json(str(path))
+            try:
+                for entry in [*content["skipped"], *content.get("dropped", ())]:
+                    (images if entry["kind"] == "image" else boxes).append(f"{entry['file']}: {entry['reason']}")
+            except (LookupError, TypeError) as error:
+                raise InputError(f"{path}: is not the report of a conversion; convert again or delete it") from error
+    return boxes, images
 
 
 def _line(finding: Finding) -> str:

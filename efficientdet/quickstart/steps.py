@@ -45,6 +45,7 @@ class QuickstartConfig:
     weights: str | None
     formats: tuple[str, ...]
     hparams: str
+    format: str | None = None  # of the labels; None: recognized by content
 
 
 def quickstart(config: QuickstartConfig) -> None:
@@ -52,7 +53,8 @@ def quickstart(config: QuickstartConfig) -> None:
     folder = Path(config.output_dir)
     notes = _Notes(folder / "quickstart.json", asdict(config))
     notes.once("convert", lambda: run_program("dataset.create_tfrecord", {
-        "images": config.images, "annotations": config.annotations, "output_dir": folder / "records"}, go_on=_GO_ON))
+        "images": config.images, "annotations": config.annotations, "format": config.format,
+        "output_dir": folder / "records"}, go_on=_GO_ON))
     chosen = notes.once("choose", lambda: _choose(config, folder))
     for line in chosen["why"]:
         print(f"chose {line}")
