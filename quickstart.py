@@ -10,7 +10,6 @@ import sys
 from absl import flags
 
 from dataset.command_line import run
-from dataset.conversion.label_formats import FORMATS as LABEL_FORMATS
 from dataset.files.image_files import image_folder
 from efficientdet.configuration.hyperparameters import with_overrides
 from efficientdet.configuration.overrides import parse_overrides
@@ -18,7 +17,7 @@ from efficientdet.export.formats import FORMATS
 from efficientdet.families.registry import DEFAULT_MODEL, family_of, hyperparameters_of
 from efficientdet.flags.export_formats import wanted_formats
 from efficientdet.flags.paths import existing_checkpoint, writable_folder
-from efficientdet.quickstart.steps import NO_WEIGHTS, QuickstartConfig, quickstart
+from efficientdet.quickstart.steps import LABEL_FORMATS, NO_WEIGHTS, QuickstartConfig, quickstart
 from object_detection.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -29,7 +28,7 @@ def define_flags() -> None:
     flags.DEFINE_string("images", None, "Folder of the images; the word without a flag.")
     flags.DEFINE_string("annotations", None, "File or folder of the labels, of any format that create_tfrecord.py reads. "
                                              "Default: the folder of the images.")
-    flags.DEFINE_enum("format", None, [*LABEL_FORMATS], "Format of the labels. Default: recognized by content.")
+    flags.DEFINE_enum("format", None, LABEL_FORMATS, "Format of the labels. Default: recognized by content.")
     flags.DEFINE_string("output_dir", "quickstart", "Folder for everything that is written.")
     flags.DEFINE_float("minutes", 30.0, "How long the training may take, about.", lower_bound=0.1)
     flags.DEFINE_string("model_name", DEFAULT_MODEL, "One of EfficientDet's models.")
