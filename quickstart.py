@@ -17,7 +17,7 @@ from efficientdet.export.formats import FORMATS
 from efficientdet.families.registry import DEFAULT_MODEL, family_of, hyperparameters_of
 from efficientdet.flags.export_formats import wanted_formats
 from efficientdet.flags.paths import existing_checkpoint, writable_folder
-from efficientdet.quickstart.steps import NO_WEIGHTS, QuickstartConfig, quickstart
+from efficientdet.quickstart.steps import LABEL_FORMATS, NO_WEIGHTS, QuickstartConfig, quickstart
 from object_detection.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -28,6 +28,7 @@ def define_flags() -> None:
     flags.DEFINE_string("images", None, "Folder of the images; the word without a flag.")
     flags.DEFINE_string("annotations", None, "File or folder of the labels, of any format that create_tfrecord.py reads. "
                                              "Default: the folder of the images.")
+    flags.DEFINE_enum("format", None, LABEL_FORMATS, "Format of the labels. Default: recognized by content.")
     flags.DEFINE_string("output_dir", "quickstart", "Folder for everything that is written.")
     flags.DEFINE_float("minutes", 30.0, "How long the training may take, about.", lower_bound=0.1)
     flags.DEFINE_string("model_name", DEFAULT_MODEL, "One of EfficientDet's models.")
@@ -49,7 +50,7 @@ def main() -> None:
     weights = FLAGS.weights if FLAGS.weights == NO_WEIGHTS else existing_checkpoint(FLAGS.weights, "weights")
     quickstart(QuickstartConfig(
         images=images, annotations=FLAGS.annotations, output_dir=writable_folder(FLAGS.output_dir, "output_dir"),
-        model_name=FLAGS.model_name, minutes=FLAGS.minutes, weights=weights, formats=formats,
+        format=FLAGS.format, model_name=FLAGS.model_name, minutes=FLAGS.minutes, weights=weights, formats=formats,
         hparams=FLAGS.hparams))
 
 

@@ -15,6 +15,7 @@ from dataset.files.foreign_values import LARGEST_ID, shown, storable_text, told_
 from object_detection.atomic_files import write_text
 from object_detection.errors import InputError, printable
 
+LONGEST_CLASS_NAME = 200  # characters; the longest names of public data sets have fewer than 100
 _SHARD_NAME = re.compile(r"(?P<prefix>.+)-\d{5}-of-\d{5}(\.tfrecord)?")
 
 
@@ -35,6 +36,10 @@ class ClassNames:
                              "wanted the same number, at least one")
         if list(self.category_ids) != sorted(set(self.category_ids)):
             raise InputError(f"class names: category ids {shown(list(self.category_ids))} are not ascending and distinct")
+        for number, name in zip(self.category_ids, self.names, strict=True):
+            if len(name) > LONGEST_CLASS_NAME:
+                raise InputError(f"class names: category {number} has a name of {len(name)} characters, {shown(name)}; "
+                                 f"expected at most {LONGEST_CLASS_NAME}")
         if len(set(self.names)) < len(self.names):
             name = Counter(self.names).most_common(1)[0][0]
             ids = [number for number, other in zip(self.category_ids, self.names, strict=True) if other == name]
@@ -89,9 +94,14 @@ def _id_and_name(entry: object, index: int) -> tuple[int, str]:
 
 def class_file_of(record_path: str | Path) -> Path:
     """`<prefix>.classes.json` beside a shard `<prefix>-00000-of-00032.tfrecord`."""
+    return beside_records(record_path, ".classes.json")
+
+
+def beside_records(record_path: str | Path, suffix: str) -> Path:
+    """Return the path of the file `<prefix><suffix>` that a conversion writes beside the shards of a prefix."""
     path = Path(record_path)
     match = _SHARD_NAME.fullmatch(path.name)
-    return path.with_name((match["prefix"] if match else path.stem) + ".classes.json")
+    return path.with_name((match["prefix"] if match else path.stem) + suffix)
 
 
 def class_names_of_records(record_paths: list[str]) -> ClassNames | None:

@@ -78,8 +78,8 @@ def _with_val(parts: dict[str, AnnotatedDataSet], images: ImageFolder) -> dict[s
                                                         seed=values.split_seed)
         kept, aside = (len(found[split].images) for split in ("train", "val"))
         print(f"split: {aside} images kept aside for val, {kept} stay, a share of each class (--val_fraction="
-              f"{values.val_fraction:g}, --split_seed={values.split_seed}); {alike} near-duplicates are on the side of what "
-              "they look like")
+              f"{values.val_fraction:g}, --split_seed={values.split_seed}); {alike} possible near-duplicates are in the "
+              "split of the image that they look like")
     return {split: found[split] for split in SPLITS if split in found}
 
 

@@ -6,6 +6,7 @@
 
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 if __name__ == "__main__" and not __package__:  # run by its path: Python finds dataset/'s files, not the project's packages
@@ -17,11 +18,13 @@ from absl import flags
 
 from dataset import command_line
 from dataset.conversion.annotations import AnnotatedDataSet
+from dataset.conversion.label_formats import FORMATS, recognise
 from dataset.labelled_images import LabelledImages
 from dataset.progress import Progress
 from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.flags.definitions import define_model_flags, hyperparameters
 from efficientdet.flags.paths import class_names_for, records_of, writable_folder
+from efficientdet.machine.runtime_environment import prepare_environment
 from object_detection.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -35,6 +38,7 @@ def define_flags() -> None:
     flags.DEFINE_string("images", None, "Folder of images, in place of --records.")
     flags.DEFINE_string("annotations", None, "Labels of the images, of any format that create_tfrecord.py reads. "
                                              "Default: the folder of the images.")
+    flags.DEFINE_enum("format", "auto", ["auto", *FORMATS], "Format of the labels. Default: recognized by content.")
     flags.DEFINE_string("val_annotations", None, "The same of the validation images, where --annotations has none.")
     flags.DEFINE_string("image_size", None, "The network's input: a side, or WIDTHxHEIGHT. Default: the model's.")
     flags.DEFINE_integer("images_read", 2000, "Pictures of each split that are decoded, evenly taken; boxes all count.",
@@ -46,6 +50,7 @@ def main() -> None:
     """Examine what the flags name."""
     hparams, folder = _hyperparameters(), writable_folder(FLAGS.output_dir, "output_dir")
     splits = _splits()
+    prepare_environment()
     from efficientdet.doctor.examination import examine
     from efficientdet.doctor.findings import as_hparams
     from efficientdet.doctor.page import write_page
@@ -78,16 +83,18 @@ def _splits() -> dict[str, LabelledImages]:
 
 
 def _of_records(paths: tuple[str, ...]) -> LabelledImages:
+    from dataset.conversion.report import left_out_at_conversion
     from dataset.records.labelled_records import labelled_records
     from dataset.records.record_index import index_records
 
-    return labelled_records(index_records(paths), class_names_for(paths, json_file=None))
+    images = labelled_records(index_records(paths), class_names_for(paths, json_file=None))
+    boxes_left_out, images_left_out = left_out_at_conversion(paths)
+    return replace(images, left_out=[*images.left_out, *boxes_left_out], images_left_out=images_left_out)
 
 
 def _of_annotations() -> dict[str, LabelledImages]:
     """The parts of --annotations, and those of --val_annotations in place of its val."""
     from dataset.conversion.folder_files import ImageFolder
-    from dataset.conversion.label_formats import recognise
     from dataset.conversion.label_parts import read_labels
     from dataset.conversion.labelled_annotations import labelled_annotations
     from dataset.files.image_files import image_folder
@@ -95,7 +102,7 @@ def _of_annotations() -> dict[str, LabelledImages]:
     images = ImageFolder(image_folder(FLAGS.images))
 
     def parts(path: str) -> dict[str, AnnotatedDataSet]:
-        labels = recognise(path, wanted="auto")
+        labels = recognise(path, wanted=FLAGS.format)
         print(labels.reason)
         return read_labels(labels, path, images, with_masks=False, label_map=None, output_folder=FLAGS.output_dir)
 

@@ -21,7 +21,8 @@ class LabelledImages:
     crowd: np.ndarray  # [N] bool
     digests: Sequence[bytes]  # equal where files are equal; empty where nothing is known
     encoded: Callable[[int], bytes]  # the file of an image by its number, from any thread; raises OSError or InputError
-    left_out: int = 0  # boxes without area inside their image, which are none of the N
+    left_out: Sequence[str] = ()  # boxes that cannot be used and are none of the N: file name and reason of each
+    images_left_out: Sequence[str] = ()  # images that are none of the n: file name and reason of each
 
     def __len__(self) -> int:
         """How many images there are, n."""

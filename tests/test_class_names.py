@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from dataset.class_names import ClassNames, class_file_of, class_names_of_records, read_class_names
+from dataset.class_names import LONGEST_CLASS_NAME, ClassNames, class_file_of, class_names_of_records, read_class_names
 from object_detection.errors import InputError
 
 PETS = ClassNames((0, 7, 300), ("cat", "dög, small", "bird"))
@@ -29,6 +29,15 @@ def test_broken_sets(ids, names):
 def test_two_classes_of_one_name():
     with pytest.raises(InputError, match=r"'cat' is the name of categories \[1, 3\], wanted distinct names"):
         ClassNames((1, 2, 3), ("cat", "dog", "cat"))
+
+
+def test_name_beyond_the_length_limit(tmp_path):
+    longest = "x" * LONGEST_CLASS_NAME
+    assert ClassNames.from_categories([{"id": 1, "name": f" {longest} "}]).names == (longest,)
+    (tmp_path / "c.json").write_text(json.dumps({"categories": [{"id": 4, "name": longest + "x"}]}))
+    with pytest.raises(InputError, match=r"c\.json: class names: category 4 has a name of 201 characters, 'x+\.\.\.x+'; "
+                                         "expected at most 200"):
+        read_class_names(tmp_path / "c.json")
 
 
 def test_blanks_around_a_name_are_no_part_of_it():

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,8 +12,10 @@ from labelled import healthy, jpeg, picture, with_boxes, with_pictures, without_
 from PIL import Image
 
 from dataset.conversion.coco import read_coco
+from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.image_looks import look_at
 from dataset.conversion.labelled_annotations import labelled_annotations
+from dataset.conversion.shards import convert
 from efficientdet.doctor.anchor_fit import best_overlaps
 from efficientdet.doctor.examination import examine, numbers, quick_findings
 from efficientdet.doctor.findings import NOTE, WARNING, Finding, as_hparams
@@ -134,11 +137,36 @@ def test_a_class_too_small_for_the_anchors():
     boxes = np.where(small[:, None], np.concatenate([images.boxes[:, :2], images.boxes[:, :2] + 15], axis=1), images.boxes)
     images = replace(images, boxes=np.float32(boxes))
     finding = found(images, "anchors")
-    assert finding.line.startswith("dog (100 %")
+    assert "most often dog 100 %; anchor_scale=" in finding.line
+    assert " %)" in finding.line.partition("(dog ")[2]
     before, after = (InputView(images=images, hparams=HPARAMS).after(**settings) for settings in ({}, finding.settings))
     assert finding.settings["anchor_scale"] < 4
     assert before.unmatched.mean() == pytest.approx(1 / 3)
     assert after.unmatched.mean() < 0.05
+
+
+def test_less_jitter_where_training_shows_objects_too_small():
+    images, hparams = healthy(40), hyperparameters_of("efficientdet-d0", {"image_size": 128, "jitter_min": 0.1})
+    images = replace(images, boxes=np.concatenate([images.boxes[:, :2], images.boxes[:, :2] + 18], axis=1))
+    finding = found(images, "anchors", hparams)
+    before, after = (InputView(images=images, hparams=hparams).after(**settings) for settings in ({}, finding.settings))
+    assert finding.settings["jitter_min"] in (0.4, 0.8)
+    everything = np.arange(len(images.boxes))
+    alone = InputView(images=images, hparams=hparams).after(
+        **{key: value for key, value in finding.settings.items() if key != "jitter_min"})
+    shares = [view.unmatched_in_training(everything).mean() for view in (before, alone, after)]
+    assert shares[2] < 0.1 < shares[1] <= shares[0]
+    (fixed,) = [one.settings for one in quick_findings(images, hparams, fixed={"jitter_min"}) if one.about == "anchors"]
+    assert [*fixed] == ["anchor_scale"]
+
+
+def test_refused_boxes_are_named():
+    lines = [f"{number}.jpg: box [99, 0, 5, 5] (x, y, width, height) lies outside the 64x48 image" for number in range(5)]
+    finding = found(replace(healthy(), left_out=lines), "left out")
+    assert finding.level == WARNING
+    assert finding.line == f"5 boxes are refused and left out: {'; '.join(lines[:3])}; and 2 more"
+    many = replace(healthy(400), left_out=lines[:1])
+    assert found(many, "left out").level == NOTE
 
 
 def test_thin_objects_want_other_ratios():
@@ -157,8 +185,11 @@ def test_same_pictures_in_both_splits_and_classes_in_one():
     validation = without_objects_of(with_pictures(other, {0: exact, 3: near}), label=2)
     examination = examine({"training": training, "validation": validation}, HPARAMS, images_read=100)
     lines = {finding.about: finding for finding in examination.findings}
-    assert lines["images in both splits"].images == ["0-5.jpg and 1-0.jpg", "0-7.jpg and 1-3.jpg"]
-    assert "(1 the same file, 1 nearly)" in lines["images in both splits"].line
+    assert lines["copies in both splits"].line == (
+        "1 pair of a training and a validation image with equal files: 0-5.jpg and 1-0.jpg; the AP will be too high; keep each "
+        "pair in one split")
+    assert lines["near-duplicates in both splits"].line.startswith(
+        "1 pair of a training and a validation image that look alike (possible near-duplicates): 0-7.jpg and 1-3.jpg; if")
     assert "training images alone" in lines["classes in one split"].line
     assert "fox (12)" in lines["classes in one split"].line
 
@@ -215,10 +246,12 @@ def test_blood_cells(data_folder):
     splits = [of(data_folder / "bccd", f"instances_{split}.json", "images") for split in ("train", "val", "test")]
     findings = {finding.about: finding for finding in quick_findings(splits[0], hyperparameters_of("efficientdet-d0", {}))}
     assert findings["padding"].line.startswith("25 % of every 512x512 input is padding; image_size=512x384")
-    assert findings["anchors"].line.startswith("Platelets (")
+    assert "most often Platelets " in findings["anchors"].line
     assert findings["anchors"].settings["anchor_scale"] < 4
     assert sum(len(duplicate_boxes(images)) for images in splits) == 8
-    assert [images.left_out for images in splits] == [1, 1, 0]
+    assert [images.left_out for images in splits] == [
+        ["BloodImage_00343.jpg: box [181, 329, 0, 0] (x, y, width, height) has no area"],
+        ["BloodImage_00338.jpg: box [504, 337, 0, 0] (x, y, width, height) has no area"], []]
     some = [[number for number, name in enumerate(images.names) if name.startswith("BloodImage_0003")] for images in splits]
     looks = [look_at(images, chosen) for images, chosen in zip(splits, some, strict=True)]
     ((one, other, equal),) = same_pictures(splits, looks)
@@ -234,8 +267,9 @@ def test_nothing_alarming_in_coco(data_folder, split):
 
 
 def doctor(*arguments):
+    env = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}  # which conftest.py sets
     return subprocess.run([sys.executable, "dataset/doctor.py", *arguments], cwd=ROOT, capture_output=True, text=True,
-                          check=False)
+                          check=False, env=env)
 
 
 def test_labels_of_any_format(tmp_path):
@@ -246,12 +280,34 @@ def test_labels_of_any_format(tmp_path):
             Image.new("RGB", (64, 48), (40 * number, 90, 9)).save(tmp_path / split / "images" / f"{split}{number}.png")
             (tmp_path / split / "labels" / f"{split}{number}.txt").write_text("0 0.5 0.5 0.5 0.5\n" * (number + 1))
     (tmp_path / "data.yaml").write_text("train: train/images\nval: val/images\nnames: [cell]\n")
-    ended = doctor(f"--images={tmp_path}", f"--output_dir={tmp_path}/out", "--image_size=128")
+    (tmp_path / "other.csv").write_text("filename,xmin,ymin,xmax,ymax,class\na.png,1,2,3,4,cell\n")  # of another format
+    ended = doctor(f"--images={tmp_path}", f"--output_dir={tmp_path}/out", "--image_size=128", "--format=yolo")
     assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""  # among others TensorFlow's start-up messages
     assert "labels: YOLO" in ended.stdout
     found = json.loads((tmp_path / "out" / "doctor.json").read_text())["splits"]
     counts = {split: (part["images"], part["objects"]) for split, part in found.items()}
     assert counts == {"training": (2, 3), "validation": (1, 1)}
+
+
+def test_records_tell_what_their_conversion_refused(tmp_path):
+    """Also of images that were dropped for it: their boxes are in no record."""
+    for number in range(4):
+        Image.fromarray(np.random.default_rng(number).integers(0, 256, (48, 64, 3), np.uint8)).save(tmp_path / f"{number}.png")
+    boxes = [(0, [1, 1, 30, 30]), (1, [2, 2, 30, 30]), (2, [99, 0, 5, 5]), (3, [9, 9, 30, 30]), (3, [9, 50, 30, 30])]
+    (tmp_path / "a.json").write_text(json.dumps({
+        "images": [{"id": number, "file_name": f"{number}.png", "width": 64, "height": 48} for number in range(4)],
+        "categories": [{"id": 1, "name": "cell"}],
+        "annotations": [{"id": number, "image_id": image, "category_id": 1, "bbox": box}
+                        for number, (image, box) in enumerate(boxes, start=1)]}))
+    convert(read_coco(object_annotations_file=str(tmp_path / "a.json")), ConversionConfig(
+        image_folder=str(tmp_path), output_prefix=str(tmp_path / "train"), num_shards=2, processes=1, max_bad_fraction=0.5))
+    ended = doctor(f"--records={tmp_path}/train-*", f"--output_dir={tmp_path}/out", "--image_size=128")
+    assert ended.returncode == 0, ended.stderr
+    assert "warning  2 boxes are refused and left out: 2.png: box [99, 0, 5, 5] (x, y, width, height) lies out" in ended.stdout
+    assert "warning  1 image is refused and left out: 2.png: its only box was refused" in ended.stdout
+    page = (tmp_path / "out" / "doctor.html").read_text(encoding="utf-8")
+    assert "3.png: box [9, 50, 30, 30]" in page
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -22,6 +22,8 @@ OPEN_IMAGES_CSV = "ImageID,Source,LabelName,Confidence,XMin\n0001,xclick,/m/01,1
 KINDS = [
     (LABELME, FileKind.LABELME), (CVAT, FileKind.CVAT), (VOC, FileKind.VOC), (YOLO_DATA, FileKind.YOLO_DATA),
     ("train: ../train/images\nnc: 2\nnames: ['cat', 'dog']\n", FileKind.YOLO_DATA),
+    ("names:\n  - cat\n  - dog\n", FileKind.YOLO_DATA), ("# classes\nnames: [cat, dog]\n", FileKind.YOLO_DATA),
+    ("names: {0: cat}\n", FileKind.YOLO_DATA), ("names: cat\nsize: 7\n", FileKind.YAML),
     ("0 0.5 0.5 0.25 0.125\n12 0.1 0.2 0.3 0.4\n", FileKind.YOLO_LABELS),
     ("3 0.1 0.1 0.2 0.1 0.2 0.2", FileKind.YOLO_LABELS),
     (RETINANET_CSV, FileKind.CSV), (OPEN_IMAGES_CSV, FileKind.CSV), (OPEN_IMAGES_CSV.replace(",", ";"), FileKind.CSV),

@@ -245,7 +245,8 @@ def converted(data, place, *, include_masks):
     names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True)) if data.class_names else {}
     task = ShardTask(
         images=data.images, source=data.source, image_folder=str(place / "images"), category_names=names,
-        include_masks=include_masks, keep_annotations=True, fingerprint=data.fingerprint, partial_path=folder / "partial",
+        include_masks=include_masks, keep_annotations=True, keep_images_of_refused_boxes=True,
+        fingerprint=data.fingerprint, partial_path=folder / "partial",
         finished_path=folder / "finished", state_path=folder / "state.json")
     convert_shard(task, image_done=lambda: None)
     json.loads((folder / "state.json").read_text(encoding="utf-8"))

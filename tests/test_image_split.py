@@ -10,6 +10,7 @@ from dataset.class_names import ClassNames
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject, Finding
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.image_split import alike_groups, split_off, stratified_groups
+from dataset.conversion.near_duplicates import near_duplicates, thumbnail
 from object_detection.errors import InputError
 
 
@@ -51,9 +52,12 @@ def test_groups_stay_together():
 
 
 def test_alike_groups_join_chains():
-    zero, bits = 0, (1 << 30) - 1
-    assert alike_groups([zero, 1 << 200, bits, None, bits | bits << 30, None, 1 << 200 | bits << 100 | bits << 150]) == [
-        [0, 1, 2, 4], [3], [5], [6]]
+    scenes = np.random.default_rng(0).integers(0, 256, (2, 16, 40), np.uint8)
+    frames = [np.asarray(Image.fromarray(scenes[0]).resize((400, 160), Image.Resampling.BICUBIC))[:, left:left + 170]
+              for left in range(14)]  # a cell has 10 pixels
+    film = [thumbnail(np.repeat(frame[..., None], 3, axis=2)) for frame in frames]
+    assert near_duplicates([film[0], film[-1]]) == []
+    assert alike_groups([None, *film, None, scenes[1, :, :17]]) == [[0], [*range(1, 15)], [15], [16]]
     assert alike_groups([]) == []
 
 

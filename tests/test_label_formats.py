@@ -229,6 +229,13 @@ def test_yolo_lists_of_darknet(tmp_path, photos):
             "train": drawn(PICTURES[:2]), "val": drawn(PICTURES[2:])}
 
 
+def test_yolo_names_alone(tmp_path, photos):
+    write(tmp_path / "a.txt", "1 0.5 0.5 0.5 0.5\n")
+    write(tmp_path / "data.yaml", "names:\n  0: nut\n  1: bolt\n")
+    for annotations in (tmp_path, tmp_path / "data.yaml"):
+        assert content(parts_of(annotations, photos)[""])["a.jpg"] == [("bolt", 16, 12, 48, 36)]
+
+
 def test_yolo_outlines_and_keypoints(tmp_path, photos):
     write(tmp_path / "classes.txt", "nut\n")
     write(tmp_path / "a.txt", "0 0.25 0.5 0.5 0.25 0.75 0.5\n\n0 0.1 0.2 0.9 0.2 0.9 0.8 0.1 0.8\n")
@@ -463,7 +470,7 @@ def test_one_annotation_for_each_image(tmp_path, photos):
 
 
 def test_coco_categories_of_one_name(tmp_path, photos):
-    """Roboflow names its group of all classes like the only class."""
+    """Roboflow names its group of all classes like the only class, or makes it the supercategory of all."""
     path = tmp_path / "coco.json"
     write_coco(PICTURES, path)
     labels = json.loads(path.read_text())
@@ -471,6 +478,16 @@ def test_coco_categories_of_one_name(tmp_path, photos):
         write(path, json.dumps({**labels, "categories": [group, *labels["categories"]]}))
         data = parts_of(path, photos)[""]
         assert (content(data), len(data.class_names)) == (drawn(PICTURES), wanted)
+    group = {"id": 0, "name": "things", "supercategory": "none"}
+    members = [{**entry, "supercategory": "things"} for entry in labels["categories"]]
+    write(path, json.dumps({**labels, "categories": [group, *members]}))
+    assert len(parts_of(path, photos)[""].class_names) == 3
+    write(path, json.dumps({**labels, "categories": [group, *members[1:], {**members[0], "supercategory": "none"}]}))
+    assert len(parts_of(path, photos)[""].class_names) == 4
+    alone = [{**entry, "supercategory": entry["name"]} for entry in labels["categories"][:1]]  # as COCO has "person"
+    write(path, json.dumps({**labels, "categories": alone, "annotations": [
+        {**labels["annotations"][0], "category_id": alone[0]["id"]}]}))
+    assert len(parts_of(path, photos)[""].class_names) == 1
     labels["annotations"][0]["category_id"] = 0
     write(path, json.dumps({**labels, "categories": [{"id": 0, "name": "nut"}, *labels["categories"]]}))
     assert "'nut' is the name of categories [0, 17]" in refusal(path, photos)

@@ -117,6 +117,14 @@ def test_the_way(programs, tmp_path, capsys):
     assert "AP 0.500, AP50 0.750 on the validation images" in said
 
 
+def test_format_of_the_labels(programs, tmp_path):
+    calls, fails = programs
+    fails.add("train")
+    with pytest.raises(SystemExit):
+        quickstart(config(tmp_path / "out", format="yolo"))
+    assert calls[0][1]["format"] == "yolo"
+
+
 def test_other_wishes_and_broken_notes_are_refused(tmp_path):
     notes = tmp_path / "quickstart.json"
     notes.write_text(json.dumps({"asked": {"minutes": 10}, "done": {}}))
@@ -161,6 +169,7 @@ def test_a_signal_is_handed_on(tmp_path):
     (["--model_name=ssd300-resnet34", "tests"], "unexpected argument"),
     (["tests", "--model_name=ssd300-resnet34"], "wanted one of EfficientDet's"),
     (["tests", "--formats=tflight"], "--formats=tflight: wanted some of onnx"),
+    (["tests", "--format=tflight"], "flag --format=tflight"),
     (["tests", "--minutes=0"], "minutes"),
     (["tests", "--minutes=inf"], "--minutes=inf: wanted a finite number"),
     (["tests", "--weights=/nowhere"], "--weights=/nowhere"),

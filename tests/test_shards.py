@@ -17,6 +17,7 @@ from dataset.class_names import read_class_names
 from dataset.conversion import convert as convert_module
 from dataset.conversion.coco import read_coco
 from dataset.conversion.conversion_flags import default_num_shards
+from dataset.conversion.report import summary_lines
 from dataset.conversion.shards import ConversionConfig, convert
 from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
@@ -189,6 +190,37 @@ def test_too_many_bad_images_publish_nothing_until_allowed(place, counted):
     assert counted.count == 0
     assert (report.images, report.boxes, report.skipped_count("image"), report.skipped_count("box")) == (9, 7, 1, 2)
     assert 102 not in ids_in(shards(place)[2])
+
+
+def test_image_all_of_whose_boxes_are_refused_is_dropped(place):
+    content = content_of(place)
+    for number in (0, 1, 2, 3):  # the only box of image 101, both of 102 and the only one of 104
+        content["annotations"][number]["bbox"] = [99, 0, 5, 5]
+    content["annotations"][5]["bbox"][2] = 0  # one of the two boxes of 105
+    write(place, content)
+    report = convert(read(place), config(place, max_bad_fraction=0.6))
+    assert (report.images, report.boxes, report.images_without_boxes) == (7, 4, 4)
+    assert [ids_in(path) for path in shards(place)] == [[100, 103, 106, 109], [107], [105, 108]]
+    written = json.loads((place / "out" / "train.report.json").read_text())
+    assert (written["images_dropped"], written["images_skipped"], written["boxes_skipped"]) == (3, 0, 5)
+    assert written["dropped"] == [
+        {"kind": "image", "file": "1.jpg", "reason": "its only box was refused", "image_id": 101},
+        {"kind": "image", "file": "4.jpg", "reason": "its only box was refused", "image_id": 104},
+        {"kind": "image", "file": "2.jpg", "reason": "all of its 2 boxes were refused", "image_id": 102}]
+    lines = summary_lines(report, None)
+    assert "dropped  3 x image" in lines
+    assert "         1.jpg (image 101): its only box was refused" in lines
+    kept = convert(read(place), config(place, max_bad_fraction=0.6, keep_images_of_refused_boxes=True))
+    assert (kept.images, kept.boxes, kept.images_without_boxes, kept.dropped) == (10, 4, 7, [])
+
+
+def test_image_whose_only_mask_is_refused_is_dropped(place):
+    content = content_of(place)
+    content["annotations"][0]["segmentation"] = [[1, 2, 3]]
+    write(place, content)
+    data = read(place, with_segmentation=True)
+    report = convert(data, config(place, max_bad_fraction=0.2, include_masks=True))
+    assert [(finding.file, finding.reason) for finding in report.dropped] == [("1.jpg", "its only box was refused")]
 
 
 def test_too_many_bad_boxes(place):

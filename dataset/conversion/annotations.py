@@ -30,7 +30,8 @@ class AnnotatedObject:
 class AnnotatedImage:
     """One image as its file describes it; `size` is (height, width) or None where the file does not say.
 
-    `in_shares`: its boxes are in shares of width and height, and become pixels when the file has told its size.
+    `in_shares`: its boxes are in shares of width and height, and become pixels when the file has told its size. `refused`: how
+    many objects its reader left out because they cannot be used.
     """
 
     image_id: int
@@ -39,6 +40,7 @@ class AnnotatedImage:
     objects: list[AnnotatedObject] = field(default_factory=list)
     captions: list[str] = field(default_factory=list)
     in_shares: bool = False
+    refused: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

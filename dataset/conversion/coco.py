@@ -114,20 +114,29 @@ def _image_size(entry: dict) -> tuple[int, int] | None:
 def _read_categories(content: dict, path: str, *, required: bool) -> ClassNames | None:
     if not required and not content.get("categories"):
         return None
-    categories = _without_namesakes(_list_of_objects(content, "categories", path=path), content.get("annotations"))
+    categories = _without_groups(_list_of_objects(content, "categories", path=path), content.get("annotations"))
     if not categories:
         raise InputError(f"{path}: lists no categories, so every category id of its annotations is unknown")
     with told_with(f"{path}:"):
         return ClassNames.from_categories(categories)
 
 
-def _without_namesakes(categories: list[dict], annotations: Any) -> list[dict]:
-    """Without those that no annotation uses and whose name another has that is used: Roboflow's group of all classes."""
+def _without_groups(categories: list[dict], annotations: Any) -> list[dict]:
+    """Return the categories without Roboflow's group of all classes.
+
+    That is one which no annotation uses and whose name is that of a used category, or the supercategory of all others.
+    """
     entries = annotations if isinstance(annotations, list) else []
     used_ids = {one["category_id"] for one in entries if isinstance(one, dict) and type(one.get("category_id")) is int}
     used = [entry for entry in categories if type(entry.get("id")) is int and entry["id"] in used_ids]
     names = [entry.get("name") for entry in used]
-    return [entry for entry in categories if entry in used or entry.get("name") not in names]
+    return [entry for entry in categories if entry in used or not (
+        entry.get("name") in names or _is_above_all_others(entry, categories))]
+
+
+def _is_above_all_others(entry: dict, categories: list[dict]) -> bool:
+    return isinstance(entry.get("name"), str) and len(categories) > 1 and all(
+        other is entry or other.get("supercategory") == entry["name"] for other in categories)
 
 
 def _boxed_annotations(content: dict, path: str) -> list[dict]:
@@ -163,6 +172,8 @@ def _add_objects(
         if reason is None:
             by_id[image_id].objects.append(annotation)
         else:
+            if image_id in by_id:
+                by_id[image_id].refused += 1
             skipped.append(Finding(kind="box", file=path, image_id=image_id, annotation_id=annotation.annotation_id,
                                    reason=reason))
     return skipped

@@ -19,6 +19,7 @@ class ConversionConfig:
     max_bad_fraction: float
     include_masks: bool = False
     keep_annotations: bool = False
+    keep_images_of_refused_boxes: bool = False
 
     def __post_init__(self):
         if not 1 <= self.num_shards <= 99999:

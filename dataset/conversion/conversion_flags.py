@@ -41,6 +41,8 @@ def define_writing_flags() -> None:
                          "fewer where there are few images.", lower_bound=1)
     flags.DEFINE_float("max_bad_fraction", 0.01, "Share of the images, and of the boxes, that may be skipped.",
                        lower_bound=0, upper_bound=1)
+    flags.DEFINE_boolean("keep_images_of_refused_boxes", False, "Convert an image all of whose boxes were refused, as an image "
+                         "without objects. Default: the image is dropped, as training would use its objects as background.")
 
 
 def conversion_config(
@@ -53,7 +55,8 @@ def conversion_config(
         image_folder=image_folder, output_prefix=output_prefix or values.output_file_prefix,
         num_shards=values.num_shards or MOST_DEFAULT_SHARDS,  # judged anew when the images are counted
         processes=values.num_threads or available_cores(), max_bad_fraction=values.max_bad_fraction,
-        include_masks=include_masks, keep_annotations=keep_annotations)
+        keep_images_of_refused_boxes=values.keep_images_of_refused_boxes, include_masks=include_masks,
+        keep_annotations=keep_annotations)
 
 
 def convert_and_report(data: AnnotatedDataSet, config: ConversionConfig) -> None:

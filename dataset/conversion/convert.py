@@ -27,9 +27,8 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
     try:
         with tf.io.TFRecordWriter(str(task.partial_path)) as writer:
             for image in task.images:
-                checked = _checked_file(image, task=task, report=report)
-                if checked is not None:
-                    objects, masks = _fitted_objects(image, checked=checked, report=report, with_masks=task.include_masks)
+                if (found := _usable_image(image, task=task, report=report)) is not None:
+                    checked, objects, masks = found
                     writer.write(encode_record(_record(image, checked=checked, objects=objects, masks=masks, task=task)))
                     report.add_image(image.file_name, objects)
                     if task.keep_annotations:
@@ -42,6 +41,22 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
         task.partial_path.unlink(missing_ok=True)
     write_text(task.state_path, json.dumps(
         {"fingerprint": task.fingerprint, "bytes": size, "report": report.to_json(), "kept": kept}))
+
+
+def _usable_image(
+    image: AnnotatedImage, *, task: ShardTask, report: Report
+) -> tuple[CheckedImage, list[AnnotatedObject], list[bytes | None]] | None:
+    """Return an image with the objects that stay and their masks, or None, with the reason in the report."""
+    checked = _checked_file(image, task=task, report=report)
+    if checked is None:
+        return None
+    objects, masks = _fitted_objects(image, checked=checked, report=report, with_masks=task.include_masks)
+    listed = image.refused + len(image.objects)
+    if listed and not objects and not task.keep_images_of_refused_boxes:
+        report.dropped.append(Finding(kind="image", file=image.file_name, image_id=image.image_id, reason=(
+            "its only box was refused" if listed == 1 else f"all of its {listed} boxes were refused")))
+        return None
+    return checked, objects, masks
 
 
 def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> CheckedImage | None:

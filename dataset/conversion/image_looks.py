@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from dataset.conversion.perceptual_hash import perceptual_hash
+from dataset.conversion.near_duplicates import thumbnail
 from dataset.files.image_files import as_rgb, stored_size
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS
 from dataset.labelled_images import LabelledImages
@@ -21,13 +21,12 @@ from object_detection.processor_cores import available_cores
 _LOOKED_AT = 256  # pixels of the longer side; JPEGs are decoded no larger than they must be for that
 
 
-
 class ImageLooks(NamedTuple):
-    """Of one image; its stored height and width, and of its grey levels, 0 to 255, the mean and the standard deviation."""
+    """Of one image; its stored height and width, and of its gray levels, 0 to 255, the mean and the standard deviation."""
 
     digest: bytes
     size: tuple[int, int]
-    hash: int
+    thumbnail: np.ndarray
     brightness: float
     contrast: float
 
@@ -63,6 +62,6 @@ def _looks(encoded: Callable[[int], bytes], number: int) -> ImageLooks | None:
         data = encoded(number)
         pixels = small_picture(data, _LOOKED_AT)
         grey = pixels.mean(axis=-1)
-        return ImageLooks(digest=hashlib.sha256(data).digest(), size=stored_size(data), hash=perceptual_hash(pixels),
+        return ImageLooks(digest=hashlib.sha256(data).digest(), size=stored_size(data), thumbnail=thumbnail(pixels),
                           brightness=float(grey.mean()), contrast=float(grey.std()))
     return None

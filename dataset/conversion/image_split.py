@@ -9,12 +9,12 @@ import numpy as np
 
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.perceptual_hash import near_duplicates, perceptual_hash
+from dataset.conversion.near_duplicates import near_duplicates, thumbnail
 from dataset.files.image_files import read_stored_image
 from dataset.progress import Progress
 from object_detection.errors import InputError
 
-_LEAST_SIDE = 128  # pixels of what a hash is taken of: many for each of its cells
+_LEAST_SIDE = 128  # pixels that a thumbnail is made of: many for each of its cells
 
 
 def split_off(
@@ -24,7 +24,7 @@ def split_off(
 
     A function of seed, names and content of the images. Raises InputError where no image can be kept aside.
     """
-    groups = alike_groups([_hash_of(image, images) for image in _told(data.images)])
+    groups = alike_groups([_thumbnail_of(image, images) for image in _told(data.images)])
     aside = stratified_groups([{one.category_id for one in image.objects} for image in data.images], groups, fraction=fraction,
                               seed=seed)
     chosen = {place for group in aside for place in group}
@@ -47,29 +47,29 @@ def _told(images: Sequence[AnnotatedImage]):
             progress.advance(images=1)
 
 
-def _hash_of(image: AnnotatedImage, images: ImageFolder) -> int | None:
-    """None where the file is no whole image, which its conversion will report."""
+def _thumbnail_of(image: AnnotatedImage, images: ImageFolder) -> np.ndarray | None:
+    """Return None where the file is no complete image, which its conversion will report."""
     try:
-        return perceptual_hash(read_stored_image(str(images.path(image.file_name)), least_side=_LEAST_SIDE).pixels)
+        return thumbnail(read_stored_image(str(images.path(image.file_name)), least_side=_LEAST_SIDE).pixels)
     except InputError:
         return None
 
 
-def alike_groups(hashes: Sequence[int | None]) -> list[list[int]]:
-    """Places of images that look alike, or like one that does, in ascending order; those without a hash are alone."""
-    known = [place for place, value in enumerate(hashes) if value is not None]
-    leader = list(range(len(hashes)))
+def alike_groups(thumbnails: Sequence[np.ndarray | None]) -> list[list[int]]:
+    """Return groups of indices of images that look alike, directly or by way of others; one without a thumbnail is alone."""
+    known = [place for place, found in enumerate(thumbnails) if found is not None]
+    leader = list(range(len(thumbnails)))
 
     def first_of(place: int) -> int:
         while leader[place] != place:
             leader[place] = place = leader[leader[place]]
         return place
 
-    for i, j in near_duplicates([hashes[place] for place in known]):
+    for i, j in near_duplicates([thumbnails[place] for place in known]):
         one, other = sorted((first_of(known[i]), first_of(known[j])))
         leader[other] = one
     groups = defaultdict(list)
-    for place in range(len(hashes)):
+    for place in range(len(thumbnails)):
         groups[first_of(place)].append(place)
     return [*groups.values()]
 

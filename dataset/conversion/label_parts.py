@@ -178,6 +178,7 @@ def _without_unusable(part: AnnotatedDataSet) -> AnnotatedDataSet:
         reasons = [reason_to_skip(one.segmentation) for one in image.objects]
         skipped += [Finding(kind="box", file=image.file_name, reason=reason) for reason in filter(None, reasons)]
         image.objects = [one for one, reason in zip(image.objects, reasons, strict=True) if reason is None]
+        image.refused += sum(reason is not None for reason in reasons)
     return replace(part, skipped=[*part.skipped, *skipped])
 
 

@@ -19,14 +19,14 @@ def labelled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabelledI
     if data.class_names is None:
         raise InputError(f"{data.source}: names no categories; wanted annotations of objects")
     class_of = {category: number for number, category in enumerate(data.class_names.category_ids)}
-    sizes, owners, boxes, classes, crowd, left_out = [], [], [], [], [], 0
+    sizes, owners, boxes, classes, crowd, left_out = [], [], [], [], [], []
     for number, image in enumerate(data.images):
         size = image.size or _size_of(Path(image_folder) / image.file_name)
         sizes.append(size)
         for annotation in image.objects:
-            fitted, _ = fitted_object(in_pixels(annotation, size) if image.in_shares else annotation, size)
+            fitted, reason = fitted_object(in_pixels(annotation, size) if image.in_shares else annotation, size)
             if fitted is None:
-                left_out += 1
+                left_out.append(f"{image.file_name}: {reason}")
                 continue
             x, y, width, height = fitted.box_xywh
             owners.append(number)

@@ -99,7 +99,7 @@ class IndexedImage:
 
     __slots__ = ("_index", "_name", "image_id")
 
-    size, captions, in_shares = None, (), True
+    size, captions, in_shares, refused = None, (), True, 0
 
     def __init__(self, index: BoxIndex, number: int):
         self._index, self._name, self.image_id = index, index.name(number), number

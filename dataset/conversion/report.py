@@ -6,17 +6,22 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from dataset.bad_fraction import allowing_fraction
-from dataset.class_names import ClassNames
+from dataset.class_names import ClassNames, beside_records
 from dataset.conversion.annotations import Finding
+from dataset.files.bounded_files import read_json
 from object_detection.errors import InputError
 
 SMALL_AREA, MEDIUM_AREA = 32**2, 96**2  # square pixels, COCO's bounds
+_FINDINGS = ("fixed", "skipped", "dropped", "noted")
 _SHOWN_FINDINGS = 5
 
 
 @dataclass(kw_only=True)
 class Report:
-    """Counts over records, and every finding; `boxes_per_class` is by category id."""
+    """Counts over records, and every finding; `boxes_per_class` is by category id.
+
+    `dropped` are images all of whose boxes are among the skipped ones.
+    """
 
     images: int = 0
     boxes: int = 0
@@ -30,6 +35,7 @@ class Report:
     boxes_per_size: Counter[str] = field(default_factory=Counter)
     fixed: list[Finding] = field(default_factory=list)
     skipped: list[Finding] = field(default_factory=list)
+    dropped: list[Finding] = field(default_factory=list)
     noted: list[Finding] = field(default_factory=list)
 
     def add_image(self, file_name: str, objects: Iterable[Any]) -> None:
@@ -54,7 +60,7 @@ class Report:
         for name in ("images", "boxes", "crowd_boxes", "difficult_boxes", "images_without_boxes",
                      "boxes_of_skipped_images"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("fixed", "skipped", "noted"):
+        for name in _FINDINGS:
             getattr(self, name).extend(getattr(other, name))
         self.boxes_per_class.update(other.boxes_per_class)
         self.boxes_per_size.update(other.boxes_per_size)
@@ -67,14 +73,14 @@ class Report:
     def to_json(self) -> dict:
         """As it stands between the runs of one conversion."""
         content = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        for name in ("fixed", "skipped", "noted"):
+        for name in _FINDINGS:
             content[name] = [asdict(finding) for finding in content[name]]
         return content
 
     @classmethod
     def from_json(cls, content: dict) -> "Report":
         """The inverse of `to_json` after a passage through a file."""
-        findings = {name: [Finding(**entry) for entry in content[name]] for name in ("fixed", "skipped", "noted")}
+        findings = {name: [Finding(**entry) for entry in content[name]] for name in _FINDINGS}
         per_class = Counter({int(key): value for key, value in content["boxes_per_class"].items()})
         return cls(**{**content, **findings, "boxes_per_class": per_class,
                       "boxes_per_size": Counter(content["boxes_per_size"])})
@@ -113,9 +119,8 @@ def readable_report(report: Report, class_names: ClassNames | None) -> dict:
         "boxes_per_size": {name: report.boxes_per_size[name] for name in ("small", "medium", "large")},
         "images_skipped": report.skipped_count("image"),
         "boxes_skipped": report.skipped_count("box"),
-        "fixed": [_entry(finding) for finding in report.fixed],
-        "skipped": [_entry(finding) for finding in report.skipped],
-        "noted": [_entry(finding) for finding in report.noted],
+        "images_dropped": len(report.dropped),
+        **{name: [_entry(finding) for finding in getattr(report, name)] for name in _FINDINGS},
     }
 
 
@@ -129,6 +134,23 @@ def boxes_per_class_name(report: Report, class_names: ClassNames | None) -> dict
 
 def _entry(finding: Finding) -> dict:
     return {key: value for key, value in asdict(finding).items() if value is not None}
+
+
+def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return a line with file name and reason for each box, and for each image, that is not in the records.
+
+    Reads the reports beside the records; records without one contribute nothing. Raises InputError for a broken report.
+    """
+    boxes, images = [], []
+    for path in sorted({beside_records(record, ".report.json") for record in record_paths}):
+        if path.exists():
+            content = read_json(str(path))
+            try:
+                for entry in [*content["skipped"], *content.get("dropped", ())]:
+                    (images if entry["kind"] == "image" else boxes).append(f"{entry['file']}: {entry['reason']}")
+            except (LookupError, TypeError) as error:
+                raise InputError(f"{path}: is not the report of a conversion; convert again or delete it") from error
+    return boxes, images
 
 
 def _line(finding: Finding) -> str:
@@ -153,8 +175,8 @@ def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
         without = sum(not count for _, count in per_class)
         lines.append(f"classes  {len(per_class)}: {shown}{', ...' if len(per_class) > 12 else ''}"
                      + (f"; {without} without any box" if without else ""))
-    for title, findings in (("fixed", report.fixed), ("skipped", report.skipped), ("noted", report.noted)):
-        if findings:
+    for title in _FINDINGS:
+        if findings := getattr(report, title):
             kinds = Counter(finding.kind for finding in findings)
             lines.append(f"{title:8} " + ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items())))
             lines += [f"         {_line(finding)}" for finding in findings[:_SHOWN_FINDINGS]]

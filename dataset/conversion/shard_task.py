@@ -19,6 +19,7 @@ class ShardTask:
     category_names: dict[int, str]
     include_masks: bool
     keep_annotations: bool
+    keep_images_of_refused_boxes: bool
     fingerprint: str
     partial_path: Path
     finished_path: Path

@@ -30,7 +30,7 @@ from dataset.conversion.shard_task import ShardTask
 from object_detection.atomic_files import write_text
 from object_detection.errors import InputError
 
-CONVERTER_VERSION = 3  # raised whenever the same input gives other records
+CONVERTER_VERSION = 4  # raised whenever the same input gives other records
 
 
 def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[str], None] = print) -> Report:
@@ -99,6 +99,7 @@ def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str,
         "annotations": data.fingerprint,
         "image folder": str(Path(config.image_folder).resolve()),
         "--include_masks": config.include_masks,
+        "--keep_images_of_refused_boxes": config.keep_images_of_refused_boxes,
         "--num_shards": config.num_shards,
         "converter": CONVERTER_VERSION,
     }
@@ -118,6 +119,7 @@ def _shard_tasks(
         tasks.append(ShardTask(
             images=images, source=data.source, image_folder=config.image_folder, category_names=names,
             include_masks=config.include_masks, keep_annotations=config.keep_annotations,
+            keep_images_of_refused_boxes=config.keep_images_of_refused_boxes,
             fingerprint=hashlib.sha256(made_from.encode()).hexdigest(),
             partial_path=path.with_name(f".{path.name}.partial"),
             finished_path=path.with_name(f".{path.name}.finished"),

@@ -169,9 +169,10 @@ def _kind_of_lines(lines: list[str]) -> FileKind | None:
 
 
 def _has_class_names(lines: list[str]) -> bool:
-    """Of a data.yaml, or of Darknet's obj.data."""
+    """Return whether a data.yaml or Darknet's obj.data has these lines; yaml may give a list of names and nothing else."""
     keys = {match[1] for line in lines if (match := re.match(r"(\w+)\s*[:=]", line))}
-    return "names" in keys and bool(keys & {"nc", "path", "train", "val", "valid", "test"})
+    lists_names = any(re.match(r"names\s*:\s*([\[{#]|$)", line) for line in lines)
+    return "names" in keys and (lists_names or bool(keys & {"nc", "path", "train", "val", "valid", "test"}))
 
 
 def _is_yolo_label(line: str) -> bool:

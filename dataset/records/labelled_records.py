@@ -43,11 +43,12 @@ def labelled_records(index: RecordIndex, class_names: ClassNames, numbers: Seque
     sizes = np.array(sizes, np.int32).reshape(-1, 2)
     owners, boxes = np.repeat(np.arange(len(sizes), dtype=np.int32), counts), np.concatenate(boxes)
     boxes, kept = inside(boxes * np.tile(sizes[owners], 2), sizes[owners])
+    left_out = [f"{names[owner]}: box without area inside the image" for owner in owners[~kept].tolist()]
     reader = RecordReader(index)
     return LabelledImages(
         class_names=class_names, names=names, sizes=sizes, owners=owners[kept], boxes=boxes[kept],
         classes=_classes(np.concatenate(labels), class_names, index)[kept], crowd=np.concatenate(crowd)[kept],
-        digests=digests, encoded=lambda number: _encoded(reader.read([numbers[number]])[0]), left_out=int(np.sum(~kept)))
+        digests=digests, encoded=lambda number: _encoded(reader.read([numbers[number]])[0]), left_out=left_out)
 
 
 def _places(index: RecordIndex, numbers: np.ndarray) -> Iterator[tuple[int, mmap.mmap, int]]:

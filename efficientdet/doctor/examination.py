@@ -136,7 +136,8 @@ def _split_numbers(split: Split) -> dict[str, Any]:
     common = np.argsort(-counts, kind="stable")[:10]
     return {"images": len(images), "objects": len(images.boxes), "crowds": int(images.crowd.sum()),
             "images_without_objects": int(np.sum(images.counts() == 0)), "most_objects": int(images.counts().max(initial=0)),
-            "boxes_without_area": images.left_out, "images_read": len(split.looks),
+            "boxes_left_out": list(images.left_out), "images_left_out": list(images.images_left_out),
+            "images_read": len(split.looks),
             "common_sizes": [{"height": int(sizes[i][0]), "width": int(sizes[i][1]), "images": int(counts[i])} for i in common],
             "brightness": np.percentile([look.brightness for look in looks], [0, 25, 50, 75, 100]).round(1).tolist()
             if looks else [],

@@ -23,7 +23,7 @@ def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[
                       f"input is padding; {as_hparams(shape)} (width x height) shows the images as large with "
                       f"{share(after.padding)}, and a step takes {share(1 - np.prod(after.size) / np.prod(view.size))} less")
         view = view if "image_size" in fixed else after
-    if view.anchors is not None and len(view.boxes) and (settings := better_anchors(view)):
+    if view.anchors is not None and len(view.boxes) and (settings := better_anchors(view, fixed=fixed)):
         yield _of_anchors(view, settings)
 
 
@@ -36,10 +36,9 @@ def _of_anchors(view: InputView, settings: dict) -> Finding:
     shares = {number: (before[classes == number].mean(), left[classes == number].mean()) for number in often}
     worst = sorted((number for number in often if shares[number][0] >= before.mean()), key=lambda number: -shares[number][0])
     smallest = float(np.sqrt(view.anchors.sides.prod(axis=0)).min())
-    small = [f"{view.images.class_names.names[number]} ({share(shares[number][0])}, then {share(shares[number][1])})"
-             for number in worst]
-    smaller = "smaller" if settings.get("anchor_scale", np.inf) < getattr(view.hparams, "anchor_scale", 0) else "other"
+    names = view.images.class_names.names
+    without, with_them = ([f"{names[number]} {share(shares[number][place])}" for number in worst] for place in (0, 1))
     return Finding(about="anchors", level=WARNING, settings=settings, line=(
-        f"{f'{named(small)} need' if small else 'objects need'} {smaller} anchors: of all objects as training shows them "
-        f"{share(before.mean())} overlap no anchor by half (the smallest is {smallest:.0f} pixels wide); "
-        f"{as_hparams(settings)} leaves {share(left.mean())}"))
+        f"{share(before.mean())} of the objects, at the scales that training draws, overlap no anchor by half (the smallest "
+        f"anchor is {smallest:.0f} pixels wide){f', most often {named(without)}' if worst else ''}; {as_hparams(settings)} "
+        f"reduces this to {share(left.mean())}{f' ({named(with_them)})' if worst else ''}"))

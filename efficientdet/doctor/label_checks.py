@@ -11,7 +11,7 @@ from efficientdet.doctor.findings import NOTE, WARNING, Finding, counted, named,
 
 DUPLICATE = 0.8  # IoU of two boxes of one class, from which on they are one object labelled twice
 WHOLE = 0.95  # share of the image's area
-_MANY_DUPLICATES, _MANY_WHOLE, _MANY_EMPTY = 0.02, 0.2, 0.5
+_MANY_DUPLICATES, _MANY_WHOLE, _MANY_EMPTY, _MANY_LEFT_OUT = 0.02, 0.2, 0.5, 0.001
 _RARE = 0.02  # of the objects of the commonest class
 _SLOT_STEP = 8
 
@@ -23,6 +23,7 @@ def label_findings(images: LabelledImages, hparams: Hyperparameters) -> Iterator
     yield from _empty_images(images)
     yield from _crowds(images, hparams)
     yield from _slots(images, hparams)
+    yield from _left_out(images)
     yield from _odd_boxes(images)
 
 
@@ -105,10 +106,17 @@ def _slots(images: LabelledImages, hparams: Hyperparameters) -> Iterator[Finding
                 f"most {counts.max()}: {lost} are not learnt; max_instances_per_image={enough} holds them"))
 
 
+def _left_out(images: LabelledImages) -> Iterator[Finding]:
+    for lines, total, one, several in ((images.left_out, len(images.boxes), "box is", "boxes are"),
+                                       (images.images_left_out, len(images), "image is", "images are")):
+        if lines:
+            many = len(lines) > _MANY_LEFT_OUT * total
+            more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+            yield Finding(about="left out", level=WARNING if many else NOTE, images=lines, line=(
+                f"{counted(len(lines), one, several)} refused and left out: {'; '.join(lines[:3])}{more}"))
+
+
 def _odd_boxes(images: LabelledImages) -> Iterator[Finding]:
-    if images.left_out:
-        yield Finding(about="boxes without area", level=NOTE,
-                      line=f"{counted(images.left_out, 'box has', 'boxes have')} no area inside the image: left out")
     total = max(len(images.boxes), 1)
     if len(pairs := duplicate_boxes(images)):
         where = _names(images, np.unique(images.owners[pairs[:, 0]]))

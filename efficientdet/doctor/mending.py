@@ -1,7 +1,7 @@
 """The settings that mend what the network's input and anchors do not fit: each tried, with the family's anchors made anew."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ _SHRUNK = 0.03  # how much smaller a shape may show images,
 _MAY_SHRINK = 0.02  # and what share of them
 _UNMATCHED = 0.1  # share of objects without an anchor that is worth another setting
 _MENDS = 0.55  # of that share is left at most
+_JITTERS = (0.4, 0.8)  # values of jitter_min that are tried: how small training may show an image
 _STEPS = range(-4, 5)  # half octaves by which anchors are tried smaller and larger
 _CLUSTER_ROUNDS = 30
 
@@ -56,24 +57,42 @@ def sampled(view: InputView) -> np.ndarray:
     return np.unique(np.linspace(0, len(view.boxes) - 1, min(_OBJECTS, len(view.boxes))).astype(int))
 
 
-def better_anchors(view: InputView) -> dict[str, Any]:
-    """`anchor_scale`, and `aspect_ratios` where these help too, that leave far fewer objects without an anchor; else empty."""
+def better_anchors(view: InputView, *, fixed: Collection[str] = ()) -> dict[str, Any]:
+    """Return `anchor_scale`, and `aspect_ratios` where these help too, that leave far fewer objects without an anchor; or {}.
+
+    `jitter_min`, unless it is `fixed`, comes with them where many objects are left and far fewer at a weaker jitter.
+    """
     numbers = sampled(view)
     before = _severity(view, numbers)
     if before < _UNMATCHED or not hasattr(view.hparams, "anchor_scale"):
         return {}
-    scales = {step: float(f"{view.hparams.anchor_scale * 2 ** (step / 2):.2g}") for step in _STEPS}
-    found = {step: severity for step, scale in scales.items()
-             if (severity := _severity_after(view, numbers, anchor_scale=scale)) is not None}
-    step = min(found, key=lambda step: (found[step] > min(found.values()) * 1.1, abs(step)))
-    settings = {"anchor_scale": scales[step]} if step else {}
-    after = found[step]
+    settings, after = _best_scale(view, numbers)
     if hasattr(view.hparams, "aspect_ratios"):
         ratios = _clustered_ratios(view, len(view.hparams.aspect_ratios))
         with_ratios = _severity_after(view, numbers, **settings, aspect_ratios=ratios)
         if with_ratios is not None and with_ratios < _MENDS * after and after >= _UNMATCHED:
             settings, after = settings | {"aspect_ratios": ratios}, with_ratios
-    return settings if after <= _MENDS * before else {}
+    if after > _MENDS * before:
+        return {}
+    if hasattr(view.hparams, "jitter_min") and "jitter_min" not in fixed:
+        for jitter in _JITTERS:
+            if jitter > view.hparams.jitter_min and after >= _UNMATCHED:
+                weaker, left = _best_scale(view, numbers, **settings | {"jitter_min": jitter})
+                if left <= _MENDS * after:
+                    settings, after = weaker, left
+    return settings
+
+
+def _best_scale(view: InputView, numbers: np.ndarray, **others: Any) -> tuple[dict[str, Any], float]:
+    """Return `others` with the `anchor_scale` nearest to the present one of those that leave fewest, and what it leaves."""
+    others.pop("anchor_scale", None)
+    scales = {step: float(f"{view.hparams.anchor_scale * 2 ** (step / 2):.2g}") for step in _STEPS}
+    found = {step: severity for step, scale in scales.items()
+             if (severity := _severity_after(view, numbers, anchor_scale=scale, **others)) is not None}
+    if not found:  # the others are beyond what the family allows
+        return others, 1.0
+    step = min(found, key=lambda step: (found[step] > min(found.values()) * 1.1, abs(step)))
+    return ({"anchor_scale": scales[step]} if step else {}) | others, found[step]
 
 
 def trials(view: InputView, suggested: Mapping[str, Any]) -> Iterator[Trial]:
@@ -85,6 +104,8 @@ def trials(view: InputView, suggested: Mapping[str, Any]) -> Iterator[Trial]:
         others += [{"anchor_scale": float(f"{hparams.anchor_scale * factor:.3g}")} for factor in (0.5, 1 / math.sqrt(2))]
     if hasattr(hparams, "aspect_ratios"):
         others.append({"aspect_ratios": _clustered_ratios(view, len(hparams.aspect_ratios))})
+    if hasattr(hparams, "jitter_min"):
+        others += [{"jitter_min": jitter} for jitter in _JITTERS if jitter > hparams.jitter_min]
     if hasattr(hparams, "min_level"):
         others.append({"min_level": hparams.min_level - 1})
     height, width = hparams.input_size

@@ -1,11 +1,11 @@
-"""What the pictures tell: which cannot be decoded, are dark or blank, or are the same, within a split and across."""
+"""Findings about image contents: which cannot be decoded, are dark or blank, or look alike, within a split and across."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from dataset.conversion.image_looks import ImageLooks
-from dataset.conversion.perceptual_hash import near_duplicates
+from dataset.conversion.near_duplicates import near_duplicates
 from dataset.labelled_images import LabelledImages
 from efficientdet.doctor.findings import NOTE, WARNING, Finding, counted, named, share
 
@@ -32,9 +32,9 @@ def picture_findings(images: LabelledImages, looks: Looks) -> Iterator[Finding]:
 
 
 def same_pictures(splits: Sequence[LabelledImages], looks: Sequence[Looks]) -> list[Pair]:
-    """Pairs of images that are the same picture, each (split, number) twice, and whether their files are equal.
+    """Return pairs of images that are the same or look alike, each (split, number) twice, and whether their files are equal.
 
-    Equal files are found among all whose digests the records tell, near ones among those that were read.
+    Equal files are found among all whose digests the records hold, near-duplicates among those that were read.
     """
     first, found = {}, {}
     for split, images in enumerate(splits):
@@ -43,29 +43,27 @@ def same_pictures(splits: Sequence[LabelledImages], looks: Sequence[Looks]) -> l
             digest = digest.decode("ascii", "replace") or (look.digest.hex() if look else "")
             if digest and (other := first.setdefault(digest, (split, number))) != (split, number):
                 found[other, (split, number)] = True
-    places = [(split, number) for split, some in enumerate(looks) for number, look in some.items()
-              if look is not None and look.contrast >= BLANK]
-    hashes = [looks[split][number].hash for split, number in places]
-    for one, other in near_duplicates(hashes):
+    places = [(split, number) for split, some in enumerate(looks) for number, look in some.items() if look is not None]
+    for one, other in near_duplicates([looks[split][number].thumbnail for split, number in places]):
         found.setdefault((places[one], places[other]), False)
     return [(one, other, equal) for (one, other), equal in sorted(found.items())]
 
 
 def same_picture_findings(splits: Sequence[LabelledImages], pairs: Sequence[Pair]) -> Iterator[Finding]:
-    """The same picture in both splits, which an evaluation is worth less by; and twice in one."""
-    def told(some: Sequence[Pair]) -> list[str]:
-        return [f"{splits[one[0]].names[one[1]]} and {splits[other[0]].names[other[1]]}" for one, other, _ in some]
-
-    if across := [pair for pair in pairs if pair[0][0] != pair[1][0]]:
-        exact = sum(equal for *_, equal in across)
-        yield Finding(about="images in both splits", level=WARNING, images=told(across), line=(
-            f"{counted(len(across), 'picture is', 'pictures are')} in the training and in the validation images ({exact} the "
-            f"same file, {len(across) - exact} nearly): {named(told(across))}; the AP will be too good, keep them on one side"))
-    if within := [pair for pair in pairs if pair[0][0] == pair[1][0]]:
-        many = len(within) > _MANY_TWINS * sum(map(len, splits))
-        yield Finding(about="images twice", level=WARNING if many else NOTE, images=told(within), line=(
-            f"{counted(len(within), 'pair', 'pairs')} of images of one split are the same picture, or nearly: "
-            f"{named(told(within))}"))
+    """Yield findings about copies and possible near-duplicates in both splits, which raise the measured AP, and in one."""
+    for equal, what in ((True, "with equal files"), (False, "that look alike (possible near-duplicates)")):
+        across, within = ([f"{splits[one[0]].names[one[1]]} and {splits[other[0]].names[other[1]]}"
+                           for one, other, same in pairs if same == equal and (one[0] != other[0]) == of_both]
+                          for of_both in (True, False))
+        if across:
+            harm = "the AP will be too high" if equal else "if they show the same scene, the AP will be too high"
+            yield Finding(about="copies in both splits" if equal else "near-duplicates in both splits", level=WARNING,
+                          images=across, line=f"{_pairs(across)} of a training and a validation image {what}: {named(across)}; "
+                          f"{harm}; keep each pair in one split")
+        if within:
+            many = len(within) > _MANY_TWINS * sum(map(len, splits))
+            yield Finding(about="copies" if equal else "near-duplicates", level=WARNING if many else NOTE, images=within,
+                          line=f"{_pairs(within)} of images of one split {what}: {named(within)}")
 
 
 def split_findings(training: LabelledImages, validation: LabelledImages) -> Iterator[Finding]:
@@ -82,6 +80,10 @@ def split_findings(training: LabelledImages, validation: LabelledImages) -> Iter
             yield Finding(about="classes in one split", level=level if unlikely.any() else NOTE, line=(
                 f"{counted(alone.sum(), 'class has', 'classes have')} objects in the {what} images alone ({share(lost)} of "
                 f"their objects): {named(told)}"))
+
+
+def _pairs(told: Sequence[str]) -> str:
+    return counted(len(told), "pair", "pairs")
 
 
 def _where(looks: Looks, condition) -> list[int]:

@@ -18,7 +18,7 @@ def suspicions(images: LabelledImages, looks: Looks, *, input_sides: np.ndarray,
                ) -> list[tuple[int, list[str]]]:
     """Images by number with what is odd about them, the oddest first.
 
-    input_sides [N]: the shorter side of each box in pixels of the network's input; twins: images that another shows as well.
+    input_sides [N]: the shorter side of each box in pixels of the network's input; twins: images that look like another.
     """
     reasons: dict[int, Counter] = defaultdict(Counter)
 
@@ -41,7 +41,7 @@ def suspicions(images: LabelledImages, looks: Looks, *, input_sides: np.ndarray,
     tell(owners[whole_image_boxes(images) & learnt], "box of nearly the whole image")
     tell(owners[(input_sides < _TINY) & learnt], f"box under {_TINY:g} pixels at the input")
     tell(owners[(sides.max(axis=1) > _THIN * sides.min(axis=1)) & learnt], "very thin box")
-    tell(twins, "same picture as another")
+    tell(twins, "may be a near-duplicate")
     for number, look in looks.items():
         if look is None:
             tell([number], "cannot be decoded")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dataset.class_names import class_names_of_records
+from dataset.conversion.label_formats import FORMATS
 from dataset.labelled_images import LabelledImages
 from dataset.records.labelled_records import labelled_records
 from dataset.records.record_index import index_records
@@ -26,6 +27,7 @@ from object_detection.atomic_files import write_text
 from object_detection.errors import InputError
 
 NO_WEIGHTS = "none"
+LABEL_FORMATS = tuple(FORMATS)
 _FIRST_SIDE = 256  # at which the machine is timed first
 _TIMED_STEPS = 12
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
@@ -45,6 +47,7 @@ class QuickstartConfig:
     weights: str | None
     formats: tuple[str, ...]
     hparams: str
+    format: str | None = None  # of the labels; None: recognized by content
 
 
 def quickstart(config: QuickstartConfig) -> None:
@@ -52,7 +55,8 @@ def quickstart(config: QuickstartConfig) -> None:
     folder = Path(config.output_dir)
     notes = _Notes(folder / "quickstart.json", asdict(config))
     notes.once("convert", lambda: run_program("dataset.create_tfrecord", {
-        "images": config.images, "annotations": config.annotations, "output_dir": folder / "records"}, go_on=_GO_ON))
+        "images": config.images, "annotations": config.annotations, "format": config.format,
+        "output_dir": folder / "records"}, go_on=_GO_ON))
     chosen = notes.once("choose", lambda: _choose(config, folder))
     for line in chosen["why"]:
         print(f"chose {line}")
