@@ -1,7 +1,7 @@
 """Reports of `inspector.py --mode=benchmark --output_json=FILE` as one table: `python benchmarks/inference_table.py FILE...`.
 
-Beside each batch size stands what the reference publishes for one A100 in FP16 (D0 at 512, end to end, as here), and the ratio of
-images/s, here over there.
+Beside each batch size stands what the reference publishes for one A100 in FP16 (D0 at 512, end to end, as here), and
+the ratio of images/s, here over there.
 """
 
 import json
