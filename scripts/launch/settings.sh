@@ -152,12 +152,14 @@ _check_value() {
     [[ "$value" =~ $pattern ]] || fail "$key=$value; wanted $wanted"
 }
 
-# Print ", did you mean KEY?" for the longest key that begins like the given one.
+# Print ", did you mean KEY?" for the key of the nearest length that the given one begins with, or the other way round.
 _nearest() {
-    local key best=""
+    local key best="" least=99 difference
+    [[ -n "$1" ]] || return 0
     for key in "${LAUNCH_KEYS[@]}" "${!ALIASES[@]}"; do
-        if [[ ("${key,,}" == "${1,,}"* || "${1,,}" == "${key,,}"*) && ${#key} -gt ${#best} ]]; then
-            best="$key"
+        difference=$((${#key} > ${#1} ? ${#key} - ${#1} : ${#1} - ${#key}))
+        if [[ ("${key,,}" == "${1,,}"* || "${1,,}" == "${key,,}"*) && $difference -lt $least ]]; then
+            best="$key" least=$difference
         fi
     done
     [[ -z "$best" ]] || printf ', did you mean %s?' "$best"
