@@ -155,6 +155,18 @@ def test_the_names_of_dells_document_are_taken(tmp_path):
     assert (flags_of(words)["val_file_pattern"], flags_of(words)["model_dir"]) == ("/data/val-*", "/logs/C4140")
 
 
+@pytest.mark.parametrize("name", ["DATADIR", "LOGDIR", "PRETRAINED_DIR", "BACKBONE_CKPT"])
+def test_a_folder_of_the_host_that_is_missing(tmp_path, name):
+    (tmp_path / "srun").write_text("#!/bin/bash\necho ran\n")
+    (tmp_path / "srun").chmod(0o755)
+    env = {"DATADIR": f"{tmp_path}", "LOGDIR": f"{tmp_path}", "SYSTEM": "C4140", "SLURM_JOB_ID": "1",
+           "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    assert run("ssd/run.sub", env=env).stdout == "ran\n"
+    done = run("ssd/run.sub", env={**env, name: "/nowhere"})
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "=/nowhere: there is no such folder" in done.stderr
+
+
 def test_flags_that_a_rate_follows_from_are_settings():
     assert float(flags_of(dry_run("ssd/run.sub", "SYSTEM=C4140", "--batch_size=56"))["lr"]) == 0.02
 

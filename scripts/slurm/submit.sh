@@ -54,6 +54,11 @@ _enter_container() {
     : "${DATA:=/workspace/$(data_name)}"
 }
 
+# _check_folder NAME PATH: fail where a folder of the host is missing.
+_check_folder() {
+    [[ -z "$2" || -d "$2" ]] || fail "$1=$2: there is no such folder"
+}
+
 # submit VERB: the recipe's command in one step of the job; a SIGTERM from Slurm reaches the ranks by srun itself.
 submit() {
     : "${CONTAINER:=pyxis}" "${checkpointdir:=/checkpoints}" "${IMAGE_TAG:=effdet_tf2:latest}"
@@ -62,9 +67,8 @@ submit() {
         datadir="$DATA" DATA=""
     fi
     : "${datadir:=/data/$(data_name)}"
-    local step=(srun --mpi=pmix -l --kill-on-bad-exit=1) folder results=/workspace/checkpoints
+    local step=(srun --mpi=pmix -l --kill-on-bad-exit=1) results=/workspace/checkpoints weights="${WEIGHTS_DIR:-}"
     _shape_of_system
-    folder="${BACKBONE_CKPT:-}"
     if [[ "$CONTAINER" == none ]]; then
         results="$checkpointdir"
         : "${DATA:=$datadir}"
@@ -79,8 +83,9 @@ submit() {
     fi
     [[ -n "${SLURM_JOB_ID:-}" ]] || fail "is for sbatch; --dry_run shows what it would run"
     require_program srun "this script is for sbatch on a Slurm cluster; --dry_run shows what it would run"
-    [[ -d "$checkpointdir" ]] || fail "checkpointdir=$checkpointdir: there is no such folder"
-    [[ -d "$datadir" ]] || fail "datadir=$datadir: there is no such folder"
-    [[ -z "$folder" || -d "$folder" ]] || fail "BACKBONE_CKPT=$folder: there is no such folder"
+    _check_folder checkpointdir "$checkpointdir"
+    _check_folder datadir "$datadir"
+    _check_folder BACKBONE_CKPT "${BACKBONE_CKPT:-}"
+    _check_folder WEIGHTS_DIR "$weights"
     exec "${step[@]}" "${command[@]}"
 }
