@@ -28,7 +28,7 @@ declare -A REFUSED=( # names in the references' documents without a counterpart 
     [NEXP]="a job is one run; submit it once for each run, with its own SEED= and MODEL_DIR="
 )
 declare -A SETTING_OF_FLAG=( # flags that other values follow from: the learning rate, default values, names of files
-    [batch_size]=BS [lr]=LR [model_name]=MODEL [model_dir]=MODEL_DIR [mlperf_log]=MLPERF_LOG [val_json_file]=VAL_JSON
+    [batch_size]=BS [lr]=LR [model_name]=MODEL [mlperf_log]=MLPERF_LOG [val_json_file]=VAL_JSON
 )
 
 fail() {
@@ -53,10 +53,10 @@ settings() {
             flag="${flag%%=*}"
             if [[ "$word" == *=* && "$flag" =~ ^[a-z_]+$ && -n "${SETTING_OF_FLAG[$flag]:-}" ]]; then
                 printf -v "${SETTING_OF_FLAG[$flag]}" '%s' "${word#*=}"
-            else
-                extra+=("$word")
             fi
+            extra+=("$word")
             ;;
+        NEXP=1) ;; # as it is here
         *=*)
             key="${word%%=*}"
             [[ "$key" =~ ^[A-Za-z0-9_]+$ && -n "${SETTING_BY_NAME[${key,,}]:-}" ]] || _fail_unknown "$key" "${word#*=}"
