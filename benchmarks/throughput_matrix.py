@@ -60,7 +60,8 @@ def main() -> None:
         records_of(FLAGS.records, "records")
     folder = Path(writable_folder(FLAGS.output_dir, "output_dir")).resolve()
     records = str(Path(FLAGS.records).resolve()) if FLAGS.records else None
-    settings = {"commit": commit_here(), "machine": machine.name, "hparams": FLAGS.hparams, "image_size": hparams.input_size,
+    settings = {"commit": commit_here(), "machine": machine.description,
+                "hparams": FLAGS.hparams, "image_size": hparams.input_size,
                 "records": records or f"{DRAWN_IMAGES} drawn images", "dropped_steps": FLAGS.dropped_steps,
                 "timed_steps": FLAGS.timed_steps}
     signal.signal(signal.SIGTERM, _end)

@@ -3,8 +3,8 @@
 # What stands is not done again.
 set -euo pipefail
 
-usage="usage: bash dataset/get_coco.sh FOLDER
-  FOLDER receives the archives (20 GB), the images (20 GB) and the records (20 GB): train-*.tfrecord, val-*.tfrecord
+usage="usage: bash dataset/get_coco.sh [FOLDER]
+  FOLDER (default: /workspace/coco in the image, else coco in the current folder) receives the archives (20 GB), the images (20 GB) and the records (20 GB): train-*.tfrecord, val-*.tfrecord
   environment: COCO_URL (a mirror), PYTHON (the interpreter that has this project installed)"
 
 train_md5=${COCO_TRAIN_MD5:-cced6f7f71b7629ddf16f17bbcfab6b2}
@@ -64,7 +64,11 @@ convert() { # prefix, images, annotations, number of shards
     --object_annotations_file="$folder/annotations/$3" --output_file_prefix="$folder/$1" --num_shards="$4"
 }
 
-if [[ $# -ne 1 || $1 == -* ]]; then
+if [[ ${1:-} == --help || ${1:-} == -h ]]; then
+  echo "$usage"
+  exit
+fi
+if [[ $# -gt 1 || ${1:-} == -* ]]; then
   echo "$usage" >&2
   exit 2
 fi
@@ -77,8 +81,13 @@ if [[ -z ${PYTHON:-} && ! -x $python ]]; then
   python=python3
 fi
 command -v "$python" > /dev/null || fail "no Python found: install the project or set PYTHON"
-mkdir -p "$1" || fail "$1: cannot be made"
-folder=$(cd "$1" && pwd)
+target=${1:-coco}
+if [[ -z ${1:-} && -d /workspace && -w /workspace ]]; then
+  target=/workspace/coco # where the recipes look for it
+fi
+mkdir -p "$target" || fail "$target: cannot be made"
+folder=$(cd "$target" && pwd)
+echo "COCO 2017 goes to $folder"
 
 fetch annotations_trainval2017 annotations "$annotations_md5"
 fetch val2017 zips "$val_md5"

@@ -12,6 +12,13 @@ print_header() {
     done <"$1"
 }
 
+# require_program PROGRAM HINT: end with one line where a program is missing.
+require_program() {
+    command -v "$1" >/dev/null && return
+    printf '%s: error: %s is not installed (no %s in PATH); %s\n' "${0##*/}" "$1" "$1" "$2" >&2
+    exit 2
+}
+
 # takes_no_words WORD...: for scripts that are told everything by the environment. --help prints the header.
 takes_no_words() {
     (($#)) || return 0

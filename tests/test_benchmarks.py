@@ -98,8 +98,8 @@ def test_inference_table(tmp_path):
             "model": "efficientdet-d0", "image_size": [512, 512], "device": "card", "runtime": "jax", "precision": "float32"}))
     shown = run("inference_table.py", f"{tmp_path}/3.json", f"{tmp_path}/1.json").splitlines()
     assert [line.split("|")[1:3] for line in shown[2:4]] == [[" 1 ", " 50.0 "], [" 3 ", " 50.0 "]]
-    assert shown[2].endswith("| 26.31 | 38 |")
-    assert shown[3].endswith("| - | - |")
+    assert shown[2].endswith("| 26.31 | 38 | 1.32 |")
+    assert shown[3].endswith("| - | - | - |")
 
 
 def test_peer_says_how_it_is_used():

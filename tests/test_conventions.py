@@ -13,6 +13,7 @@ from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.flags.paths import existing_backbone
 from efficientdet.training import loop as train_loop
 from efficientdet.training.conventions import with_conventions_of_start
 from object_detection.errors import InputError
@@ -63,6 +64,19 @@ def test_nvidias_conventions_come_with_its_weights_and_are_said(tmp_path):
     [line] = lines
     assert line.startswith(f"takes over from {tmp_path / 'emackpt-10'}: aspect_ratios ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), ")
     assert line.endswith("normalisations 2, fusion_relu False, half_pixel_upsampling True")
+
+
+def test_nvidias_saved_model_of_the_backbone_normalizes_once(tmp_path):
+    """It was trained to classify, where the input is normalized once; the detector's program does it a second time."""
+    weights = {"layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE": np.zeros(1, np.float32)}
+    (tmp_path / "mounted" / "variables").mkdir(parents=True)
+    (tmp_path / "mounted" / "saved_model.pb").touch()
+    with pytest.raises(InputError, match=r"--backbone_init=.*mounted/variables/variables: there is no checkpoint of that name"):
+        existing_backbone(str(tmp_path / "mounted"))
+    nvidias(tmp_path / "mounted" / "variables" / "variables", weights)
+    start = config(tmp_path / "out", backbone_init=existing_backbone(str(tmp_path / "mounted")))
+    assert with_conventions_of_start(start) == (start, [])
+    assert start.hparams.normalisations == 1
 
 
 def test_of_a_backbone_alone_only_what_is_its_own(tmp_path):

@@ -118,9 +118,18 @@ def test_failed_download(site):
     assert "download failed; run this again" in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [[], ["a", "b"], ["--help"]])
-def test_usage(site, arguments):
+@pytest.mark.skipif(os.access("/workspace", os.W_OK), reason="here the default folder is the image's own, /workspace/coco")
+def test_without_a_folder_as_the_references_first_command(site):
+    done = call(site)
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.splitlines()[0].removeprefix("COCO 2017 goes to "))
+    assert folder == site.parent / "coco"
+    assert (folder / "val2017" / "a.jpg").exists()
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["a", "b"], 2), (["--folder=a"], 2), (["--help"], 0)])
+def test_usage(site, arguments, code):
     done = call(site, *arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith("usage:")
+    assert done.returncode == code
+    assert (done.stderr or done.stdout).startswith("usage: bash dataset/get_coco.sh [FOLDER]")
     assert downloads(site) == []

@@ -100,6 +100,19 @@ def test_nvidias_numbers_become_our_names_one_to_one():
     assert not is_object_based(published)
 
 
+def test_nvidias_saved_model_is_the_backbone_of_its_detector():
+    """The network for classification: the same layers by number, at the root of the object graph."""
+    published = shapes_of("automl_d0_tensors.json")
+    names = in_layer_order(name for name in published if name.startswith("efficientnet-b0/") and "Momentum" not in name)
+    detector = {name: object() for name in shapes_of("nvidia_d0_tensors.json") if name.startswith("backbone/")}
+    classifier = {name.removeprefix("backbone/"): array for name, array in detector.items()}
+    head = {"layer_with_weights-200/kernel/.ATTRIBUTES/VARIABLE_VALUE": None}
+    found = from_nvidia({**classifier, **head, "_CHECKPOINTABLE_OBJECT_GRAPH": b""}, names)
+    assert found.pop("backbone/layer_with_weights-200/kernel") is None  # a classifier's head, which no detector has
+    assert found == from_nvidia(detector, names)
+    assert len(found) == 304
+
+
 def in_layer_order(names):
     """Names as the network has them: blocks by number, and in a block expansion, depthwise, squeeze and projection."""
     roles = ["conv2d/", "tpu_batch_normalization/", "depthwise_conv2d/", "tpu_batch_normalization_1/", "se/conv2d/",

@@ -234,7 +234,7 @@ def test_the_longest_name_leaves_room_for_the_names_of_hosts(kind, ending):
 
 
 def test_backbones():
-    assert [backbone_of(model) for model in MODELS] == ["", "resnext50_32x4d", "resnet18", "resnet34"]
+    assert [backbone_of(model) for model in MODELS] == ["", "resnext50_32x4d", "resnet18", "resnet34-2017"]
     assert recipe_of("yolo") is None
 
 

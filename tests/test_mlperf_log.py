@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from mlperf_checker import verdict
 
-from efficientdet.families.registry import hyperparameters_of
+from efficientdet.families.registry import family_of, hyperparameters_of
 from efficientdet.families.retinanet import mlperf as retinanet
 from efficientdet.families.ssd import mlperf as ssd
 from efficientdet.observing.mlperf_log import MlperfLog, NoMlperfLog, Submission, check_submission
@@ -181,6 +181,7 @@ def test_the_benchmark_of_a_ruleset():
     assert [retinanet.benchmark(rules) for rules in (None, "2.0.0", "4.1.0", "5.0.0", "10.0.0")] == [
         "ssd", "ssd", "ssd", "retinanet", "retinanet"]
     assert [ssd.benchmark(rules) for rules in (None, "0.7.0", "1.1.0")] == ["ssd", "ssd", "ssd"]
+    assert family_of("mask-rcnn-resnet50").mlperf_benchmark(None) == "maskrcnn"
     with pytest.raises(InputError, match=r"--mlperf_ruleset=1\.1\.0: knows no RetinaNet"):
         retinanet.benchmark("1.1.0")
     with pytest.raises(InputError, match=r"--mlperf_ruleset=2\.0\.0: knows no SSD300"):

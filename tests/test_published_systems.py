@@ -33,6 +33,7 @@ MASK_RCNN = {
     "DGXA100": (1, 8, 96, 625, (12_000, 16_000)), "8xDGXA100": (8, 64, 128, 625, (9_000, 12_000))}
 TABLES = {"ssd": SSD, "retinanet": RETINANET, "mask_rcnn": MASK_RCNN}
 SYSTEMS = [(family, system) for family, table in TABLES.items() for system in table]
+ONE_NODE = {family: next(system for system in table if table[system][0] == 1) for family, table in TABLES.items()}
 MODELS = {"ssd": "ssd300-resnet34", "retinanet": "retinanet-resnext50", "mask_rcnn": "mask-rcnn-resnet50"}
 
 
@@ -141,6 +142,50 @@ def test_what_dells_page_says_is_taken(tmp_path):
                                 f"/checkpoints:/workspace/checkpoints,{tmp_path}:/workspace/coco"]
     assert words[at + 5] == "/images/sandbox"
     assert flags_of(words)["model_dir"] == "/workspace/checkpoints/2xC4140"
+
+
+def test_the_names_of_dells_document_are_taken(tmp_path):
+    """DATADIR= LOGDIR= PRETRAINED_DIR= SYSTEM= sbatch ..., as SSD300's document has it."""
+    theirs = {"DATADIR": "/data", "LOGDIR": "/logs", "PRETRAINED_DIR": f"{tmp_path}", "SYSTEM": "C4140", "CONT": "mine:1"}
+    words = dry_run("ssd/run.sub", env=theirs)
+    assert {"--container-image=mine:1", "EFFICIENTDET_WEIGHTS=/workspace/weights",
+            f"--container-mounts=/logs:/workspace/checkpoints,/data:/workspace/coco,{tmp_path}:/workspace/weights"} < set(words)
+    words = dry_run("ssd/run.sh", env=theirs)
+    assert f"EFFICIENTDET_WEIGHTS={tmp_path}" in words
+    assert (flags_of(words)["val_file_pattern"], flags_of(words)["model_dir"]) == ("/data/val-*", "/logs/C4140")
+
+
+@pytest.mark.parametrize("name", ["DATADIR", "LOGDIR", "PRETRAINED_DIR", "BACKBONE_CKPT"])
+def test_a_folder_of_the_host_that_is_missing(tmp_path, name):
+    (tmp_path / "srun").write_text("#!/bin/bash\necho ran\n")
+    (tmp_path / "srun").chmod(0o755)
+    env = {"DATADIR": f"{tmp_path}", "LOGDIR": f"{tmp_path}", "SYSTEM": "C4140", "SLURM_JOB_ID": "1",
+           "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    assert run("ssd/run.sub", env=env).stdout == "ran\n"
+    done = run("ssd/run.sub", env={**env, name: "/nowhere"})
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "=/nowhere: there is no such folder" in done.stderr
+
+
+def test_flags_that_a_rate_follows_from_are_settings():
+    assert float(flags_of(dry_run("ssd/run.sub", "SYSTEM=C4140", "--batch_size=56"))["lr"]) == 0.02
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_mlperfs_log_is_written_where_its_package_is(tmp_path, family):
+    for code, there in ((0, True), (1, False)):
+        program = tmp_path / f"python{code}"
+        program.write_text(f"#!/bin/bash\nexit {code}\n")
+        program.chmod(0o755)
+        for words, wanted in (([], f"{tmp_path}/model/mlperf.log" if there else None), (["MLPERF_LOG="], ""),
+                              (["MLPERF_LOG=x.log"], "x.log")):
+            done = run(f"{family}/run.sh", f"SYSTEM={ONE_NODE[family]}", f"PYTHON={program}",
+                       f"MODEL_DIR={tmp_path}/model", *words, "--dry_run")
+            assert done.returncode == 0
+            assert flags_of(shlex.split(done.stdout)).get("mlperf_log", "" if wanted == "" else None) == wanted
+            assert ("no MLPerf log: mlperf-logging is not installed; " in done.stderr) == (wanted is None)
+    inside = flags_of(dry_run(f"{family}/run.sub", f"SYSTEM={ONE_NODE[family]}", f"PYTHON={tmp_path}/python1"))
+    assert inside["mlperf_log"] == f"/workspace/checkpoints/{ONE_NODE[family]}/mlperf.log"  # the image has the package
 
 
 def test_a_system_of_several_nodes_is_for_sbatch():

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -144,6 +145,88 @@ def test_settings_before_the_command_and_after_it():
     assert flags_of(dry_run(script, "BS=16", env={"BS": "8"}))["batch_size"] == "16"  # the word wins
 
 
+@pytest.mark.parametrize(("env", "words"), [
+    ({"bs": "128"}, []), ({"Bs": "128"}, []), ({}, ["bs=128"]), ({"BS": "8"}, ["bs=128"]), ({}, ["--batch_size=128"]),
+    ({"BATCHSIZE": "128"}, []), ({"bs": "128", "BS": "128"}, [])])
+def test_a_batch_size_in_any_spelling(env, words):
+    command = dry_run(D0 / "inference-benchmark.sh", *words, env=env)
+    assert "--output_json=/tmp/inference-benchmark/batch-128.json" in command
+    assert {word for word in command if word.startswith("--batch_size")} == {"--batch_size=128"}
+
+
+@pytest.mark.parametrize("value", ["TRUE", "FALSE", "True", "false"])
+def test_the_second_form_of_the_references_inference_benchmark(value):
+    flags = flags_of(dry_run(D0 / "inference-benchmark.sh", env={"AMP": value, "BS": "4"}))
+    assert (flags["amp"].lower(), flags["batch_size"]) == (value.lower(), "4")
+
+
+def test_a_flag_that_is_a_setting_too_reaches_the_program():
+    assert flags_of(dry_run(D0 / "inference.sh", "--batch_size=4"))["batch_size"] == "4"
+    assert flags_of(dry_run(D0 / "convergence-AMP-8xA100-80G.sh", "--lr=0.5", "NEXP=1"))["lr"] == "0.5"
+
+
+def test_two_values_of_one_setting_are_refused():
+    done = run(D0 / "inference-benchmark.sh", "--dry_run", env={"bs": "4", "BS": "8"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "bs=4 and BS=8 are one setting; expected one" in done.stderr
+
+
+def test_variables_of_container_and_package_managers_are_no_settings():
+    env = {"container": "podman", "system": "x86_64-linux"}
+    assert dry_run(D0 / "inference-benchmark.sh", env=env) == dry_run(D0 / "inference-benchmark.sh")
+
+
+def backbone(words):
+    return flags_of(words).get("backbone_init")
+
+
+def test_a_mounted_backbone_is_used(tmp_path):
+    """BACKBONE_CKPT of the reference's docker/interactive.sh, and what lies where that script mounts it."""
+    script, job = D0 / "convergence-AMP-8xA100-80G.sh", D0 / "convergence-AMP-32xV100-32G.sub"
+    (tmp_path / "mounted").mkdir()
+    (tmp_path / "mounted" / "saved_model.pb").touch()
+    inside = "/workspace/checkpoints/efficientnet-b0-joc"
+    assert backbone(dry_run(script)) == "imagenet"
+    assert backbone(dry_run(script, env={"BACKBONE_CKPT": f"{tmp_path}/mounted"})) == f"{tmp_path}/mounted"
+    assert backbone(dry_run(script, "BACKBONE=imagenet", env={"BACKBONE_CKPT": f"{tmp_path}/mounted"})) == "imagenet"
+    words = dry_run(job, env={"BACKBONE_CKPT": f"{tmp_path}/mounted"})
+    assert backbone(words) == inside
+    assert f"{tmp_path}/mounted:{inside}" in " ".join(words)
+    (tmp_path / "mounted").rename(tmp_path / "efficientnet-b0-joc")
+    assert backbone(dry_run(job, f"checkpointdir={tmp_path}")) == inside
+    assert backbone(dry_run(job, f"checkpointdir={tmp_path}", "MODEL=efficientdet-d4")) == "imagenet"
+    sourced = subprocess.run(
+        ["bash", "-c", 'source scripts/launch.sh; MOUNTED_BACKBONE="$1"; settings; BS=1 EVAL_BS=1 EPOCHS=1; build train; '
+         'print_command "${command[@]}"', "x", str(tmp_path / "efficientnet-b0-joc")],
+        capture_output=True, text=True, cwd=REPOSITORY, env={"PATH": "/usr/bin:/bin"}, check=True)
+    assert backbone(shlex.split(sourced.stdout)) == f"{tmp_path}/efficientnet-b0-joc"
+
+
+def test_folders_of_the_host_in_a_job_and_outside():
+    job, script = D0 / "convergence-AMP-32xV100-32G.sub", D0 / "convergence-AMP-8xA100-80G.sh"
+    wanted = dry_run(job, env={"datadir": "/mine", "checkpointdir": "/results"})
+    assert "--container-mounts=/results:/workspace/checkpoints,/mine:/workspace/coco" in wanted
+    for env in ({"DATADIR": "/mine", "LOGDIR": "/results"}, {"DATA": "/mine", "checkpointdir": "/results"}):
+        assert dry_run(job, env=env) == wanted
+    flags = flags_of(dry_run(script, env={"DATADIR": "/mine", "LOGDIR": "/results"}))
+    assert (flags["val_file_pattern"], flags["model_dir"]) == ("/mine/val-*", "/results/convergence-AMP-8xA100-80G")
+    flags = flags_of(dry_run(job, "CONTAINER=none", env={"DATADIR": "/mine", "LOGDIR": "/results"}))
+    assert (flags["val_file_pattern"], flags["model_dir"]) == ("/mine/val-*", "/results/convergence-AMP-32xV100-32G")
+
+
+@pytest.mark.parametrize(("script", "program"), [
+    ("D0/convergence-AMP-32xV100-32G.sub", "srun"), ("docker/build.sh", "docker"), ("docker/interactive.sh", "docker")])
+def test_a_missing_program_is_one_line(tmp_path, script, program):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("bash", "dirname", "basename", "sed"):
+        (tools / name).symlink_to(shutil.which(name))
+    done = subprocess.run(["/bin/bash", str(REPOSITORY / "scripts" / script)], capture_output=True, text=True, timeout=60,
+                          env={"PATH": str(tools), "SLURM_JOB_ID": "1"})
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"error: {program} is not installed (no {program} in PATH); " in done.stderr
+
+
 def test_a_list_of_batch_sizes():
     done = run(D0 / "inference-benchmark.sh", "BS=1,2,128", "--dry_run")
     assert re.findall(r"--batch_size=(\d+)", done.stdout) == ["1", "2", "128"]
@@ -163,7 +246,11 @@ def test_both_launchers_leave_time_to_save():
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["bs=3"], "unknown setting bs, did you mean BS?"),
+    (["DATADIRS=3"], "unknown setting DATADIRS, did you mean datadir?"),
+    (["NEXP=5"], "NEXP=5: a job is one run"),
+    (["EXTRA_PARAMS=--x"], "EXTRA_PARAMS=--x: holds flags of another program"),
+    (["--batch_size=many"], "BS=many; wanted a whole number from 1 on"),
+    (["=3"], "unknown setting ; wanted one of"),
     (["NONSENSE=3"], "unknown setting NONSENSE; wanted one of"),
     (["now"], "unexpected word 'now'"),
     (["DATA=/nowhere"], "no records match TRAIN=/nowhere/train-*"),
@@ -188,6 +275,7 @@ def test_refused_before_anything_starts(words, message):
 
 CHECKED = ["NGPU", "BS", "EVAL_BS", "EPOCHS", "STEPS", "EXAMPLES", "RUNS", "STOP_EPOCH", "EVAL_SAMPLES", "SEED", "LR", "WARMUP",
            "EMA", "MOMENTUM", "AMP", "XLA", "DEVICE", "LAUNCHER", "CONTAINER", "PRECISION", "training_mode"]
+SPELLINGS = {"BS": "bs", "LR": "lr", "EPOCHS": "NUMEPOCHS", "WARMUP": "Warmup_Epochs", "training_mode": "TRAINING_MODE"}
 
 
 @pytest.mark.parametrize("script", ["convergence-AMP-8xA100-80G.sh", "convergence-AMP-32xV100-32G.sub",
@@ -196,8 +284,8 @@ CHECKED = ["NGPU", "BS", "EVAL_BS", "EPOCHS", "STEPS", "EXAMPLES", "RUNS", "STOP
 def test_no_setting_is_run_as_a_command(tmp_path, script, place):
     """Bash runs what stands inside a subscript wherever it expects a number."""
     for key in CHECKED:
-        value = f"PATH[$(touch {tmp_path}/ran)]"
-        words, env = ([f"{key}={value}"], {}) if place == "word" else ([], {key: value})
+        value, name = f"PATH[$(touch {tmp_path}/ran)]", SPELLINGS.get(key, key)
+        words, env = ([f"{name}={value}"], {}) if place == "word" else ([], {name: value})
         done = run(D0 / script, *words, "--dry_run", env=env)
         assert not (tmp_path / "ran").exists(), key
         assert (done.returncode, done.stdout) == (2, ""), key
@@ -206,13 +294,31 @@ def test_no_setting_is_run_as_a_command(tmp_path, script, place):
 
 def test_texts_are_quoted_and_never_run(tmp_path):
     value = f"$(touch {tmp_path}/ran) `touch {tmp_path}/ran` ; touch {tmp_path}/ran #'\""
-    for key in ("DATA", "TRAIN", "VAL_JSON", "CKPT", "MODEL_DIR", "BACKBONE", "HPARAMS", "IMAGE", "OUTPUT", "MODEL"):
+    for key in ("DATA", "TRAIN", "VAL_JSON", "CKPT", "MODEL_DIR", "BACKBONE", "HPARAMS", "IMAGE", "OUTPUT", "MODEL",
+                "MLPERF_LOG", "BACKBONE_CKPT", "WEIGHTS_DIR", "DATADIR", "LOGDIR", "PRETRAINED_DIR"):
         for script in ("convergence-AMP-8xA100-80G.sh", "evaluate-AMP-8xA100-80G.sh", "inference.sh"):
             dry_run(D0 / script, f"{key}={value}", "NGPU=1")
             run(D0 / script, f"{key}={value}", "NGPU=1", "PYTHON=/bin/true", "DEVICE=cpu", f"OUTPUT={tmp_path}/out")
             assert not (tmp_path / "ran").exists(), key
     shown = dry_run(D0 / "convergence-AMP-8xA100-80G.sh", f"DATA={value}")  # read as a shell reads it
     assert flags_of(shown)["val_file_pattern"] == f"{value}/val-*"
+
+
+@pytest.mark.parametrize("name", ["a[$(touch ran)]", "BS[$(touch ran)]", "$(touch ran)", "@", "*", "--x[$(touch ran)]",
+                                  "`touch ran`"])
+def test_no_name_of_a_setting_is_run_as_a_command(tmp_path, name):
+    for script in ("convergence-AMP-8xA100-80G.sh", "convergence-AMP-32xV100-32G.sub"):
+        done = subprocess.run(["bash", str(D0 / script), f"{name}=3", "--dry_run"], capture_output=True, text=True, timeout=60,
+                              cwd=tmp_path, env={"PATH": "/usr/bin:/bin"})
+        assert not list(tmp_path.iterdir())
+        assert name.startswith("--") or (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("table", ["ALIASES", "REFUSED", "SETTING_OF_FLAG", "SETTING_BY_NAME", "WANTED", "LAUNCH_KEYS"])
+def test_the_launchers_own_variables_are_not_taken_from_the_environment(tmp_path, table):
+    for word in ("0=3", "NGPU=1", "--batch_size=3"):
+        run(D0 / "convergence-AMP-8xA100-80G.sh", word, "--dry_run", env={table: f"x[$(touch {tmp_path}/ran)]"})
+        assert not (tmp_path / "ran").exists()
 
 
 def test_numbers_as_people_write_them():

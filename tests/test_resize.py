@@ -1,5 +1,7 @@
 """Resize rules against the reference, torchvision's rule and PIL; and reading images."""
 
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,7 +9,7 @@ from PIL import Image
 from test_augmentation import encoded, picture
 
 from dataset.files.image_decoding import decode_image, image_size
-from dataset.input.resize import FitWithin, Letterbox, Stretch
+from dataset.input.resize import FitWithin, Letterbox, Stretch, host_resize
 from object_detection.errors import InputError
 
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
@@ -65,6 +67,14 @@ def test_stretch_fills_the_input():
     np.testing.assert_allclose(scale, [30 / 48, 70 / 32], rtol=1e-6)
     wanted = tf.image.resize(image, (48, 32)).numpy()
     assert np.abs(stretched.numpy() - wanted).max() <= 0.5
+
+
+def test_where_torchvisions_float64_rounds_otherwise():
+    """The counts of docs/detectors.md: the shorter side that is meant to be 800."""
+    rule, sides = host_resize(FitWithin()), range(1, 2000)
+    theirs, ours = [math.floor(side * (800 / side)) for side in sides], [rule.scaled_size((side, side))[0] for side in sides]
+    assert (theirs.count(799), ours.count(799), sum(np.not_equal(theirs, ours))) == (85, 98, 169)
+    assert set(theirs + ours) == {799, 800}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from functools import lru_cache
 
 import numpy as np
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 from oracles import to_numpy
 from torch_recipe import named_shapes, recipe_weights
 
@@ -12,7 +14,9 @@ from dataset.input.colours import ColourJitter
 from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.resize import Stretch
 from efficientdet.checkpoints.weights import Source, load_backbone, load_what_fits
+from efficientdet.export.onnx_boxes import not_suppressed
 from efficientdet.export.onnx_file import onnx_model
+from efficientdet.export.onnx_graph import OnnxGraph
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.predict import build_predict, host_reader
@@ -20,6 +24,8 @@ from efficientdet.training.schedule import Schedule
 from model.detector import named_variables
 from model.ssd import SsdConfig, build_ssd
 from object_detection.errors import InputError
+from object_detection.host_suppression import NetworkOutputs, detections_on_host
+from object_detection.suppression import suppress
 
 MODEL = "ssd300-resnet34"
 FAMILY = family_of(MODEL)
@@ -68,6 +74,26 @@ def test_its_exported_file_finds_the_same(golden_folder, detector):
     check_detections(type(found)(*(None if values is None else values[None] for values in found)), golden)
 
 
+def test_an_overlap_of_exactly_the_threshold_is_dropped(detector):
+    """As by the reference, wherever suppression runs. Of B and C, A overlaps B by 0.5 and C by a little less."""
+    config, scores = detector.config.suppression, np.float32([0.9, 0.8, 0.7])
+    boxes = np.float32([[0, 0, 10, 10], [0, 0, 10, 20], [0, 0, 10, 20.01]])
+    stays = np.float32([0.9, 0.7])
+    by_keras = to_numpy(suppress(boxes[None], scores[None], np.int32([[0, 0, 0]]), config=config))
+    np.testing.assert_array_equal(by_keras.scores[by_keras.valid], stays)
+    logits = np.stack([np.log(1 - scores), np.log(scores)], axis=1)
+    on_host = detections_on_host(NetworkOutputs(logits, np.zeros_like(boxes), logits.max(axis=1)), boxes, config=config)
+    np.testing.assert_allclose(on_host.scores[on_host.valid], stays, rtol=1e-5)
+    graph = OnnxGraph()
+    kept = not_suppressed(graph, boxes[None], scores[None, None], iou_threshold=config.iou_threshold)
+    nodes = graph.nodes([kept])
+    output = helper.make_tensor_value_info(kept, TensorProto.FLOAT, None)
+    model = helper.make_model(helper.make_graph(nodes, "test", [], [output], graph.initializers(nodes)), ir_version=10,
+                              opset_imports=[helper.make_opsetid("", 18)])
+    [found] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {})
+    np.testing.assert_array_equal(found, [[1, 0, 1]])
+
+
 # --- weights of others
 
 
@@ -89,7 +115,8 @@ def test_backbone_of_a_classifier(golden_folder):
     named = named_variables(made.network)
     assert told == f"{sum(map(FAMILY.is_backbone, named))} backbone weights from resnet34-b627a593.pth"
     np.testing.assert_array_equal(named["backbone/layer3/5/bn2/moving_variance"].value, weights["layer3.5.bn2.running_var"])
-    assert FAMILY.imagenet_backbone(hyperparameters_of(MODEL, {})) == "resnet34-b627a593.pth"
+    assert FAMILY.imagenet_backbone(hyperparameters_of(MODEL, {})) == "resnet34-333f7ec4.pth"  # MLPerf's reference
+    assert FAMILY.imagenet_backbone(hyperparameters_of(MODEL, {"backbone_name": "resnet18"})) == "resnet18-f37072fd.pth"
     with pytest.raises(InputError, match=r"--backbone_init=x\.h5: is no file that ssd300-resnet34 can start from"):
         FAMILY.build(hyperparameters_of(MODEL, {}), num_classes=1, backbone_weights="x.h5")
 

@@ -102,10 +102,16 @@ def test_what_a_machine_cannot_run_says_why(machine, asked, reason):
 
 def test_gpus_are_nvidia_smis(tmp_path, monkeypatch):
     program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'NVIDIA H200, 9.0'\necho 'NVIDIA H200, 9.0'\n")
+    program.write_text("""#!/bin/sh
+if [ $# = 0 ]; then echo '| NVIDIA-SMI 570.86.15   Driver Version: 570.86.15   CUDA Version: 12.8 |'
+else echo 'NVIDIA H200, 9.0, 570.86.15, 143771'; echo 'NVIDIA H200, 9.0, 570.86.15, 143771'; fi
+""")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert Machine.here("auto")[:4] == ("gpu", "NVIDIA H200", 2, 9.0)
+    assert Machine.here("auto").description.startswith(
+        "NVIDIA H200, 143,771 MiB, driver 570.86.15, CUDA 12.8 by the driver")
+    assert re.fullmatch(r"CPU with \d+ cores, [\d,]+ MiB", Machine.here("cpu").description)
     assert Machine.here("cpu").device == "cpu"
     program.write_text("#!/bin/sh\nexit 9\n")
     assert Machine.here("auto").device == "cpu"
@@ -157,11 +163,12 @@ def test_tables(tmp_path):
     assert [row[:3] for row in rows] == [[str(each.gpus), each.precision, str(each.batch_size)] for each in cells]
     assert [row[3] for row in rows] == [
         "10.5", "not run: out of memory at --batch_size=4", "12.25 \\*", "13", *["not run: 1 GPU here"] * 4]
-    assert rows[0][4:10] == ["20", "30", "2.00 GB", "25.0%", "-", "50.0%"]
-    assert [row[4:10] for row in rows if row[3].startswith("not run")] == [[""] * 6] * 5
+    assert rows[0][4:11] == ["20", "30", "2.00 GB", "25.0%", "-", "-", "50.0%"]
+    assert [row[9] for row in rows[2:4]] == ["1.17", "-"]  # 12.25 over 10.5; batch 4 has no fp32
+    assert [row[4:11] for row in rows if row[3].startswith("not run")] == [[""] * 7] * 5
     # mlperf-detectors.md 7.1: Paddle's report and the logs beside it
-    assert [row[10] for row in rows][:3] == ["9.2; 5.3", "12; 8.5; 9.8; 5.8", "10.4; 8.1"]
-    assert rows[4][10:] == ["37.8", "NVIDIA TF2, run by Paddle, V100-SXM2-16G"]
+    assert [row[11] for row in rows][:3] == ["9.2; 5.3", "12; 8.5; 9.8; 5.8", "10.4; 8.1"]
+    assert rows[4][11:] == ["37.8", "NVIDIA TF2, run by Paddle, V100-SXM2-16G"]
     text = (tmp_path / "matrix.md").read_text()
     assert "fewer than 100 steps dropped or 200 timed" in text
     assert "64 x 96 pixels; 64 drawn images; a box; a chip" in text
@@ -179,12 +186,12 @@ def test_tables(tmp_path):
 def test_more_than_the_machine_does_is_no_share(tmp_path):
     busy = Outcome(measured(10.0).figures._replace(arithmetic_share=2.84))
     fill(tmp_path, [cell()], [busy])
-    assert table(tmp_path)[0][9] == "no share: the machine was busier in the product"
+    assert table(tmp_path)[0][10] == "no share: the machine was busier in the product"
 
 
 def test_a_model_that_nobody_measured(tmp_path):
     fill(tmp_path, [cell(model="retinanet-resnet18")], [measured(10.0)])
-    assert [row[10:] for row in table(tmp_path)] == [["-", "-"]]
+    assert [row[11:] for row in table(tmp_path)] == [["-", "-"]]
     text = (tmp_path / "matrix.md").read_text()
     assert "No published figure of this model is known here." in text
     assert "fewer than" not in text
@@ -217,12 +224,28 @@ def test_other_settings_measure_anew_and_say_so(tmp_path):
 
 def test_published_figures_name_their_source():
     found = [row for model in ("efficientdet-d0", "retinanet-resnext50", "ssd300-resnet34", "mask-rcnn-resnet50")
-             for mode in ("training", "inference") for row in published_figures(model=model, mode=mode)]
+             for mode in ("training", "inference", "accuracy") for row in published_figures(model=model, mode=mode)]
     with (ROOT / "benchmarks" / "throughput" / "published.csv").open(newline="") as stream:
         assert len(found) == len(list(csv.DictReader(stream)))
     for row in found:
-        assert re.search(r"\((efficientdet|peers|mlperf-detectors)\.md \d", row.source), row
-        assert row.images_per_second > 0
+        assert re.search(r"https://github\.com/\S+", row.source), row
+        assert row.images_per_second or row.box_ap
+
+
+def test_all_rows_of_the_references_tables_are_there(tmp_path):
+    """NVIDIA's README: 6 accuracies, 5 seeds of mean 34.39, and 4 columns of latencies, of which 3 end at 128 images."""
+    ours = [row for row in published_figures(model="efficientdet-d0", mode="accuracy") if row.program == "NVIDIA TF2 22.03"]
+    assert [(row.gpus, row.precision, row.box_ap, row.hours) for row in ours if row.hours] == [
+        (8, "tf32", 34.53, 8.5), (8, "amp", 34.27, 4.6), (8, "fp32", 34.42, 16.9), (8, "amp", 34.45, 14.3),
+        (32, "fp32", 34.14, 5.6), (32, "amp", 34.02, 4.19)]
+    seeds = [row.box_ap for row in ours if not row.hours]
+    assert (len(seeds), sum(seeds) / 5) == (5, pytest.approx(34.396))
+    latencies = published_figures(model="efficientdet-d0", mode="inference")
+    assert len(latencies) == 9 + 3 * 8
+    for row in latencies:  # the two columns of the README agree
+        assert row.images_per_second == pytest.approx(1000 * row.batch_size / row.latency_ms, rel=0.02)
+    fill(tmp_path, [cell(model="efficientdet-d0")], [measured(10.0)])
+    assert "| 8 A100-80G | amp | 200 | 2174 | 34.27 | 4.6 | NVIDIA TF2 22.03 | https://" in (tmp_path / "matrix.md").read_text()
 
 
 # A cell through the real launcher

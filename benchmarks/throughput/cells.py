@@ -1,7 +1,11 @@
 """The cells of a matrix, and which of them a machine can run."""
 
+import contextlib
+import importlib.metadata
 import importlib.util
 import itertools
+import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -12,6 +16,7 @@ from object_detection.processor_cores import available_cores
 
 PRECISIONS = {"fp32": "float32", "tf32": "float32", "amp": "mixed_float16", "bf16": "mixed_bfloat16"}  # to --precision
 _TF32_FROM = 8.0  # compute capability: Ampere
+_CUDA_PACKAGE = "nvidia-cuda-runtime-cu12"  # of tensorflow[and-cuda]
 
 
 class Cell(NamedTuple):
@@ -47,6 +52,12 @@ class Machine(NamedTuple):
     count: int
     compute_capability: float
     has_horovod: bool
+    details: str = ""  # driver, CUDA and memory, as far as they are known
+
+    @property
+    def description(self) -> str:
+        """Return name and details, for the head of a table."""
+        return f"{self.name}{', ' * bool(self.details)}{self.details}"
 
     @classmethod
     def here(cls, device: str) -> "Machine":
@@ -56,10 +67,11 @@ class Machine(NamedTuple):
         if device == "gpu" and not gpus:
             raise InputError("--device=gpu: nvidia-smi shows none; wanted --device=cpu or auto")
         if gpus:
-            name, capability = gpus[0]
-            return cls("gpu", name, len(gpus), capability, has_horovod)
+            name, capability, driver, mebibytes = gpus[0]
+            details = f"{int(mebibytes):,} MiB, driver {driver}{_cuda()}"
+            return cls("gpu", name, len(gpus), float(capability), has_horovod, details)
         cores = available_cores()
-        return cls("cpu", f"CPU with {cores} cores", cores, 0.0, has_horovod)
+        return cls("cpu", f"CPU with {cores} cores", cores, 0.0, has_horovod, f"{_host_memory() / 2**20:,.0f} MiB")
 
     def why_not(self, cell: Cell) -> str:
         """Why a cell cannot run here; empty where it can."""
@@ -76,11 +88,29 @@ class Machine(NamedTuple):
         return ""
 
 
-def _gpus() -> list[tuple[str, float]]:
-    """Name and compute capability of each."""
+def _gpus() -> list[list[str]]:
+    """Return name, compute capability, driver and memory in MiB of each GPU."""
+    query = "--query-gpu=name,compute_cap,driver_version,memory.total"
+    return [line.rsplit(", ", 3) for line in _nvidia_smi(query, "--format=csv,noheader,nounits").splitlines()]
+
+
+def _cuda() -> str:
+    """Return CUDA's version: the newest that the driver serves, and that of the installed libraries."""
+    driver = re.search(r"CUDA Version: *([\d.]+)", _nvidia_smi())
+    found = [f"CUDA {driver[1]} by the driver"] if driver else []
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found.append(f"CUDA {importlib.metadata.version(_CUDA_PACKAGE)} installed")
+    return "".join(f", {version}" for version in found)
+
+
+def _nvidia_smi(*words: str) -> str:
+    """Return its output; nothing where it is missing or fails."""
     if shutil.which("nvidia-smi") is None:
-        return []
-    done = subprocess.run(["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"], capture_output=True,
-                          text=True, timeout=60)
-    lines = done.stdout.splitlines() if done.returncode == 0 else []
-    return [(name, float(capability)) for name, capability in (line.rsplit(", ", 1) for line in lines)]
+        return ""
+    done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, timeout=60)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _host_memory() -> int:
+    """Return the machine's bytes of memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

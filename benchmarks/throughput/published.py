@@ -7,20 +7,24 @@ from typing import NamedTuple
 from throughput.cells import Cell
 
 _TABLE = Path(__file__).with_name("published.csv")
+_NUMBERS = ("images_per_second", "latency_ms", "box_ap", "hours")
 
 
 class Published(NamedTuple):
-    """A row of published.csv."""
+    """A row of published.csv; None is what its source does not state."""
 
     model: str
     mode: str
     gpus: int
     gpu: str
     precision: str
-    batch_size: int | None  # of each GPU; None where it is not told
-    images_per_second: float  # of all GPUs
+    batch_size: int | None  # of each GPU
+    images_per_second: float | None  # of all GPUs
+    latency_ms: float | None  # of a batch
+    box_ap: float | None  # of COCO val2017
+    hours: float | None  # of the training that reached it
     program: str
-    source: str
+    source: str  # its address, and where on that page
 
     def is_of(self, cell: Cell) -> bool:
         """Whether it is the same model, number of GPUs, precision and batch."""
@@ -28,9 +32,9 @@ class Published(NamedTuple):
 
 
 def published_figures(*, model: str, mode: str) -> list[Published]:
-    """Those of a model."""
+    """Return the rows of a model; mode: training, inference, or accuracy of whole trainings."""
     with _TABLE.open(encoding="utf-8", newline="") as stream:
         rows = [Published(**row) for row in csv.DictReader(stream)]
     return [row._replace(gpus=int(row.gpus), batch_size=int(row.batch_size) if row.batch_size else None,
-                         images_per_second=float(row.images_per_second))
+                         **{name: float(value) if (value := getattr(row, name)) else None for name in _NUMBERS})
             for row in rows if (row.model, row.mode) == (model, mode)]

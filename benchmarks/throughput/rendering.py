@@ -14,13 +14,14 @@ from throughput.matrix import Matrix
 from throughput.published import Published, published_figures
 
 _HEADS = ("GPUs", "precision", "batch of each", "images/s", "p50 ms", "p95 ms", "memory", "waits for input", "weak scaling",
-          "of the arithmetic", "published: images/s", "published: by whom, on what")
+          "speed-up", "of the arithmetic", "published: images/s", "published: by whom, on what")
 _MARK = " \\*"  # of a figure that few steps were timed for
 _BUSIER = "no share: the machine was busier in the product"
 _SHORT = "\\*: fewer than 100 steps dropped or 200 timed."
 _NOTES = (
     "Memory: of the process that took most, on its GPU, or without one in the host. Waits for input: share of the time of the "
-    "timed steps. Weak scaling: images/s over those of 1 GPU at the same batch of each, times the GPUs. Of the arithmetic: "
+    "timed steps. Weak scaling: images/s over those of 1 GPU at the same batch of each, times the GPUs. Speed-up: images/s "
+    "over those of tf32, or without it fp32, on as many GPUs at the same batch. Of the arithmetic: "
     "multiply-adds of the network's convolutions and matrix products a second, over those of a matrix product in the same "
     "precision, timed in the same processes after the last step.")
 _WORK = {"training": "a training step of an image (three times the forward pass, frozen layers once)",
@@ -49,13 +50,23 @@ def weak_scaling(matrix: Matrix, cell: Cell) -> float | None:
     return matrix[cell].figures.images_per_second / (cell.gpus * matrix[alone].figures.images_per_second)
 
 
+def speed_up(matrix: Matrix, cell: Cell) -> float | None:
+    """Return images/s over those of full precision, which is tf32 where that was measured; None without both, or of itself."""
+    for precision in ("tf32", "fp32"):
+        full = cell._replace(precision=precision)
+        if full in matrix.cells and matrix[full].figures:
+            found = matrix[cell].figures
+            return None if full == cell or found is None else found.images_per_second / matrix[full].figures.images_per_second
+    return None
+
+
 def _row(matrix: Matrix, cell: Cell, published: list[Published]) -> dict[str, Any]:
     """Everything that is known of a cell; what is not is None."""
     figures, reason = matrix[cell]
     measured: Mapping[str, Any] = figures._asdict() if figures else dict.fromkeys(Figures._fields)
     others = [row for row in published if row.is_of(cell)]
     return {**cell._asdict(), "not_run": reason or None, **measured, "is_short": figures.is_short if figures else None,
-            "weak_scaling": weak_scaling(matrix, cell),
+            "weak_scaling": weak_scaling(matrix, cell), "speed_up": speed_up(matrix, cell),
             "published_images_per_second": "; ".join(f"{row.images_per_second:g}" for row in others) or None,
             "published_by": "; ".join(f"{row.program}, {row.gpu}" for row in others) or None,
             "published_source": "; ".join(row.source for row in others) or None}
@@ -73,7 +84,8 @@ def _markdown(matrix: Matrix, published: list[Published]) -> list[str]:
              f"| {' | '.join(_HEADS)} |", "|" + "---|" * len(_HEADS)]
     lines += [f"| {' | '.join(_cells_of_row(matrix, cell, published))} |" for cell in matrix.cells]
     lines += ["", _NOTES, *([_SHORT] if any(figures.is_short for figures in found) else [])]
-    return lines + _others(published)
+    accuracies = published_figures(model=first.model, mode="accuracy") if first.mode == "training" else []
+    return lines + _others(published, accuracies)
 
 
 def _of_the_runs(found: list[Figures], mode: str) -> list[str]:
@@ -88,14 +100,14 @@ def _of_the_runs(found: list[Figures], mode: str) -> list[str]:
 
 def _cells_of_row(matrix: Matrix, cell: Cell, published: list[Published]) -> list[str]:
     figures, reason = matrix[cell]
-    measured = [f"not run: {reason}", *[""] * 6]
+    measured = [f"not run: {reason}", *[""] * 7]
     if figures:
-        scaling = weak_scaling(matrix, cell)
+        scaling, faster = weak_scaling(matrix, cell), speed_up(matrix, cell)
         measured = [
             f"{_number(figures.images_per_second)}{_MARK if figures.is_short else ''}", _number(figures.p50_ms),
             _number(figures.p95_ms), f"{figures.memory_bytes / 1e9:.2f} GB",
             "-" if figures.input_share is None else f"{figures.input_share:.1%}",
-            "-" if scaling is None else f"{scaling:.2f}",
+            "-" if scaling is None else f"{scaling:.2f}", "-" if faster is None else f"{faster:.2f}",
             f"{figures.arithmetic_share:.1%}" if figures.arithmetic_share <= 1 else _BUSIER]
     others = [row for row in published if row.is_of(cell)]
     return [str(cell.gpus), cell.precision, str(cell.batch_size), *(text.replace("|", "\\|") for text in measured),
@@ -107,11 +119,26 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def _others(published: list[Published]) -> list[str]:
-    """Every published figure of the model, whatever its cell."""
+def _others(published: list[Published], accuracies: list[Published]) -> list[str]:
+    """Return every published figure of the model, whatever its cell, and the accuracies of whole trainings."""
     if not published:
         return ["", "No published figure of this model is known here."]
     lines = ["", "Published by others, on their machines and at the published input size:", "",
-             "| GPUs | precision | batch of each | images/s | by | source |", "|---|---|---|---|---|---|"]
-    return lines + [f"| {row.gpus} {row.gpu} | {row.precision} | {row.batch_size or 'not told'} | {row.images_per_second:g} | "
-                    f"{row.program} | {row.source} |" for row in published]
+             "| GPUs | precision | batch of each | images/s | latency ms | by | source |", "|" + "---|" * 7]
+    lines += [f"| {_where(row)} | {_stated(row.images_per_second)} | {_stated(row.latency_ms)} | {row.program} | {row.source} |"
+              for row in published]
+    if accuracies:
+        lines += ["", "Whole trainings, published by others:", "",
+                  "| GPUs | precision | batch of each | images/s | box AP | hours | by | source |", "|" + "---|" * 8]
+        lines += [f"| {_where(row)} | {_stated(row.images_per_second)} | {_stated(row.box_ap)} | {_stated(row.hours)} | "
+                  f"{row.program} | {row.source} |" for row in accuracies]
+    return lines
+
+
+def _where(row: Published) -> str:
+    """Return the cells of a published row that say on what it was measured."""
+    return f"{row.gpus} {row.gpu}".strip() + f" | {row.precision or '-'} | {row.batch_size or '-'}"
+
+
+def _stated(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"

@@ -114,8 +114,8 @@ class FitWithin(_Rule):
     """The shorter side to `shorter`, unless the longer would exceed `longer`: the rule of RetinaNet and Mask R-CNN.
 
     The aspect is kept. The input is a square whose side is `longer`, rounded up to a `multiple` of the network's largest
-    stride: wide and tall images have one shape, so a program is compiled once. Where torchvision's product of two numbers
-    comes out as 799.99998 it takes 799 pixels; here, in float32, 800.
+    stride: wide and tall images have one shape, so a program is compiled once. Sides are rounded down, in float32 where
+    torchvision has float64: one of the two may be a pixel shorter (docs/detectors.md).
     """
 
     shorter: int = 800

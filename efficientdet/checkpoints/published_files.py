@@ -56,7 +56,7 @@ _BACKBONE = "classifier of ImageNet: a backbone"
 _V1 = "top-1 {}"
 _V2 = "top-1 {}, torchvision's longer recipe"
 
-# Where torchvision has several, the short name is what the published detectors start from.
+# Where torchvision has several, the short name is what the published detectors start from; SSD300 starts from resnet34-2017.
 _BY_SHORT_NAME = {
     "resnet18": _torchvision("resnet18-f37072fd.pth", 44.661, _BACKBONE, _V1.format("69.758")),
     "resnet34": _torchvision("resnet34-b627a593.pth", 83.275, _BACKBONE, _V1.format("73.314")),

@@ -2,16 +2,27 @@
 
 from typing import Any
 
+import numpy as np
+
 from efficientdet.configuration.nms_configs import NmsConfigs
 from object_detection.suppression import SuppressionConfig
 
 
-def suppression_config(nms: NmsConfigs, **others: Any) -> SuppressionConfig:
-    """The references' None means their own default, as does a threshold of 0 of soft suppression; `others` are the fields of
-    `SuppressionConfig` that `nms_configs` has none for."""
+def suppression_config(nms: NmsConfigs, *, drops_equal: bool = False, **others: Any) -> SuppressionConfig:
+    """Return how a family's outputs are thinned out.
+
+    The references' None means their own default, as does a threshold of 0 of soft suppression.
+
+    Args:
+        drops_equal: Whether an overlap of exactly `iou_thresh` is dropped, not only a larger one.
+        others: The fields of `SuppressionConfig` that `nms_configs` has none for.
+    """
+    iou_threshold = 0.5 if nms.iou_thresh is None else nms.iou_thresh
+    if drops_equal:  # overlaps are float32: none lies between the threshold and the number below it
+        iou_threshold = float(np.nextafter(np.float32(iou_threshold), np.float32(0)))
     unset = nms.score_thresh is None or (nms.method == "gaussian" and nms.score_thresh == 0)
     return SuppressionConfig(
         method=nms.method, per_class=nms.per_class, candidates=nms.max_nms_inputs, max_detections=nms.max_output_size,
-        iou_threshold=0.5 if nms.iou_thresh is None else nms.iou_thresh,
+        iou_threshold=iou_threshold,
         score_threshold=0.001 if unset else nms.score_thresh,
         sigma=0.5 if nms.sigma is None else nms.sigma, **others)

@@ -46,9 +46,14 @@ def existing_checkpoint(path: str | None, flag: str) -> str | None:
 
 
 def existing_backbone(path: str | None) -> str | None:
-    """What --backbone_init names; raises InputError where it is neither `imagenet` nor there."""
+    """Return what --backbone_init names, for the folder of a SavedModel the checkpoint of its variables.
+
+    Raises InputError where it is neither `imagenet` nor there.
+    """
     if path and path.endswith(".h5"):
         return existing_file(path, "backbone_init")
+    if path and Path(path, "saved_model.pb").is_file():
+        path = str(Path(path, "variables", "variables"))
     if path and path != PRETRAINED_BACKBONE:
         existing_checkpoint(path, "backbone_init")
     return path or None

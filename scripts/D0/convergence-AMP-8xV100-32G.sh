@@ -4,5 +4,5 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"
 : "${NGPU:=8}" "${BS:=64}" "${EVAL_BS:=64}" "${EPOCHS:=300}" "${LR:=0.7}" "${WARMUP:=5}"
-: "${EMA:=0.9999}" "${MOMENTUM:=0.9}" "${AMP:=True}" "${BACKBONE=imagenet}" "${training_mode:=traineval}"
+: "${EMA:=0.9999}" "${MOMENTUM:=0.9}" "${AMP:=True}" "${training_mode:=traineval}"
 launch train

@@ -4,5 +4,5 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"
 : "${NGPU:=8}" "${BS:=40}" "${EVAL_BS:=40}" "${EPOCHS:=300}" "${LR:=0.4}" "${WARMUP:=5}"
-: "${EMA:=0.9999}" "${MOMENTUM:=0.9}" "${AMP:=False}" "${BACKBONE=imagenet}" "${training_mode:=traineval}"
+: "${EMA:=0.9999}" "${MOMENTUM:=0.9}" "${AMP:=False}" "${training_mode:=traineval}"
 launch train

@@ -4,5 +4,5 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"
 : "${NGPU:=8}" "${BS:=104}" "${EVAL_BS:=104}" "${EPOCHS:=400}" "${LR:=1.1}" "${WARMUP:=25}"
-: "${EMA:=0.999}" "${MOMENTUM:=0.93}" "${AMP:=False}" "${BACKBONE=imagenet}" "${training_mode:=train}"
+: "${EMA:=0.999}" "${MOMENTUM:=0.93}" "${AMP:=False}" "${training_mode:=train}"
 launch train

@@ -10,4 +10,5 @@ if [[ "${1:-}" == --dry_run ]]; then
     exit
 fi
 takes_no_words "$@"
+require_program docker "install Docker"
 exec "${command[@]}"

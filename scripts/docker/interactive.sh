@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A shell in the image. DATA=, CKPT= and BACKBONE_CKPT= are mounted where they are set; PORT= is TensorBoard's. --dry_run prints the
-# command.
+# command. The recipes of D0 start from the backbone that is mounted.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../usage.sh"
 command=(docker run -it --rm --gpus all --name "${name:-interactive}" --shm-size=30g --ulimit memlock=-1
@@ -15,4 +15,5 @@ if [[ "${1:-}" == --dry_run ]]; then
     exit
 fi
 takes_no_words "$@"
+require_program docker "install Docker with the NVIDIA Container Toolkit"
 exec "${command[@]}"

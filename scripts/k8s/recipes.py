@@ -40,7 +40,7 @@ def advice(model: str, images_a_step: int, rate: float) -> str:
     return ""
 
 
-_BACKBONES = {"retinanet-resnext50": "resnext50_32x4d"}
+_BACKBONES = {"retinanet-resnext50": "resnext50_32x4d", "ssd300-resnet34": "resnet34-2017"}
 _SMALL_RETINANET, _SMALL_RATE = 64, 6e-5  # Dell's four L40S; t9k's four GPUs with 24 GB took 1e-4 for 56 and missed the target
 
 

@@ -13,6 +13,7 @@ build() {
     fi
     "_${verb}_command" "$@"
     command+=("${extra[@]}")
+    [[ -z "${WEIGHTS_DIR:-}" ]] || command=(env "EFFICIENTDET_WEIGHTS=$WEIGHTS_DIR" "${command[@]}")
 }
 
 # print_command WORD...: as one line that a shell takes.
@@ -40,6 +41,8 @@ _hparams() {
 
 _train_command() {
     _rate
+    : "${BACKBONE=imagenet}"
+    default_mlperf_log
     command=("$PYTHON" "$ROOT/train.py" "--training_mode=${training_mode:=traineval}" "--training_file_pattern=$TRAIN"
         "--val_file_pattern=$VAL" ${VAL_JSON:+"--val_json_file=$VAL_JSON"} "--model_name=$MODEL" "--model_dir=$MODEL_DIR"
         ${BACKBONE:+"--backbone_init=$BACKBONE"} "--batch_size=$BS" "--eval_batch_size=$EVAL_BS" "--num_epochs=$EPOCHS"

@@ -10,10 +10,29 @@ data_name() {
     esac
 }
 
+# The backbone that NVIDIA's recipes mount: scripts/docker/interactive.sh and the .sub recipes put BACKBONE_CKPT there.
+MOUNTED_BACKBONE=/workspace/checkpoints/efficientnet-b0-joc
+
+# has_files FOLDER: whether the folder exists and holds a file.
+has_files() {
+    [[ -n "$(compgen -G "$1/*" || true)" ]]
+}
+
+# default_backbone: BACKBONE where it has no value: BACKBONE_CKPT, or for D0 the mounted backbone.
+default_backbone() {
+    [[ ! -v BACKBONE ]] || return 0
+    if [[ -n "${BACKBONE_CKPT:-}" ]]; then
+        BACKBONE="$BACKBONE_CKPT"
+    elif [[ "$MODEL" == efficientdet-d0 ]] && has_files "$MOUNTED_BACKBONE"; then
+        BACKBONE="$MOUNTED_BACKBONE"
+    fi
+}
+
 # defaults_of_model: settings that neither the user nor the recipe made.
 defaults_of_model() {
     : "${MODEL:=efficientdet-d0}"
-    : "${DATA:=/workspace/$(data_name)}"
+    : "${DATA:=${datadir:-/workspace/$(data_name)}}"
+    default_backbone
     case "$MODEL" in
     retinanet-*) # mlcommons/training, single_stage_detector: evaluated after every epoch, until 0.34
         : "${VAL:=$DATA/validation-*}" "${VAL_JSON=}" "${TARGET_AP=0.34}" "${EVAL_PERIOD=1}" "${CHECKPOINT_PERIOD=1}"
@@ -33,7 +52,23 @@ defaults_of_model() {
     esac
     : "${TRAIN:=$DATA/train-*}" "${VAL:=$DATA/val-*}"
     : "${VAL_JSON=$DATA/annotations/instances_val2017.json}"
-    : "${MODEL_DIR:=/tmp/${SYSTEM:-$(basename "$0" | sed 's/\.[a-z]*$//')}}" "${PYTHON:=$ROOT/.venv/bin/python}"
+    : "${MODEL_DIR:=${checkpointdir:-/tmp}/${SYSTEM:-$(basename "$0" | sed 's/\.[a-z]*$//')}}" "${PYTHON:=$ROOT/.venv/bin/python}"
+}
+
+# default_mlperf_log: MLPERF_LOG in MODEL_DIR for the models of MLPerf, where mlperf-logging is installed; in a container of a .sub
+# recipe it is. MLPERF_LOG= (empty) writes none.
+default_mlperf_log() {
+    [[ ! -v MLPERF_LOG && "$MODEL" != efficientdet-* ]] || return 0
+    if [[ -x "$PYTHON" ]] && ! has_package mlperf_logging; then
+        printf "%s: no MLPerf log: mlperf-logging is not installed; pip install -e '.[mlperf]' adds it\n" "${0##*/}" >&2
+        return
+    fi
+    MLPERF_LOG="$MODEL_DIR/mlperf.log"
+}
+
+# has_package NAME: whether the interpreter of the recipe finds a Python package.
+has_package() {
+    "$PYTHON" -c "import importlib.util, sys; sys.exit(not importlib.util.find_spec('$1'))" </dev/null >/dev/null 2>&1
 }
 
 # _rate: LR of LR_PER_32 where no LR was given, and what is known of a pair of batch and rate.

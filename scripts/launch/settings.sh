@@ -1,8 +1,9 @@
 # shellcheck shell=bash disable=SC2034
 # Settings of a recipe: which there are, what their values must look like, where they come from. Sourced by ../launch.sh.
 #
-# A setting comes from a KEY=VALUE word after the command, else from the environment, else from the recipe. No value is ever
-# evaluated: numbers are checked to be numbers before any arithmetic, which in bash would run a command inside a subscript.
+# A setting comes from a KEY=VALUE word after the command, else from the environment, else from the recipe, its name in any case or
+# as a reference's documents spell it (docs/settings.md). No value is ever evaluated: numbers are checked to be numbers before any
+# arithmetic, which in bash would run a command inside a subscript.
 
 declare -A WANTED=( # setting -> what its value must look like; a setting without a value is not checked
     [NGPU]=count [NODES]=count [GPUS]=count [CORES]=count [EVAL_BS]=count [EPOCHS]=count [STEPS]=count [EXAMPLES]=count
@@ -17,16 +18,29 @@ declare -A WANTED=( # setting -> what its value must look like; a setting withou
 LAUNCH_KEYS=(DATA TRAIN VAL VAL_JSON CKPT MODEL_DIR BACKBONE MODEL SYSTEM NODES GPUS NGPU CORES NETWORK DEVICE BS
     EVAL_BS EPOCHS STOP_EPOCH STEPS LR LR_PER_32 WARMUP DECAY DROPS BN_GROUP EMA MOMENTUM AMP PRECISION XLA EXAMPLES
     EVAL_SAMPLES EVAL_FROM EVAL_PERIOD EVAL_EPOCHS CHECKPOINT_PERIOD TARGET_AP HPARAMS SEED LAUNCHER IMAGE OUTPUT RUNS
-    MLPERF_LOG training_mode PYTHON CONTAINER IMAGE_TAG checkpointdir datadir)
+    MLPERF_LOG training_mode PYTHON CONTAINER IMAGE_TAG checkpointdir datadir BACKBONE_CKPT WEIGHTS_DIR)
+declare -A ALIASES=( # names in the references' documents -> settings
+    [LOGDIR]=checkpointdir [CONT]=IMAGE_TAG [PRETRAINED_DIR]=WEIGHTS_DIR [BACKBONE_DIR]=WEIGHTS_DIR [BATCHSIZE]=BS
+    [NUMEPOCHS]=EPOCHS [WARMUP_EPOCHS]=WARMUP [DGXSYSTEM]=SYSTEM [DGXNNODES]=NODES [DGXNGPU]=GPUS
+)
+declare -A REFUSED=( # names in the references' documents without a counterpart -> what to do instead
+    [EXTRA_PARAMS]="holds flags of another program; unset it and pass flags of train.py as --flag=value words"
+    [NEXP]="a job is one run; submit it once for each run, with its own SEED= and MODEL_DIR="
+)
+declare -A SETTING_OF_FLAG=( # flags that other values follow from: the learning rate, default values, names of files
+    [batch_size]=BS [lr]=LR [model_name]=MODEL [mlperf_log]=MLPERF_LOG [val_json_file]=VAL_JSON
+)
 
 fail() {
     printf '%s: error: %s\n' "${0##*/}" "$*" >&2
     exit 2
 }
 
-# settings WORD...: reads the command line; an unknown key is an error that names the nearest known one.
+# settings WORD...: read the environment and the command line; an unknown key is an error that names the nearest known one.
 settings() {
-    local word key known
+    local word key flag
+    _index_names
+    _read_environment
     for word; do
         case "$word" in
         --dry_run | --dry-run) dry_run=yes ;;
@@ -34,15 +48,58 @@ settings() {
             _usage
             exit 0
             ;;
-        --*) extra+=("$word") ;;
+        --*)
+            flag="${word#--}"
+            flag="${flag%%=*}"
+            if [[ "$word" == *=* && "$flag" =~ ^[a-z_]+$ && -n "${SETTING_OF_FLAG[$flag]:-}" ]]; then
+                printf -v "${SETTING_OF_FLAG[$flag]}" '%s' "${word#*=}"
+            fi
+            extra+=("$word")
+            ;;
+        NEXP=1) ;; # as it is here
         *=*)
             key="${word%%=*}"
-            known=" ${LAUNCH_KEYS[*]} "
-            [[ "$known" == *" $key "* ]] || fail "unknown setting $key$(_nearest "$key"); wanted one of ${LAUNCH_KEYS[*]}"
-            printf -v "$key" '%s' "${word#*=}"
+            [[ "$key" =~ ^[A-Za-z0-9_]+$ && -n "${SETTING_BY_NAME[${key,,}]:-}" ]] || _fail_unknown "$key" "${word#*=}"
+            printf -v "${SETTING_BY_NAME[${key,,}]}" '%s' "${word#*=}"
             ;;
         *) fail "unexpected word '$word'; wanted KEY=VALUE, --flag=value or --dry_run" ;;
         esac
+    done
+}
+
+# _index_names: fill SETTING_BY_NAME, from each name that is taken, in lower case, to the setting that it stands for.
+declare -A SETTING_BY_NAME=()
+_index_names() {
+    local key
+    for key in "${LAUNCH_KEYS[@]}"; do
+        SETTING_BY_NAME["${key,,}"]="$key"
+    done
+    for key in "${!ALIASES[@]}"; do
+        SETTING_BY_NAME["${key,,}"]="${ALIASES[$key]}"
+    done
+}
+
+_fail_unknown() {
+    [[ "$1" =~ ^[A-Z_]+$ && -n "${REFUSED[$1]:-}" ]] && fail "$1=$2: ${REFUSED[$1]}"
+    fail "unknown setting $1$(_nearest "$1"); wanted one of ${LAUNCH_KEYS[*]}"
+}
+
+# _read_environment: settings that the environment has under another case or a reference's name. Two values for one setting are
+# an error. `container` and `system` belong to container and package managers, which set them.
+_read_environment() {
+    local name key given=()
+    [[ -z "${NEXP:-}" || "$NEXP" == 1 ]] || fail "NEXP=$NEXP: ${REFUSED[NEXP]}"
+    [[ -z "${EXTRA_PARAMS:-}" ]] || fail "EXTRA_PARAMS=$EXTRA_PARAMS: ${REFUSED[EXTRA_PARAMS]}"
+    mapfile -t given < <(compgen -e)
+    for name in "${given[@]}"; do
+        case "$name" in
+        container | system) continue ;;
+        esac
+        key="${SETTING_BY_NAME[${name,,}]:-}"
+        [[ -n "$key" && "$key" != "$name" ]] || continue
+        [[ ! -v "$key" || "${!key}" == "${!name}" ]] ||
+            fail "$name=${!name} and $key=${!key} are one setting; expected one of the two names, or one value"
+        printf -v "$key" '%s' "${!name}"
     done
 }
 
@@ -52,7 +109,7 @@ _usage() {
     print_header "$0"
     mapfile -t numbers < <(grep -oE '\$\{[A-Za-z_]+:?=[^}]*\}' "$0" | sed -E 's/^\$\{([A-Za-z_]+):?=/\1=/; s/\}$//')
     printf '\nusage: bash %s [KEY=VALUE ...] [--flag=value ...] [--dry_run]\n' "$0"
-    printf '  KEY=VALUE     a setting, also taken from the environment; one of\n'
+    printf '  KEY=VALUE     a setting, its name in any case, also taken from the environment; one of\n'
     printf '%s\n' "${LAUNCH_KEYS[*]}" | fold -s -w 100 | sed 's/^/                /'
     ((${#numbers[@]} == 0)) || printf '  here by default:  %s\n' "${numbers[*]}"
     _show_systems
@@ -89,19 +146,21 @@ _check_value() {
     counts) pattern='^[1-9][0-9]{0,5}(,[1-9][0-9]{0,5}){0,99}$' wanted="whole numbers such as 40,50,55" ;;
     decimals) pattern='^[0-9]{1,6}(\.[0-9]{1,6})?,[0-9]{1,6}(\.[0-9]{1,6})?$' wanted="two numbers such as 40,50" ;;
     name) pattern='^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$' wanted="a name of letters, digits, dots and hyphens" ;;
-    boolean) pattern='^(True|False|true|false|1|0)$' wanted="True or False" ;;
+    boolean) pattern='^([Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|1|0)$' wanted="True or False" ;;
     *) pattern="^(${kind// /|})\$" wanted="one of $kind" ;;
     esac
     [[ "$value" =~ $pattern ]] || fail "$key=$value; wanted $wanted"
 }
 
-# Prints ", did you mean KEY?" where a key differs in its case only, or begins or ends alike.
+# Print ", did you mean KEY?" for the key of the nearest length that the given one begins with, or the other way round.
 _nearest() {
-    local key
-    for key in "${LAUNCH_KEYS[@]}"; do
-        if [[ "${key,,}" == "${1,,}" || "${key,,}" == "${1,,}"* || "${1,,}" == "${key,,}"* ]]; then
-            printf ', did you mean %s?' "$key"
-            return
+    local key best="" least=99 difference
+    [[ -n "$1" ]] || return 0
+    for key in "${LAUNCH_KEYS[@]}" "${!ALIASES[@]}"; do
+        difference=$((${#key} > ${#1} ? ${#key} - ${#1} : ${#1} - ${#key}))
+        if [[ ("${key,,}" == "${1,,}"* || "${1,,}" == "${key,,}"*) && $difference -lt $least ]]; then
+            best="$key" least=$difference
         fi
     done
+    [[ -z "$best" ]] || printf ', did you mean %s?' "$best"
 }

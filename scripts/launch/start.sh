@@ -67,8 +67,9 @@ _check_machine() {
     else
         export CUDA_VISIBLE_DEVICES=""
     fi
-    if ((NGPU > 1)) && ! "$PYTHON" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("horovod"))'; then
-        fail "NGPU=$NGPU needs Horovod: bash scripts/install_horovod.sh"
+    if ((NGPU > 1)); then
+        has_package horovod || fail "NGPU=$NGPU needs Horovod: bash scripts/install_horovod.sh"
+        [[ "$LAUNCHER" != mpirun ]] || require_program mpirun "install Open MPI, or leave LAUNCHER= out"
     fi
 }
 

@@ -6,7 +6,8 @@
 # CONTAINER=pyxis (default; the reference's), apptainer, singularity or none; IMAGE_TAG= names the image: for apptainer and
 # singularity one of a Docker registry, or the path of a .sif file or a sandbox.
 # checkpointdir and datadir are mounted at /workspace/checkpoints and /workspace/coco as in the reference (RetinaNet:
-# /workspace/openimages). The step of a published system has its nodes, processes and cores (launch/systems.sh).
+# /workspace/openimages), BACKBONE_CKPT at /workspace/checkpoints/efficientnet-b0-joc, WEIGHTS_DIR at /workspace/weights.
+# The step of a published system has its nodes, processes and cores (launch/systems.sh).
 
 source "${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/../..}/scripts/launch.sh"
 
@@ -24,38 +25,67 @@ _shape_of_system() {
     [[ "$found" == "$NGPU" ]] || fail "SYSTEM=$SYSTEM has $NGPU processes and the job $found; wanted sbatch -n $NGPU"
 }
 
-# submit VERB: the recipe's command in one step of the job; a SIGTERM from Slurm reaches the ranks by srun itself.
-submit() {
-    : "${CONTAINER:=pyxis}" "${checkpointdir:=/checkpoints}" "${datadir:=/data/$(data_name)}" "${IMAGE_TAG:=effdet_tf2:latest}"
-    check_values
-    local mounts image="docker://$IMAGE_TAG"
+# _enter_container: paths of the host become mounts and paths of the container. DATA and BACKBONE_CKPT of the host are mounted as
+# datadir and backbone; a path below /workspace is already one of the container.
+_enter_container() {
+    local image="docker://$IMAGE_TAG" mounts path
     mounts="$checkpointdir:/workspace/checkpoints,$datadir:/workspace/$(data_name)"
-    local step=(srun --mpi=pmix -l --kill-on-bad-exit=1)
-    _shape_of_system
-    : "${MODEL_DIR:=/workspace/checkpoints/${SYSTEM:-${SLURM_JOB_NAME:-$(basename "$0" .sub)}}}"
+    if [[ -n "${BACKBONE_CKPT:-}" ]]; then
+        mounts+=",$BACKBONE_CKPT:$MOUNTED_BACKBONE"
+        : "${BACKBONE=$MOUNTED_BACKBONE}"
+    elif [[ "${MODEL:-efficientdet-d0}" == efficientdet-d0 ]] && has_files "$checkpointdir/${MOUNTED_BACKBONE##*/}"; then
+        : "${BACKBONE=$MOUNTED_BACKBONE}"
+    fi
+    [[ -z "${WEIGHTS_DIR:-}" ]] || mounts+=",$WEIGHTS_DIR:/workspace/weights"
+    for path in "$checkpointdir" "$datadir" "${BACKBONE_CKPT:-}" "${WEIGHTS_DIR:-}"; do
+        [[ "$path" != *[,:]* ]] || fail "$path: a comma or colon cannot stand in a container's mounts"
+    done
+    [[ -z "${WEIGHTS_DIR:-}" ]] || WEIGHTS_DIR=/workspace/weights
     case "$IMAGE_TAG" in
     /* | ./* | *.sif) image="$IMAGE_TAG" ;;
     esac
     case "$CONTAINER" in
     pyxis) step+=("--container-image=$IMAGE_TAG" --no-container-entrypoint "--container-mounts=$mounts") ;;
     apptainer | singularity) step+=("$CONTAINER" exec --nv --bind "$mounts" "$image") ;;
-    none) DATA="${DATA:-$datadir}" ;;
     esac
-    if [[ "$CONTAINER" != none ]]; then
-        # shellcheck disable=SC2034 # the launcher uses it
-        PYTHON=/workspace/effdet-tf2/.venv/bin/python
-        ROOT=/workspace/effdet-tf2
+    # shellcheck disable=SC2034 # the launcher uses it
+    PYTHON=/workspace/effdet-tf2/.venv/bin/python
+    ROOT=/workspace/effdet-tf2
+    : "${DATA:=/workspace/$(data_name)}"
+}
+
+# _check_folder NAME PATH: fail where a folder of the host is missing.
+_check_folder() {
+    [[ -z "$2" || -d "$2" ]] || fail "$1=$2: there is no such folder"
+}
+
+# submit VERB: the recipe's command in one step of the job; a SIGTERM from Slurm reaches the ranks by srun itself.
+submit() {
+    : "${CONTAINER:=pyxis}" "${checkpointdir:=/checkpoints}" "${IMAGE_TAG:=effdet_tf2:latest}"
+    check_values
+    if [[ "$CONTAINER" != none && -z "${datadir:-}" && -n "${DATA:-}" && "$DATA" != /workspace/* ]]; then
+        datadir="$DATA" DATA=""
     fi
-    case "$checkpointdir$datadir" in
-    *[,:]*) fail "checkpointdir=$checkpointdir, datadir=$datadir: a comma or colon cannot stand in a container's mounts" ;;
-    esac
+    : "${datadir:=/data/$(data_name)}"
+    local step=(srun --mpi=pmix -l --kill-on-bad-exit=1) results=/workspace/checkpoints weights="${WEIGHTS_DIR:-}"
+    _shape_of_system
+    if [[ "$CONTAINER" == none ]]; then
+        results="$checkpointdir"
+        : "${DATA:=$datadir}"
+    else
+        _enter_container
+    fi
+    : "${MODEL_DIR:=$results/${SYSTEM:-${SLURM_JOB_NAME:-$(basename "$0" .sub)}}}"
     build "$1"
     if [[ -n "$dry_run" ]]; then
         print_command "${step[@]}" "${command[@]}"
         return
     fi
     [[ -n "${SLURM_JOB_ID:-}" ]] || fail "is for sbatch; --dry_run shows what it would run"
-    [[ -d "$checkpointdir" ]] || fail "checkpointdir=$checkpointdir: there is no such folder"
-    [[ -d "$datadir" ]] || fail "datadir=$datadir: there is no such folder"
+    require_program srun "this script is for sbatch on a Slurm cluster; --dry_run shows what it would run"
+    _check_folder checkpointdir "$checkpointdir"
+    _check_folder datadir "$datadir"
+    _check_folder BACKBONE_CKPT "${BACKBONE_CKPT:-}"
+    _check_folder WEIGHTS_DIR "$weights"
     exec "${step[@]}" "${command[@]}"
 }

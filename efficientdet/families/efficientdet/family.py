@@ -53,8 +53,12 @@ class EfficientDetFamily(Family):
         return stored
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
-        """NVIDIA's checkpoints are TensorFlow's object-based ones, google/automl's are not."""
-        return dict(NVIDIA_CONVENTIONS) if is_object_based(arrays) else {}
+        """NVIDIA's checkpoints are TensorFlow's object-based ones, google/automl's are not.
+
+        Its classifiers normalize their input once, as the default does; its detectors, which start from them, twice.
+        """
+        is_detector = is_object_based(arrays) and not published_weights.is_classifier(arrays)
+        return dict(NVIDIA_CONVENTIONS) if is_detector else {}
 
     def named_arrays(self, arrays: Arrays, names: Iterable[str], *, averaged: bool) -> dict[str, np.ndarray]:
         """NVIDIA's object-based ones translated; all others have our names."""

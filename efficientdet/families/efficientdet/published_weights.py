@@ -22,11 +22,17 @@ def from_nvidia(arrays: Mapping[str, np.ndarray], names: Iterable[str], *, min_l
 
     `names` are the model's own in the order of its layers: NVIDIA's backbone counts layers with weights in that order. The
     main values are taken (in its `emackpt-N` they are the averaged ones; its slots are then the raw ones). What has no
-    counterpart keeps its own name, for `check_against` to report.
+    counterpart keeps its own name, for `check_against` to report. A SavedModel of a classifier is a backbone.
     """
     ours = {theirs: name for name, theirs in _nvidia_names(names, min_level=min_level).items()}
-    model = {name.removesuffix(OBJECT_SUFFIX): array for name, array in arrays.items() if is_of_model(name)}
+    root = "backbone/" if is_classifier(arrays) else ""
+    model = {root + name.removesuffix(OBJECT_SUFFIX): array for name, array in arrays.items() if is_of_model(name)}
     return {ours.get(name, name): array for name, array in model.items()}
+
+
+def is_classifier(arrays: Mapping[str, np.ndarray]) -> bool:
+    """Return whether the object graph's root is an EfficientNet, as in NVIDIA's SavedModels for classification."""
+    return any(name.startswith("layer_with_weights-") for name in arrays)
 
 
 def _nvidia_names(names: Iterable[str], *, min_level: int) -> dict[str, str]:

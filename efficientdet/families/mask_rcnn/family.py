@@ -62,6 +62,10 @@ class MaskRcnnFamily(TorchFamily):
         size = self.resize_rule(hparams).size
         return grid_of_levels(anchor_levels(hparams)(size, feature_sizes(size, 6)[2:]))
 
+    def mlperf_benchmark(self, ruleset: str | None) -> str:
+        """Return the id of MLPerf's rules 0.5 to 3.1."""
+        return "maskrcnn"
+
     def numbers_per_pixel(self, hparams: MaskRcnnHyperparameters) -> float:
         """Of the published first stage, and of as many regions and masks as are drawn."""
         regions, pixels = hparams.regions_an_image, math.prod(self.resize_rule(hparams).size)

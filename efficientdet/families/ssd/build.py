@@ -27,8 +27,8 @@ def build_detector(hparams: SsdHyperparameters, *, num_classes: int, precision: 
             hard_negative_ratio=hparams.hard_negative_ratio, weight_decay=hparams.decays_in_loss,
             decays=hparams.decayed_weights),
         suppression=suppression_config(
-            hparams.nms_configs, scores="softmax, background first", candidates_per_class=hparams.candidates_per_class,
-            box_coder=CODER)))
+            hparams.nms_configs, drops_equal=True, scores="softmax, background first",
+            candidates_per_class=hparams.candidates_per_class, box_coder=CODER)))
 
 
 def augmentation(hparams: SsdHyperparameters) -> OverlapCrop:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
     from model.dense_detector import DenseDetector
 
+_MLPERF_BACKBONES = {"resnet34": "resnet34-333f7ec4.pth"}
 _PREDICTOR = re.compile(r"(?:conf|loc)/([0-5])/(?:kernel|bias)")  # of classes, of boxes; of each map
 # The reference's backbone is two sequences: conv1, bn1, ReLU, pooling and the first two stages; the third stage.
 _BODY_MODULES = {"model.layer1.0.": "conv1.", "model.layer1.1.": "bn1.", "model.layer1.4.": "layer1.",
@@ -59,6 +60,10 @@ class SsdFamily(TorchFamily):
     def numbers_per_pixel(self, hparams: SsdHyperparameters) -> float:
         """Of the published image size and classes, whatever is changed in the rest."""
         return NUMBERS_PER_PIXEL[hparams.backbone_name]
+
+    def imagenet_backbone(self, hparams: SsdHyperparameters) -> str:
+        """Return torchvision's file that MLPerf's SSD starts from, the ResNet-34 of 2017; others as in all families."""
+        return _MLPERF_BACKBONES.get(hparams.backbone_name) or super().imagenet_backbone(hparams)
 
     def mlperf_benchmark(self, ruleset: str | None) -> str:
         """See `mlperf.benchmark`."""
