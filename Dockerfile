@@ -52,8 +52,9 @@ ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility NVIDIA
     LD_LIBRARY_PATH=/usr/local/nvidia/lib64 \
     PATH=/workspace/effdet-tf2/.venv/bin:/usr/local/nvidia/bin:$PATH
 
-# A number, by which Kubernetes sees that it is not root.
+# A number, by which Kubernetes sees that it is not root. Jobs name sshd's configuration by this home.
 USER 1000
+ENV HOME=/home/effdet
 WORKDIR /workspace/effdet-tf2
 RUN mkdir -p "$HOME/.ssh" "$HOME/.sshd" \
     && ssh-keygen -q -t ed25519 -N "" -f "$HOME/.sshd/host_key" \
