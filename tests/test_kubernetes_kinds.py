@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 K8S, RETINANET = ROOT / "scripts" / "k8s", ROOT / "scripts" / "retinanet"
 sys.path.insert(0, str(K8S))  # scripts are no package
 from recipes import backbone_of, recipe_of  # noqa: E402
-from render import render, warning  # noqa: E402
+from render import main, render, warning  # noqa: E402
 from yaml_text import document  # noqa: E402
 
 MODELS = ("efficientdet-d0", "retinanet-resnext50", "retinanet-resnet18", "ssd300-resnet34", "mask-rcnn-resnet50")
@@ -246,23 +246,25 @@ def test_images_come_from_the_registry_that_is_named(kind):
         assert (container["image"], container["imagePullPolicy"]) == (image, "IfNotPresent")
 
 
-def test_the_kept_files_name_the_command_that_writes_them_for_another_cluster():
+def test_the_kept_files_name_the_command_that_writes_them_for_another_cluster(monkeypatch, capsys):
     for path in (*RETINANET.glob("*.yaml"), *K8S.glob("*.yaml")):
         [line] = [line for line in path.read_text().splitlines() if "For your cluster: " in line]
         words = line.partition("scripts/k8s/render.py ")[2].replace("REGISTRY", "registry.example.com").replace(
             "=NAME", "=team-a").replace("=URL", "=http://proxy.example.com:3128").split()
-        done = subprocess.run([sys.executable, str(K8S / "render.py"), *words], capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, ""), path
-        kept, written = yaml.safe_load(path.read_text()), yaml.safe_load(done.stdout)
+        monkeypatch.setattr(sys, "argv", ["render.py", *words])
+        main()
+        out, err = capsys.readouterr()
+        assert err == "", path
+        kept, written = yaml.safe_load(path.read_text()), yaml.safe_load(out)
         assert {**written, "metadata": kept["metadata"], "spec": None} == {**kept, "spec": None}
         if "--queue=team-a" in words:
             assert written["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team-a"}
 
 
-def test_an_image_without_registry_is_warned_of():
-    done = subprocess.run([sys.executable, str(K8S / "render.py"), "--kind=data"], capture_output=True, text=True)
-    assert done.returncode == 0
-    assert "effdet_tf2:latest names no registry" in done.stderr
+def test_an_image_without_registry_is_warned_of(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["render.py", "--kind=data"])
+    main()
+    assert "effdet_tf2:latest names no registry" in capsys.readouterr().err
 
 
 def test_batch_and_rate_of_mask_rcnn():
