@@ -32,7 +32,7 @@ from efficientdet.flags.paths import (
     writable_folder,
 )
 from efficientdet.machine.runtime_environment import prepare_environment
-from efficientdet.observing.mlperf_log import DIVISIONS, STATUSES
+from efficientdet.observing.mlperf_log import DIVISIONS, STATUSES, mlperf_files
 
 FLAGS = flags.FLAGS
 
@@ -101,7 +101,7 @@ def _define_flags_of_running() -> None:
 
 
 def _define_flags_of_mlperf() -> None:
-    flags.DEFINE_string("mlperf_log", None, "File for MLPerf's :::MLLOG lines.")
+    flags.DEFINE_string("mlperf_log", None, "Files for MLPerf's :::MLLOG lines, comma-separated; - is standard output.")
     flags.DEFINE_string("mlperf_ruleset", None, "Version of MLPerf's rules that the lines are for: a benchmark's id is another "
                                                 "in other versions. Default: the first that know the family.")
     flags.DEFINE_enum("mlperf_division", "open", DIVISIONS, "Division that the lines name.")
@@ -166,7 +166,9 @@ def _check_files(config: TrainingConfig) -> None:
     if config.resume not in ("auto", "never"):
         existing_checkpoint(config.resume, "resume")
     writable_folder(config.model_dir, "model_dir")
-    writable_file(config.mlperf_log, "mlperf_log")
+    for path in mlperf_files(config.mlperf_log or ""):
+        if path != "-":
+            writable_file(path, "mlperf_log")
     family_of(config.hparams.model_name).mlperf_benchmark(config.mlperf_ruleset)  # where its rules know the family
     if config.testdev_dir:
         writable_folder(config.testdev_dir, "testdev_dir")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # COCO 2017 from its site to TFRecords: downloads (and continues after an interruption), checks, unpacks, converts.
-# What stands is not done again.
+# What stands is not done again. COCO_MASKS=1 stores masks too, for Mask R-CNN, in a folder of its own.
 set -euo pipefail
 
 usage="usage: bash dataset/get_coco.sh [FOLDER]
@@ -61,7 +61,8 @@ convert() { # prefix, images, annotations, number of shards
     return
   fi
   "$python" "$root/dataset/create_coco_tfrecord.py" --image_dir="$folder/$2" \
-    --object_annotations_file="$folder/annotations/$3" --output_file_prefix="$folder/$1" --num_shards="$4"
+    --object_annotations_file="$folder/annotations/$3" --output_file_prefix="$folder/$1" --num_shards="$4" \
+    ${COCO_MASKS:+--include_masks}
 }
 
 if [[ ${1:-} == --help || ${1:-} == -h ]]; then

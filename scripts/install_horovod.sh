@@ -123,8 +123,9 @@ find_nccl_header() {
     if [[ -n "${HOROVOD_NCCL_INCLUDE:-${HOROVOD_NCCL_HOME:-}}" ]]; then
         first_file "${HOROVOD_NCCL_INCLUDE:-$HOROVOD_NCCL_HOME/include}/nccl.h"
     else
-        first_file "${NVCC%/bin/nvcc}/include/nccl.h" /usr/local/cuda/include/nccl.h /usr/local/include/nccl.h \
-            /usr/include/nccl.h "$PACKAGES/nvidia/nccl/include/nccl.h"
+        # pip's first: TensorFlow loads that library, and a process has one libnccl.so.2.
+        first_file "$PACKAGES/nvidia/nccl/include/nccl.h" "${NVCC%/bin/nvcc}/include/nccl.h" \
+            /usr/local/cuda/include/nccl.h /usr/local/include/nccl.h /usr/include/nccl.h
     fi
 }
 
@@ -164,7 +165,7 @@ build() {
     printf 'building Horovod %s (%s) against the TensorFlow in .venv (some minutes, once; log: %s)\n' \
         "$VERSION" "${FEATURES//-/, }" "$log"
     if [[ -n "$NVCC" && -z "$NCCL_HEADER" ]]; then
-        printf 'without NCCL: %s is here, nccl.h is not (for GPUs install it, for example: apt install libnccl-dev)\n' "$NVCC"
+        printf 'without NCCL: %s is here, nccl.h is not (for GPUs install the extra cuda, which has it)\n' "$NVCC"
     fi
     WORK="$CACHE/$KEY.building"
     rm -rf "$WORK" # of a call that was killed; we hold the lock
@@ -274,9 +275,12 @@ set_build() {
 
 # The package nvidia-nccl, which TensorFlow's extra and-cuda brings, has its library under another name than linkers seek.
 use_nccl_of_pip() {
-    mkdir -p "$WORK/nccl"
-    ln -s "$PACKAGES"/nvidia/nccl/lib/libnccl.so.* "$WORK/nccl/libnccl.so"
-    export HOROVOD_NCCL_INCLUDE="$WORK/packages/nvidia/nccl/include" HOROVOD_NCCL_LIB="$WORK/nccl" HOROVOD_NCCL_LINK=SHARED
+    # HOROVOD_NCCL_HOME is searched before an NCCL in CUDA's folder, HOROVOD_NCCL_INCLUDE and HOROVOD_NCCL_LIB after it.
+    mkdir -p "$WORK/nccl/lib"
+    ln -s "$WORK/packages/nvidia/nccl/include" "$WORK/nccl/include"
+    ln -s "$PACKAGES"/nvidia/nccl/lib/libnccl.so.* "$WORK/nccl/lib/libnccl.so"
+    export HOROVOD_NCCL_HOME="$WORK/nccl" HOROVOD_NCCL_LINK=SHARED
+    unset HOROVOD_NCCL_INCLUDE
     # shellcheck disable=SC2016 # the loader's variable: the folder of Horovod's library
     LDFLAGS+=' -Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib'
 }

@@ -60,6 +60,13 @@ def downloads(site):
     return log.read_text().split() if log.exists() else []
 
 
+@pytest.mark.parametrize(("settings", "masks"), [({}, False), ({"COCO_MASKS": "1"}, True)])
+def test_masks_are_converted_where_asked_for(site, settings, masks):
+    assert call(site, "out", **settings).returncode == 0
+    commands = (site / "python.log").read_text().splitlines()
+    assert [("--include_masks" in command.split()) for command in commands] == [masks, masks]
+
+
 def test_downloads_unpacks_and_converts_instances(site):
     done = call(site, "coco")
     assert done.returncode == 0, done.stderr

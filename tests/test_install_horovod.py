@@ -192,6 +192,28 @@ def test_libraries_that_are_there_are_built_in(machine):
     assert len(machine.cached()) == 2
 
 
+def test_nccl_of_pip_comes_before_the_one_of_cuda(machine):
+    """TensorFlow loads pip's, and a process has one libnccl.so.2: header and library are of that version."""
+    root = machine.checkout()
+    cuda = machine.add_cuda()
+    (machine.folder / "bin" / "cuda" / "include" / "nccl.h").write_text("#define NCCL_MAJOR 2\n#define NCCL_MINOR 27\n")
+    ours = root / ".venv" / "lib" / "python3.12" / "site-packages" / "nvidia" / "nccl"
+    (ours / "include").mkdir(parents=True)
+    (ours / "lib").mkdir()
+    (ours / "include" / "nccl.h").write_text("#define NCCL_MAJOR 2\n#define NCCL_MINOR 32\n")
+    (ours / "lib" / "libnccl.so.2").touch()
+    look = ('home=$HOROVOD_NCCL_HOME; grep MINOR "$home/include/nccl.h" >"$HOME/header"; '
+            'readlink -f "$home/lib/libnccl.so" >"$HOME/lib"')
+    (machine.folder / "bin" / "readlink").symlink_to(shutil.which("readlink"))
+    assert machine.last_line(root, HOROVOD_CUDA_HOME=cuda, BUILD=look).startswith("horovod 0.28.1 (gloo, nccl): two processes")
+    assert (machine.home / "header").read_text() == "#define NCCL_MINOR 32\n"
+    assert (machine.home / "lib").read_text().strip() == str((ours / "lib" / "libnccl.so.2").resolve())
+    settings = (machine.home / "settings").read_text()
+    assert "HOROVOD_NCCL_LINK=\"SHARED\"" in settings
+    assert "HOROVOD_NCCL_INCLUDE" not in settings
+    assert "nvidia/nccl/lib" in settings  # the loader's path
+
+
 def test_without_nccl_header_it_says_so_and_builds_without(machine):
     root = machine.checkout()
     code, out, _ = machine.call(root, HOROVOD_CUDA_HOME=machine.add_cuda(), HOROVOD_NCCL_HOME=str(machine.home))

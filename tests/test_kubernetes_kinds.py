@@ -23,10 +23,10 @@ ROOT = Path(__file__).parents[1]
 K8S, RETINANET = ROOT / "scripts" / "k8s", ROOT / "scripts" / "retinanet"
 sys.path.insert(0, str(K8S))  # scripts are no package
 from recipes import backbone_of, recipe_of  # noqa: E402
-from render import render, warning  # noqa: E402
+from render import main, render, warning  # noqa: E402
 from yaml_text import document  # noqa: E402
 
-MODELS = ("efficientdet-d0", "retinanet-resnext50", "retinanet-resnet18", "ssd300-resnet34")
+MODELS = ("efficientdet-d0", "retinanet-resnext50", "retinanet-resnet18", "ssd300-resnet34", "mask-rcnn-resnet50")
 
 
 def fields(required=(), **properties):
@@ -184,6 +184,7 @@ def test_the_six_jobs_of_retinanet(gpus, gpu_memory):
     assert (int(flags["batch_size"]), float(flags["lr"]), int(flags["num_epochs"])) == (batch, rate, epochs)
     assert (flags["target_ap"], flags["eval_period"], flags["warmup_epochs"]) == ("0.34", "1", "0")
     assert flags["training_file_pattern"] == "/pvc/openimages/train-*"
+    assert flags["mlperf_log"].split(",") == [f"{flags['model_dir']}/mlperf.log", "-"]  # the pod's log has eval_accuracy
 
 
 def test_data_preparation_as_it_is_kept():
@@ -191,11 +192,87 @@ def test_data_preparation_as_it_is_kept():
                         (RETINANET / "data_preparation.yaml", "retinanet-resnext50")):
         assert path.read_text() == render(kind="data", model=model)
         pod = yaml.safe_load(path.read_text())
-        kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+        validate(pod)
         for container in [*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())]:
             assert container["command"][0] == "bash"
     assert pod["spec"]["containers"][0]["command"][2:4] == ["/pvc/openimages", "--classes=mlperf"]
     assert pod["spec"]["initContainers"][0]["command"][2:] == ["resnext50_32x4d", "/pvc/weights"]
+
+
+def validate(thing):
+    kubernetes_validate.validate(thing, kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize(("folder", "model", "storage"), [
+    (K8S, "efficientdet-d0", "200Gi"), (RETINANET, "retinanet-resnext50", "1Ti")])
+def test_volumes_are_shared_by_nodes_and_hold_the_data(folder, model, storage):
+    path = folder / "volume.yaml"
+    assert path.read_text() == render(kind="volume", model=model)
+    claim = yaml.safe_load(path.read_text())
+    validate(claim)
+    assert claim["spec"] == {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": storage}}}
+    pod = things(kind="data", model=model)[0]
+    assert pod["spec"]["volumes"] == [
+        {"name": "data", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}}]
+    [claim] = things(kind="volume", claim="mine", namespace="team-a", storage_class="nfs")
+    validate(claim)
+    assert claim["metadata"] == {"name": "mine", "namespace": "team-a"}
+    assert claim["spec"]["storageClassName"] == "nfs"
+
+
+def test_the_data_pod_goes_through_a_proxy_in_its_namespace():
+    [pod] = things(kind="data", model="mask-rcnn-resnet50", proxy="http://proxy.example.com:3128", namespace="team-a")
+    validate(pod)
+    assert pod["metadata"] == {"name": "mask-rcnn-data", "namespace": "team-a"}
+    for container in [*pod["spec"]["containers"], *pod["spec"]["initContainers"]]:
+        environment = {one["name"]: one["value"] for one in container["env"]}
+        assert environment["http_proxy"] == environment["https_proxy"] == "http://proxy.example.com:3128"  # curl, urllib
+        assert ".svc" in environment["no_proxy"].split(",")
+        assert environment["COCO_MASKS"] == "1"
+
+
+def containers(thing):
+    inner = thing.values() if isinstance(thing, dict) else thing if isinstance(thing, list) else ()
+    return [*([thing] if isinstance(thing, dict) and "securityContext" in thing and "image" in thing else []),
+            *(one for value in inner for one in containers(value))]
+
+
+@pytest.mark.parametrize("kind", ["mpijob", "jobset", "trainjob", "data"])
+def test_images_come_from_the_registry_that_is_named(kind):
+    image = "registry.example.com:5000/team/effdet_tf2:1"
+    found = [container for thing in things(kind=kind, image=image) for container in containers(thing)]
+    assert found
+    for container in found:  # one that was loaded into the nodes is not pulled, whatever its tag
+        assert (container["image"], container["imagePullPolicy"]) == (image, "IfNotPresent")
+
+
+def test_the_kept_files_name_the_command_that_writes_them_for_another_cluster(monkeypatch, capsys):
+    for path in (*RETINANET.glob("*.yaml"), *K8S.glob("*.yaml")):
+        [line] = [line for line in path.read_text().splitlines() if "For your cluster: " in line]
+        words = line.partition("scripts/k8s/render.py ")[2].replace("REGISTRY", "registry.example.com").replace(
+            "=NAME", "=team-a").replace("=URL", "=http://proxy.example.com:3128").split()
+        monkeypatch.setattr(sys, "argv", ["render.py", *words])
+        main()
+        out, err = capsys.readouterr()
+        assert err == "", path
+        kept, written = yaml.safe_load(path.read_text()), yaml.safe_load(out)
+        assert {**written, "metadata": kept["metadata"], "spec": None} == {**kept, "spec": None}
+        if "--queue=team-a" in words:
+            assert written["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team-a"}
+
+
+def test_an_image_without_registry_is_warned_of(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["render.py", "--kind=data"])
+    main()
+    assert "effdet_tf2:latest names no registry" in capsys.readouterr().err
+
+
+def test_batch_and_rate_of_mask_rcnn():
+    """MLPerf's reference rate, 0.02 for 16 images; NVIDIA's eight A100 train 96 at 0.12."""
+    flags = program(things(model="mask-rcnn-resnet50", gpus=8, gpu_memory=80))
+    assert (flags["batch_size"], flags["lr"], flags["target_ap"]) == ("12", "0.12", "0.377")
+    assert flags["training_file_pattern"] == "/pvc/coco_masks/train-*"
+    assert backbone_of("mask-rcnn-resnext50-dle") == "resnext50_32x4d"
 
 
 def test_the_pair_that_does_not_converge_is_told():
@@ -205,7 +282,8 @@ def test_the_pair_that_does_not_converge_is_told():
     assert warning(**{**asked, "gpus": 8}, extra=("--lr=1e-4",)) == ""
     assert warning(**{**asked, "model": "ssd300-resnet34"}, extra=("--lr=1e-4",)) == ""
     done = subprocess.run([sys.executable, str(K8S / "render.py"), "--model=retinanet-resnext50", "--gpus=4", "--gpu_memory=24",
-                           "--", "--lr=1e-4", "--seed=3"], capture_output=True, text=True)
+                           "--image=registry.example.com/effdet_tf2:1", "--", "--lr=1e-4", "--seed=3"],
+                          capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
     assert program(yaml.safe_load(done.stdout))["seed"] == "3"
 
@@ -214,7 +292,10 @@ def test_the_pair_that_does_not_converge_is_told():
     (["--gpus=8", "--gpu_memory=40", "--kind=pod"], "--kind"),
     (["--gpus=8", "--gpu_memory=40", "--priority=High"], "--priority=High: wanted small letters"),
     (["--gpus=8", "--gpu_memory=32", "--model=retinanet-resnext50"], "--gpu_memory=32: wanted one of 24, 40, 48, 80, 141"),
-    (["--gpus=8", "--gpu_memory=40", "--model=mask-rcnn"], "--model=mask-rcnn: wanted a name"),
+    (["--gpus=8", "--gpu_memory=40", "--model=yolo"],
+     "--model=yolo: expected a train.py --model_name among efficientdet-.., retinanet-.., ssd300-.., mask-rcnn-.."),
+    (["--kind=data", "--proxy=proxy 3128"], "--proxy=proxy 3128: expected a URL"),
+    (["--kind=volume", "--storage_class=A b"], "--storage_class=A b: wanted small letters"),
     (["--gpus=8", "--gpu_memory=40", "--", "lr=3"], "lr=3: wanted a flag of train.py"),
     (["--kind=data", "--claim=A"], "--claim=A: wanted small letters"),
 ])
@@ -234,7 +315,7 @@ def test_the_longest_name_leaves_room_for_the_names_of_hosts(kind, ending):
 
 
 def test_backbones():
-    assert [backbone_of(model) for model in MODELS] == ["", "resnext50_32x4d", "resnet18", "resnet34-2017"]
+    assert [backbone_of(model) for model in MODELS] == ["", "resnext50_32x4d", "resnet18", "resnet34-2017", "resnet50"]
     assert recipe_of("yolo") is None
 
 

@@ -55,6 +55,18 @@ def test_events_in_order(lines):
     assert values["tracked_stats"] == {"throughput": 25.5}
 
 
+def test_lines_are_written_and_printed_at_once(tmp_path, capsys):
+    """As the Kubernetes jobs ask for, with --mlperf_log=FILE,-"""
+    pytest.importorskip("mlperf_logging")
+    path = tmp_path / "mlperf.log"
+    a_training(MlperfLog(f"{path},-"))
+    printed = capsys.readouterr().out
+    assert printed == path.read_text()
+    assert printed.count("eval_accuracy") == 2
+    print("standard output is still open")
+    assert capsys.readouterr().out
+
+
 def test_a_second_training_of_the_process_writes_its_lines_once(lines, capfd):
     first = lines.read_text().splitlines()
     a_training(MlperfLog(str(lines)))

@@ -1,10 +1,12 @@
 """What a run asks of the machine: precision, compilation, seeds. Called once, before any network."""
 
 import importlib.util
+import re
 from dataclasses import dataclass
 
 import keras
 
+from efficientdet.machine.gpu_support import Gpu, check_gpus
 from efficientdet.machine.memory_allocator import keep_freed_memory
 from object_detection.errors import InputError
 from object_detection.processor_cores import available_cores
@@ -34,6 +36,8 @@ def start_runtime(
     if keras.backend.backend() == "jax":
         leave_accelerators_to_jax()
     accelerated = accelerator_count() > 0
+    if accelerated:
+        check_gpus(_gpus(), newest_kernels=_newest_kernels())
     if owns_process and not accelerated:
         keep_freed_memory()
     if precision is None:
@@ -61,6 +65,29 @@ def accelerator_count() -> int:
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
     return len(gpus)
+
+
+def _gpus() -> list[Gpu]:
+    """NVIDIA's only: other accelerators have no compute capability."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return [Gpu(device.device_kind, tuple(map(int, capability.split(".")))) for device in jax.local_devices()
+                if (capability := getattr(device, "compute_capability", None))]
+    import tensorflow as tf
+
+    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
+    return [Gpu(one["device_name"], one["compute_capability"]) for one in details if "compute_capability" in one]
+
+
+def _newest_kernels() -> tuple[int, int] | None:
+    """The highest compute capability that TensorFlow was built for; None under JAX, which compiles its own."""
+    if keras.backend.backend() == "jax":
+        return None
+    import tensorflow as tf
+
+    kernels = tf.sysconfig.get_build_info().get("cuda_compute_capabilities", ())  # "sm_80", .., "compute_90"
+    return max((divmod(int(re.sub(r"\D", "", kernel)), 10) for kernel in kernels), default=None)
 
 
 def leave_accelerators_to_jax() -> None:

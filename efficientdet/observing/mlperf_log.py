@@ -2,6 +2,7 @@
 
 import logging
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,15 +57,18 @@ class MlperfLog:
     """Events in the order in which a training meets them. The clock of a result runs from `run_starts` to `run_stops`."""
 
     def __init__(self, path: str):
-        """Raises InputError where the package is missing."""
+        """Open one or several files, separated by commas; `-` is standard output.
+
+        Raises InputError where the package is missing or a file cannot be written.
+        """
         try:
             from mlperf_logging.mllog import constants
             from mlperf_logging.mllog.mllog import MLLogger
         except ImportError as error:
             raise InputError("--mlperf_log needs the package mlperf-logging: pip install -e '.[mlperf]'") from error
         self._keys = constants
-        self._file = _open_to_append(path)
-        self._log = MLLogger(logger=_file_logger(self._file))
+        self._handlers = [_open_to_append(one) for one in mlperf_files(path)]
+        self._log = MLLogger(logger=_logger(self._handlers))
 
     def starts(self, submission: Submission) -> None:
         """The process begins; no record has been touched."""
@@ -114,21 +118,30 @@ class MlperfLog:
     def run_stops(self, *, success: bool) -> None:
         """The target is reached, or the training is over without; the last line."""
         self._log.end(key=self._keys.RUN_STOP, metadata={"status": "success" if success else "aborted"})
-        self._file.close()
+        for handler in self._handlers:
+            handler.close()
 
 
-def _open_to_append(path: str) -> logging.FileHandler:
+def mlperf_files(path: str) -> list[str]:
+    """Return the names in a value of --mlperf_log."""
+    return [one for one in path.split(",") if one]
+
+
+def _open_to_append(path: str) -> logging.Handler:
+    if path == "-":
+        return logging.StreamHandler(sys.stdout)
     try:
         return logging.FileHandler(path, encoding="utf-8")
     except OSError as error:
         raise InputError(f"--mlperf_log={path}: cannot be written ({error.strerror})") from error
 
 
-def _file_logger(file: logging.FileHandler) -> logging.Logger:
-    """Writes into the file alone; the package's own writes to the console, among a user's lines.
+def _logger(handlers: Iterable[logging.Handler]) -> logging.Logger:
+    """Return a logger with these handlers alone; the package's own always writes to the console.
 
     Of no name in the process's register: a second training there would find the first one's file, and write twice.
     """
     logger = logging.Logger("mlperf", level=logging.INFO)
-    logger.addHandler(file)
+    for handler in handlers:
+        logger.addHandler(handler)
     return logger

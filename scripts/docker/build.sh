@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Builds the image; TAG= names it. --dry_run prints the command.
+# Builds the image; TAG= names it, with a registry to push it to: TAG=registry.example.com/team/effdet_tf2:1. BASE= and BUILD_BASE=
+# are other bases than those of the Dockerfile. --dry_run prints the command.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../usage.sh"
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
-command=(docker build --rm -t "${TAG:-effdet_tf2}" "$root" -f "$root/Dockerfile")
+command=(docker build --rm -t "${TAG:-effdet_tf2}" ${BASE:+--build-arg "BASE=$BASE"}
+    ${BUILD_BASE:+--build-arg "BUILD_BASE=$BUILD_BASE"} "$root" -f "$root/Dockerfile")
 if [[ "${1:-}" == --dry_run ]]; then
     printf '%q ' "${command[@]}"
     printf '\n'

@@ -14,6 +14,7 @@ _PYTHON = ".venv/bin/python"
 _WEIGHTS = {"name": "EFFICIENTDET_WEIGHTS", "value": "/pvc/weights"}
 _RESTARTS = 20  # the training saves itself when it is asked to stop; each restart goes on from there
 _RENDEZVOUS_PORT = 29500
+_NO_PROXY = "localhost,127.0.0.1,.svc,.cluster.local"
 # Kubernetes' restricted standard; the image's user is 1000, and a data set of many files is not looked through at each start.
 _SECURITY = {"runAsNonRoot": True, "runAsUser": 1000, "fsGroup": 1000, "fsGroupChangePolicy": "OnRootMismatch",
              "seccompProfile": {"type": "RuntimeDefault"}}
@@ -40,13 +41,14 @@ class Training:
     def command(self) -> list[str]:
         """The program of one rank."""
         recipe, data = recipe_of(self.model), f"/pvc/{recipe_of(self.model).data}"
+        mlperf = [f"--mlperf_log=/pvc/runs/{self.name}/mlperf.log,-"] if recipe.is_mlperf else []  # - is the pod's log
         annotations = [f"--val_json_file={data}/{recipe.annotations}"] if recipe.annotations else []
         return [
             _PYTHON, "train.py", "--training_mode=traineval", f"--training_file_pattern={data}/train-*",
             f"--val_file_pattern={data}/{recipe.validation}", *annotations, f"--model_name={self.model}",
             f"--model_dir=/pvc/runs/{self.name}", "--backbone_init=imagenet",
             f"--batch_size={self.batch_size}", f"--eval_batch_size={self.batch_size}", f"--num_epochs={self.epochs}",
-            *recipe.flags(self.gpus * self.batch_size), *self.extra]
+            *recipe.flags(self.gpus * self.batch_size), *mlperf, *self.extra]
 
     @property
     def metadata(self) -> Object:
@@ -58,7 +60,7 @@ class Training:
         """A pod of one container, of this training's priority."""
         priority = {"priorityClassName": self.priority} if self.priority is not None else {}
         return {**priority, "terminationGracePeriodSeconds": 120, "securityContext": _SECURITY, **more,
-                "containers": [{"image": self.image, "securityContext": _OF_CONTAINER, **container}]}
+                "containers": [{**_image(self.image), "securityContext": _OF_CONTAINER, **container}]}
 
     def gpu_pod(self, container: Object, **more: Any) -> Object:
         """A pod of one rank: a GPU, the volume, and shared memory for NCCL."""
@@ -131,19 +133,32 @@ def trainjob(training: Training) -> list[Object]:
     return [runtime, job]
 
 
-def data_preparation(model: str, *, image: str, claim: str) -> list[Object]:
+def volume(model: str, *, namespace: str, claim: str, storage_class: str | None) -> list[Object]:
+    """The claim on the volume that all pods of a training read and write, on several nodes at once."""
+    storage_class_name = {"storageClassName": storage_class} if storage_class is not None else {}
+    return [{
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": claim, "namespace": namespace}, "spec": {
+            "accessModes": ["ReadWriteMany"], **storage_class_name,
+            "resources": {"requests": {"storage": recipe_of(model).storage}}}}]
+
+
+def data_preparation(model: str, *, namespace: str, image: str, claim: str, proxy: str | None) -> list[Object]:
     """The pod that puts a model's data and the weights that it starts from into the volume.
 
     OnFailure: downloads and shards are taken up where they stopped.
     """
     recipe, backbone = recipe_of(model), backbone_of(model)
     script, *words = recipe.preparation
-    container = {"image": image, "workingDir": _WORKPLACE, "securityContext": _OF_CONTAINER,
+    environment = {**({"http_proxy": proxy, "https_proxy": proxy, "no_proxy": _NO_PROXY} if proxy is not None else {}),
+                   **recipe.environment}
+    env = {"env": [{"name": name, "value": value} for name, value in environment.items()]} if environment else {}
+    container = {**_image(image), "workingDir": _WORKPLACE, "securityContext": _OF_CONTAINER, **env,
                  "volumeMounts": [{"name": "data", "mountPath": "/pvc"}]}
     weights = {"initContainers": [{"name": "weights", **container, "command": [
         "bash", "scripts/get_weights.sh", backbone, "/pvc/weights"], "resources": _resources(cpu="1", memory="2Gi")}]}
     return [{
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{model.partition('-')[0]}-data"}, "spec": {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": f"{model.removesuffix('-dle').rpartition('-')[0]}-data", "namespace": namespace}, "spec": {
             "restartPolicy": "OnFailure", "securityContext": _SECURITY, **(weights if backbone else {}),
             "containers": [{"name": "data", **container, "command": ["bash", script, f"/pvc/{recipe.data}", *words],
                             "resources": _resources(cpu="8", memory="32Gi")}],
@@ -165,6 +180,11 @@ def _mpirun(training: Training) -> Object:
 def _resources(*, cpu: str, memory: str, gpus: int = 0) -> Object:
     wanted: Mapping[str, str] = {"cpu": cpu, "memory": memory, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
     return {"requests": wanted, "limits": wanted}
+
+
+def _image(name: str) -> Object:
+    """IfNotPresent: a tag `latest` would be pulled even where it has been loaded into the node."""
+    return {"image": name, "imagePullPolicy": "IfNotPresent"}
 
 
 def _volume(claim: str) -> Object:

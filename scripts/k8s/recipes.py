@@ -1,7 +1,7 @@
 """The numbers of each model: what fits on a GPU, which rate goes with which batch, where its data lie."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +16,9 @@ class Recipe:
     largest_batch: int  # of all GPUs that has a published recipe
     epochs: int
     flags: Callable[[int], tuple[str, ...]]  # what follows from the images a step
+    storage: str  # requested of the volume: archives, images, records and runs
+    is_mlperf: bool = True  # whether its jobs write and print MLPerf's lines
+    environment: Mapping[str, str] = field(default_factory=dict)  # of the preparation
 
     def batch_size(self, gpus: int, gpu_memory: int) -> int:
         """What fits on each GPU, and no more than makes the largest batch with a published recipe."""
@@ -29,7 +32,15 @@ def recipe_of(model: str) -> Recipe | None:
 
 def backbone_of(model: str) -> str:
     """The published weights that a model starts from, for scripts/get_weights.sh; empty where Keras downloads them."""
-    return "" if model.startswith("efficientdet-") else _BACKBONES.get(model, model.partition("-")[2])
+    if model.startswith("efficientdet-"):
+        return ""
+    model = model.removesuffix("-dle").replace("mask-rcnn-", "retinanet-")  # both start from torchvision's backbones
+    return _BACKBONES.get(model, model.partition("-")[2])
+
+
+def models() -> str:
+    """The models that have a recipe, for messages."""
+    return ", ".join(f"{prefix}.." for prefix in _RECIPES)
 
 
 def advice(model: str, images_a_step: int, rate: float) -> str:
@@ -68,18 +79,28 @@ def _ssd(images_a_step: int) -> tuple[str, ...]:
             "--use_xla=True")
 
 
+def _mask_rcnn(images_a_step: int) -> tuple[str, ...]:
+    """0.02 for 16 images and drops after 9.82 and 13.1 epochs: NVIDIA's of MLPerf 2.1 for 96 images, its reference's rate."""
+    return (f"--lr={0.00125 * images_a_step:g}", "--warmup_epochs=0.5", "--eval_period=1", "--checkpoint_period=1",
+            "--target_ap=0.377", "--amp=True", "--use_xla=True",
+            "--hparams=first_lr_drop_epoch=9.82,second_lr_drop_epoch=13.1")
+
+
 _COCO = {"data": "coco", "validation": "val-*", "annotations": "annotations/instances_val2017.json",
-         "preparation": ("dataset/get_coco.sh",)}
+         "preparation": ("dataset/get_coco.sh",), "storage": "200Gi"}
 _RECIPES = {
     # 32 GB: 64 and 80 GB: 200 are the reference's; the others follow the line through these two, rounded down.
     "efficientdet-": Recipe(**_COCO, batch_sizes={24: 40, 32: 64, 40: 80, 80: 200, 141: 200},
-                            largest_batch=2048, epochs=300, flags=_efficientdet),
+                            largest_batch=2048, epochs=300, flags=_efficientdet, is_mlperf=False),
     # 24, 40 and 80 GB are t9k's; Dell trained 16 to 32 on an L40S of 48 GB, HPE and Cisco 40 on 80 and 141 GB.
     "retinanet-": Recipe(data="openimages", validation="validation-*", annotations=None,
                          preparation=("dataset/get_open_images.sh", "--classes=mlperf", "--splits=train,validation"),
                          batch_sizes={24: 14, 40: 36, 48: 32, 80: 72, 141: 72}, largest_batch=1280, epochs=10,
-                         flags=_retinanet),
+                         flags=_retinanet, storage="1Ti"),
     # V100 of 16 and 32 GB, A100 of 40 GB and more.
     "ssd300-": Recipe(**_COCO, batch_sizes={16: 56, 24: 56, 32: 128, 40: 114, 80: 114, 141: 114},
                       largest_batch=1536, epochs=80, flags=_ssd),
+    # Of NVIDIA in MLPerf: A30 of 24 GB, V100 of 32 GB, A100 of 40 and 80 GB.
+    "mask-rcnn-": Recipe(**{**_COCO, "data": "coco_masks"}, batch_sizes={24: 4, 32: 6, 40: 8, 80: 12, 141: 12},
+                         largest_batch=128, epochs=14, flags=_mask_rcnn, environment={"COCO_MASKS": "1"}),
 }

@@ -2,6 +2,7 @@
 
     python scripts/k8s/render.py --gpus=8 --gpu_memory=40 --queue=NAME > job_8GPU40GB.yaml
     python scripts/k8s/render.py --model=retinanet-resnext50 --kind=jobset --gpus=4 --gpu_memory=24 > job_4GPU24GB.yaml
+    python scripts/k8s/render.py --model=retinanet-resnext50 --kind=volume > volume.yaml
     python scripts/k8s/render.py --model=retinanet-resnext50 --kind=data > data_preparation.yaml
 
 Words behind -- are flags of train.py and win over the recipe's: ... -- --lr=6e-5 --seed=3
@@ -11,30 +12,35 @@ import argparse
 import re
 import sys
 
-from jobs import Training, data_preparation, jobset, mpijob, trainjob
-from recipes import Recipe, advice, recipe_of, retinanet_rate
+from jobs import Training, data_preparation, jobset, mpijob, trainjob, volume
+from recipes import Recipe, advice, models, recipe_of, retinanet_rate
 from yaml_text import document
 
 KINDS = {"mpijob": mpijob, "jobset": jobset, "trainjob": trainjob}
+OTHER_KINDS = ("data", "volume")
 COMMENTS = {
     "MPIJob": "One training as a Kubeflow MPIJob (mpi-operator, kubeflow.org/v2beta1), by scripts/k8s/render.py.",
     "JobSet": "One training as a JobSet (jobset.x-k8s.io/v1alpha2), by scripts/k8s/render.py.",
     "TrainingRuntime": "What the TrainJob below runs in (Kubeflow Trainer), by scripts/k8s/render.py.",
     "TrainJob": "One training as a TrainJob (trainer.kubeflow.org/v1alpha1), by scripts/k8s/render.py.",
     "Pod": "Downloads a data set into the volume, checks it and converts it, by scripts/k8s/render.py: kubectl apply -f ...",
+    "PersistentVolumeClaim": "The volume of data, weights and runs, for pods on several nodes, by scripts/k8s/render.py.",
 }
+DEFAULT_IMAGE = "effdet_tf2:latest"
 MOST_LETTERS = 63  # of a label, hence of a host
 # What the operators append to a job's name for pods and hosts, with the number of the last GPU.
 _ENDINGS = {"mpijob": "-worker-{}", "jobset": "-ranks-0-{}", "trainjob": "-node-0-{}"}
 _LAUNCHERS = {"mpijob": "-launcher", "jobset": "", "trainjob": "-launcher-0-0"}
 _SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # the operators make a Service of the job's name
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_PROXY = re.compile(r"https?://[A-Za-z0-9._~:@%\[\]-]+/?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 
 def render(*, gpus: int = 1, gpu_memory: int = 40, kind: str = "mpijob", queue: str | None = None, priority: str | None = None,
-           name: str | None = None, namespace: str = "default", image: str = "effdet_tf2:latest", claim: str = "efficientdet",
-           epochs: int | None = None, model: str = "efficientdet-d0", extra: tuple[str, ...] = ()) -> str:
+           name: str | None = None, namespace: str = "default", image: str = DEFAULT_IMAGE, claim: str = "efficientdet",
+           epochs: int | None = None, model: str = "efficientdet-d0", storage_class: str | None = None,
+           proxy: str | None = None, extra: tuple[str, ...] = ()) -> str:
     """The documents as YAML. Raises ValueError for what no cluster would take."""
     recipe = _recipe(model)
     epochs = recipe.epochs if epochs is None else epochs
@@ -43,20 +49,29 @@ def render(*, gpus: int = 1, gpu_memory: int = 40, kind: str = "mpijob", queue: 
             raise ValueError(f"--{flag}={number}: wanted at least 1")
     if gpu_memory not in recipe.batch_sizes:
         raise ValueError(f"--gpu_memory={gpu_memory}: wanted one of {', '.join(map(str, recipe.batch_sizes))}")
-    for flag, value in (("namespace", namespace), ("claim", claim), ("queue", queue), ("priority", priority)):
+    for flag, value in (("namespace", namespace), ("claim", claim), ("queue", queue), ("priority", priority),
+                        ("storage_class", storage_class)):
         if value is not None and (not _DNS_LABEL.fullmatch(value) or len(value) > MOST_LETTERS):
             raise ValueError(f"--{flag}={value}: wanted small letters, digits and hyphens, at most {MOST_LETTERS}")
     if not _IMAGE.fullmatch(image):
         raise ValueError(f"--image={image}: is no name of an image")
+    if proxy is not None and not _PROXY.fullmatch(proxy):
+        raise ValueError(f"--proxy={proxy}: expected a URL such as http://proxy.example.com:3128")
+    flags = f"--model={model} --kind={kind}"
+    if kind == "volume":
+        objects = volume(model, namespace=namespace, claim=claim, storage_class=storage_class)
+        return _documents(objects, f"{flags} --storage_class=NAME")
     if kind == "data":
-        return _documents(data_preparation(model, image=image, claim=claim))
+        objects = data_preparation(model, namespace=namespace, image=image, claim=claim, proxy=proxy)
+        return _documents(objects, f"{flags} --image=REGISTRY/{DEFAULT_IMAGE} --proxy=URL")
     if kind not in KINDS:
-        raise ValueError(f"--kind={kind}: wanted one of {', '.join((*KINDS, 'data'))}")
+        raise ValueError(f"--kind={kind}: wanted one of {', '.join((*KINDS, *OTHER_KINDS))}")
     training = Training(
         name=_name(name if name is not None else f"{model}-{gpus}gpu{gpu_memory}gb", kind, gpus), namespace=namespace,
         model=model, gpus=gpus, batch_size=recipe.batch_size(gpus, gpu_memory), epochs=epochs, image=image, claim=claim,
         queue=queue, priority=priority, extra=extra)
-    return _documents(KINDS[kind](training))
+    return _documents(KINDS[kind](training), f"{flags} --gpus={gpus} --gpu_memory={gpu_memory} --epochs={epochs} "
+                                             f"--image=REGISTRY/{DEFAULT_IMAGE} --queue=NAME")
 
 
 def warning(*, model: str, gpus: int, gpu_memory: int, extra: tuple[str, ...]) -> str:
@@ -72,7 +87,7 @@ def warning(*, model: str, gpus: int, gpu_memory: int, extra: tuple[str, ...]) -
 def _recipe(model: str) -> Recipe:
     recipe = recipe_of(model)
     if recipe is None or not _DNS_LABEL.fullmatch(model):
-        raise ValueError(f"--model={model}: wanted a name of train.py --model_name")
+        raise ValueError(f"--model={model}: expected a train.py --model_name among {models()}")
     return recipe
 
 
@@ -83,8 +98,10 @@ def _name(name: str, kind: str, gpus: int) -> str:
     return name
 
 
-def _documents(objects: list[dict]) -> str:
-    return "---\n".join(document(item, comment=COMMENTS[item["kind"]]) for item in objects)
+def _documents(objects: list[dict], flags: str) -> str:
+    """The comment tells how to write the file for another cluster."""
+    for_others = f"\n# For your cluster: python scripts/k8s/render.py {flags}"
+    return "---\n".join(document(item, comment=COMMENTS[item["kind"]] + for_others) for item in objects)
 
 
 def main() -> None:
@@ -94,16 +111,19 @@ def main() -> None:
     if "--" in arguments:
         own, extra = arguments[:arguments.index("--")], tuple(arguments[arguments.index("--") + 1:])
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter)
-    is_data = "--kind=data" in own
-    parser.add_argument("--gpus", type=int, required=not is_data, default=1)
-    parser.add_argument("--gpu_memory", type=int, required=not is_data, default=40, help="GB")
-    parser.add_argument("--kind", default="mpijob", choices=[*KINDS, "data"], help="data: the pod that prepares them")
+    is_job = not any(f"--kind={kind}" in own for kind in OTHER_KINDS)
+    parser.add_argument("--gpus", type=int, required=is_job, default=1)
+    parser.add_argument("--gpu_memory", type=int, required=is_job, default=40, help="GB")
+    parser.add_argument("--kind", default="mpijob", choices=[*KINDS, *OTHER_KINDS],
+                        help="data: the pod that prepares them; volume: the PersistentVolumeClaim")
     parser.add_argument("--model", default="efficientdet-d0", help="train.py's --model_name; EfficientDet's numbers are D0's")
     parser.add_argument("--queue", help="Kueue's local queue")
     parser.add_argument("--priority", help="PriorityClass of the pods")
     parser.add_argument("--name")
     parser.add_argument("--namespace", default="default")
-    parser.add_argument("--image", default="effdet_tf2:latest")
+    parser.add_argument("--image", default=DEFAULT_IMAGE, help="such as registry.example.com/team/effdet_tf2:1")
+    parser.add_argument("--storage_class", help="StorageClass of --kind=volume, one with ReadWriteMany; default: the cluster's")
+    parser.add_argument("--proxy", help="HTTP proxy of the downloads of --kind=data, such as http://proxy.example.com:3128")
     parser.add_argument("--claim", default="efficientdet", help="PersistentVolumeClaim with the data, and room for /runs")
     parser.add_argument("--epochs", type=int, help="by default as published")
     options = {**vars(parser.parse_args(own)), "extra": extra}
@@ -113,6 +133,9 @@ def main() -> None:
         text = render(**options)
         if said := warning(**{key: options[key] for key in ("model", "gpus", "gpu_memory", "extra")}):
             print(f"render.py: warning: {said}", file=sys.stderr)
+        if "/" not in options["image"] and options["kind"] != "volume":
+            print(f"render.py: warning: --image={options['image']} names no registry: nodes that do not hold it end in "
+                  "ErrImagePull; push it and pass --image=REGISTRY/NAME:TAG", file=sys.stderr)
         sys.stdout.write(text)
     except ValueError as error:
         print(f"render.py: error: {error}", file=sys.stderr)
