@@ -567,8 +567,9 @@ def test_the_page_in_a_browser(server, tmp_path):
         page.open(f"http://127.0.0.1:{server.port}/")
         page.wait_for("document.querySelector('#model').textContent === 'colours.onnx · 3 classes'")
         page.give_files("#files", files[:1])
-        page.wait_for("document.querySelectorAll('#rows tr').length === 1")
-        assert page.value("$('status').textContent").startswith("first.png · 120 \xd7 80 · 1 of 3 shown · ")
+        page.wait_for("document.querySelectorAll('#rows tr').length === 3")  # the slider starts at --min_score=0.1
+        assert page.value("[$('score').value, $('threshold').textContent]") == ["0.1", "0.10"]
+        assert page.value("$('status').textContent").startswith("first.png · 120 \xd7 80 · 3 of 3 shown · ")
 
         def slide(value):
             page.value(f"$('score').value = {value}; $('score').dispatchEvent(new Event('input'))")
