@@ -50,6 +50,8 @@ def define_flags() -> None:
     flags.DEFINE_string("output_json", None, "File for the numbers as JSON.")
     flags.DEFINE_string("report", None, "Folder for report.html and report.json: curves, confusion, kinds of errors, the worst "
                         "images.")
+    flags.DEFINE_bool("store_thresholds", False, "Store each class's score threshold of the best F1 with the checkpoint, where "
+                      "infer.py, serve.py and export.py find it. A training's own evaluations do so by themselves.")
     finish_flags("eval")
 
 
@@ -75,7 +77,7 @@ def main() -> None:
             model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
             averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, samples=FLAGS.eval_samples,
             num_threads=0 if FLAGS.enable_map_parallelization else 1, testdev_dir=testdev_dir,
-            output_json=output_json, report=report, **runtime, **machine_settings()))
+            output_json=output_json, report=report, store_thresholds=FLAGS.store_thresholds, **runtime, **machine_settings()))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from absl import flags
 
@@ -44,8 +45,8 @@ def define_flags() -> None:
     flags.DEFINE_string("val_file_pattern", None, "Glob of TFRecords to measure the AP of the checkpoint and of each file on.")
     flags.DEFINE_string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
     flags.DEFINE_integer("eval_samples", 0, "Evaluate the first so many records; 0: all.")
-    flags.DEFINE_multi_string("int8_images", None, "For 8 bits: images of the kind that will be seen, an image, "
-                              "a folder, a glob, or a glob of TFRecords. Default: those of --val_file_pattern.")
+    flags.DEFINE_multi_string("int8_images", None, "For 8 bits: training images, for the ranges of values: an image, a folder, "
+                              "a glob, or a glob of TFRecords. Default: the records train* beside those of --val_file_pattern.")
     flags.DEFINE_integer("int8_samples", 100, "Use up to so many of them, evenly spread.", lower_bound=1)
     flags.DEFINE_bool("list_layers", False, "List where 8 bits cost most, also where no AP says that they cost much.")
     finish_flags("export")
@@ -91,14 +92,27 @@ def _calibration(records: tuple[str, ...], formats: Sequence[str]) -> dict:
         if named:
             raise InputError(f"--int8_images: is for formats in 8 bits; --formats={','.join(formats)} has none")
         return {}
-    if not named and not records:
-        raise InputError("--int8_images is missing: formats in 8 bits need images of the kind that will be seen")
     found = {"calibration_samples": FLAGS.int8_samples}
-    if any(".tfrecord" in name for name in named):
-        records = tuple(path for name in named for path in records_of(name, "int8_images"))
-    elif named:
+    if named and not any(".tfrecord" in name for name in named):
         return {**found, "calibration_images": find_images(named, flag="int8_images")}
-    return {**found, "calibration_records": records}
+    if named:
+        chosen = tuple(path for name in named for path in records_of(name, "int8_images"))
+    else:
+        chosen = _training_records(records)
+        print(f"ranges of 8 bits: from {chosen[0]}" + (f" and {len(chosen) - 1} more" if len(chosen) > 1 else ""))
+    if {*chosen} & {*records}:
+        print("warning: AP is measured on images that the ranges of 8 bits come from; pass training images as --int8_images")
+    return {**found, "calibration_records": chosen}
+
+
+def _training_records(records: tuple[str, ...]) -> tuple[str, ...]:
+    """The shards train* in the folder of the validation records, but none of these. Raises InputError where there are none."""
+    folders = sorted({Path(path).parent for path in records})
+    found = sorted({str(path) for folder in folders for path in folder.glob("train*-of-*")} - {*records})
+    if not found:
+        where = f"; no train* records lie in {folders[0]}" if folders else ""
+        raise InputError(f"--int8_images is missing: formats in 8 bits need training images{where}")
+    return tuple(found)
 
 
 if __name__ == "__main__":

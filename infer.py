@@ -38,14 +38,15 @@ def define_flags() -> None:
     define_runtime_flag()
     flags.DEFINE_multi_string("image_path", None, "An image, a folder of images, a video or a glob; may be given several "
                               "times. -: an image on the standard input. A number: that camera, until Ctrl-C.")
-    flags.DEFINE_string("output_dir", None, "Folder for the annotated images, videos and detections.json.")
+    flags.DEFINE_string("output_dir", "annotated", "Folder for the annotated images, videos and detections.json.")
     flags.DEFINE_string("model_dir", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
     flags.DEFINE_string("saved_model_dir", None, f"A SavedModel to run ({TRUSTED_ONLY}); with --model_dir too, where to "
                                                  "write it first.")
     flags.DEFINE_string("model", None, "A file of export.py (.onnx, .xml, .tflite), run without TensorFlow and "
                                        "checkpoint; an .onnx also with --runtime=openvino.")
     flags.DEFINE_integer("batch_size", 1, "Images a step.")
-    flags.DEFINE_float("min_score_thresh", 0.4, "Draw detections from this score on; detections.json has them all.")
+    flags.DEFINE_float("min_score_thresh", None, "Lowest score that is drawn, for all classes; detections.json has all "
+                       "detections. Default: the thresholds of the best F1 stored with the model, else 0.4.")
     flags.DEFINE_integer("max_boxes_to_draw", 100, "Draw the best so many of an image; with --tile all, unless it is given.")
     flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
     flags.DEFINE_bool("apply_exif_orientation", False, "Turn pictures upright first; boxes are in that frame then. By "
@@ -74,7 +75,6 @@ def main() -> None:
     prefix = existing_checkpoint(FLAGS.model_dir, "model_dir")
     if prefix is None and not is_saved_model(FLAGS.saved_model_dir):
         raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
-    required(FLAGS.output_dir, "output_dir")
     runtime = runtime_settings()
     if FLAGS.runtime != "keras" and FLAGS.saved_model_dir:
         raise InputError(f"--runtime={FLAGS.runtime} runs a checkpoint's network; --saved_model_dir is TensorFlow's")
@@ -108,7 +108,6 @@ def _annotate_with_artefact(inputs: Inputs, settings: dict) -> None:
         if FLAGS[flag].value:
             raise InputError(f"--model={FLAGS.model}: is a file that runs as it is, without --{flag}")
     existing_file(FLAGS.model, "model")
-    required(FLAGS.output_dir, "output_dir")
     from efficientdet.inference.annotate import AnnotationConfig, annotate
     from efficientdet.inference.artefact import artefact_runtime
 

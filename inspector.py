@@ -33,7 +33,6 @@ from object_detection.errors import InputError
 
 FLAGS = flags.FLAGS
 _RANDOM_WEIGHTS = "_"
-_DRAWN_SCORE = 0.4
 
 
 def define_flags() -> None:
@@ -161,20 +160,24 @@ def _video(model: dict) -> None:
         raise InputError(f"--output_video={FLAGS.output_video}: wanted a name that ends in .mp4")
     writable_file(FLAGS.output_video, "output_video")
     _check_saved_model(model)
+    from efficientdet.checkpoints.score_thresholds import ScoreThresholds
     from efficientdet.inference.opened_detection import saved_model_detector
     from efficientdet.inference.video import VideoConfig, annotate_video, checkpoint_detector
 
     _prepare(needs_tensorflow=True)
     if FLAGS.saved_model_dir:
-        detect, names = saved_model_detector(FLAGS.saved_model_dir)
+        opened = saved_model_detector(FLAGS.saved_model_dir)
     else:
         from efficientdet.inference.opening import ModelConfig
 
-        detect, names = checkpoint_detector(ModelConfig(**model), batch_size=FLAGS.batch_size)
+        opened = checkpoint_detector(ModelConfig(**model), batch_size=FLAGS.batch_size)
+    given = FLAGS.min_score_thresh
+    thresholds = opened.thresholds if given is None else ScoreThresholds(overall=given, source="--min_score_thresh")
+    print(f"score threshold: {thresholds}")
     annotate_video(VideoConfig(
         source=video, output_video=FLAGS.output_video, batch_size=FLAGS.batch_size,
-        min_score=_DRAWN_SCORE if FLAGS.min_score_thresh is None else FLAGS.min_score_thresh,
-        max_boxes=100 if FLAGS.max_boxes_to_draw is None else FLAGS.max_boxes_to_draw), detect, names)
+        thresholds=thresholds, max_boxes=100 if FLAGS.max_boxes_to_draw is None else FLAGS.max_boxes_to_draw),
+        opened.detect, opened.class_names)
 
 
 def _overrides() -> dict:

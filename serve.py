@@ -6,6 +6,7 @@ import signal
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
 
+from dataclasses import replace
 from pathlib import Path
 
 from absl import flags
@@ -44,7 +45,8 @@ def define_flags() -> None:
     flags.DEFINE_integer("max_queue", default.max_queue, "Images that wait, and images of a request.")
     flags.DEFINE_float("request_timeout_s", default.request_timeout_s, "For the body of a request to come, and again for its "
                                                                        "detections.")
-    flags.DEFINE_float("min_score", default.min_score, "Lowest score of what is returned where a request does not say.")
+    flags.DEFINE_float("min_score", None, "Lowest score of what is returned where a request does not say, and where the page's "
+                       f"slider starts. Default: the model's stored threshold of the best F1, else {default.min_score:g}.")
     flags.DEFINE_list("allowed_hosts", None, "Names by which the server may be called. Default: those of this machine, and "
                                              "with another --host any.")
     flags.DEFINE_list("allowed_origins", [], "Origins of other pages that may call it (https://example.org, or * for all).")
@@ -63,10 +65,14 @@ def main() -> None:
     from efficientdet.serving.detection import open_detection
     from efficientdet.serving.server import LOCAL_NAMES, bind, serve
 
-    limits = Limits(**{name: FLAGS[name].value for name in vars(Limits())})
+    given = {name: FLAGS[name].value for name in vars(Limits()) if FLAGS[name].value is not None}
+    limits = Limits(**given)
     bound = bind(FLAGS.host, FLAGS.port)
-    detect, names = open_detection(path, max_batch=limits.max_batch, hparams=overrides,
-                                   model_name=FLAGS.model_name if model_name_given() else None, **runtime)
+    detect, names, thresholds = open_detection(path, max_batch=limits.max_batch, hparams=overrides,
+                                               model_name=FLAGS.model_name if model_name_given() else None, **runtime)
+    if FLAGS.min_score is None:
+        limits = replace(limits, min_score=thresholds.overall)
+    print(f"score threshold: {limits.min_score:g}, {thresholds.source if FLAGS.min_score is None else '--min_score'}")
     hosts = FLAGS.allowed_hosts or (LOCAL_NAMES if FLAGS.host in LOCAL_NAMES else ())
     serve(build_application(detect, names, model=Path(path).name, limits=limits, hosts=tuple(hosts),
                             origins=tuple(FLAGS.allowed_origins)), bound, limits)

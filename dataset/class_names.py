@@ -49,6 +49,10 @@ class ClassNames:
     def __len__(self) -> int:
         return len(self.names)
 
+    def has_names_of(self, other: "ClassNames") -> bool:
+        """Return whether both name the same classes, whatever their category ids and order."""
+        return set(self.names) == set(other.names)
+
     @classmethod
     def from_categories(cls, categories: list[dict]) -> "ClassNames":
         """From COCO's list of `{"id": ..., "name": ...}`, in any order; blanks around a name are no part of it."""

@@ -19,6 +19,7 @@ from object_detection.coco_masks import RunLengths, encoded, mask_areas, mask_ov
 from object_detection.coco_matching import IOU_THRESHOLDS, Instances, ObjectFlags, Overlap, box_overlap
 from object_detection.coco_results import DetectionRows, boxes_xywh
 from object_detection.errors import InputError
+from object_detection.score_thresholds import thresholds_to_store
 
 MEASURE_NAMES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl")
 _MEASURE_MEANINGS = (
@@ -46,6 +47,7 @@ class CocoMeasures:
     mask_numbers: dict[str, float] = field(default_factory=dict)  # the 12 of masks (COCO's "segm"); empty where there are none
     mask_class_ap: dict[str, float] = field(default_factory=dict)  # AP of masks per class, by name
     mask_explanation: str = ""  # why masks that were found are not measured
+    score_thresholds: dict[str, Any] = field(default_factory=dict)  # see `thresholds_to_store`
 
     def to_json(self) -> dict:
         """For `json.dump`: the 12 numbers of boxes at the top, the rest under its name."""
@@ -103,9 +105,10 @@ class CocoEvaluator:
 
         Where the detections and all annotations have masks, those of masks as well.
         """
-        measured = self._measures(self.compare(rows), found=len(rows.scores))
+        comparison = self.compare(rows)
+        measured = self._measures(comparison, found=len(rows.scores))
         explanation = explain_poor_result(self._ground_truth, rows) if measured.numbers["AP"] <= 0 else ""
-        measured = replace(measured, explanation=explanation)
+        measured = replace(measured, explanation=explanation, score_thresholds=thresholds_to_store(comparison))
         if rows.masks is None:
             return measured
         if self._masks is None:

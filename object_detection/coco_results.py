@@ -35,9 +35,9 @@ class DetectionRows(NamedTuple):
         """The same detections of one image under another id."""
         return self._replace(image_ids=np.full_like(self.image_ids, image_id), evaluated_ids=np.array([image_id], np.int64))
 
-    def drawn(self, min_score: float, most: int | None) -> "DetectionRows":
-        """Those that people are shown: the first `most` of one image that score as much."""
-        return self.chosen(np.flatnonzero(self.scores >= min_score)[:most])
+    def drawn(self, min_scores: np.ndarray, most: int | None) -> "DetectionRows":
+        """Return what people are shown: the first `most` of one image that score at least `min_scores` [N]."""
+        return self.chosen(np.flatnonzero(self.scores >= min_scores)[:most])
 
     def chosen(self, which: np.ndarray) -> "DetectionRows":
         """Some of the detections: a mask or numbers of rows. The images looked at stay."""

@@ -12,7 +12,7 @@ from object_detection.coco_matching import IOU_THRESHOLDS
 from object_detection.confusion import confusion_matrix
 from object_detection.error_types import ERROR_TYPES, Errors, error_costs, find_errors
 from object_detection.score_reliability import Reliability, reliability
-from object_detection.score_thresholds import BestThreshold, best_threshold
+from object_detection.score_thresholds import BestThreshold, class_thresholds, overall_threshold
 
 SHOWN_IOU = {"IoU 0.50": 0, "IoU 0.75": int(np.argmin(abs(IOU_THRESHOLDS - 0.75)))}  # places in IOU_THRESHOLDS
 SIZES = ("all", "small", "medium", "large")  # AREA_RANGES by name
@@ -71,17 +71,12 @@ class ErrorAnalysis:
     @cached_property
     def thresholds(self) -> list[BestThreshold]:
         """The best of each class."""
-        comparison, outcomes = self.comparison, self.comparison.outcomes
-        rows = [np.flatnonzero(outcomes.counted & (comparison.detections.classes == k)) for k in range(len(comparison.names))]
-        return [best_threshold(comparison.scores[here], outcomes.right[here], int(wanted))
-                for here, wanted in zip(rows, comparison.class_counts, strict=True)]
+        return class_thresholds(self.comparison)
 
     @cached_property
     def threshold(self) -> BestThreshold:
         """The best one for all classes together."""
-        comparison, counted = self.comparison, self.comparison.outcomes.counted
-        return best_threshold(comparison.scores[counted], comparison.outcomes.right[counted],
-                              int(comparison.class_counts.sum()))
+        return overall_threshold(self.comparison)
 
     @cached_property
     def kept(self) -> np.ndarray:

@@ -23,7 +23,7 @@ def wanted(colour: tuple[int, int, int], *, height: int, width: int) -> list[tup
     return sorted((one for one in found if one[1] > 0), key=lambda one: -one[1])
 
 
-def write_colour_artefact(path: Path) -> Path:
+def write_colour_artefact(path: Path, score_thresholds: dict | None = None) -> Path:
     """images [B, 64, 64, 3] uint8 and sizes [B, 2] int32 -> three boxes, whose scores are the means of the channels."""
     constants = {"axes": np.int64([1, 2]), "last": np.int64([1]), "white": np.float32(255), "three": np.int64([3]),
                  "shares": SHARES}
@@ -43,7 +43,8 @@ def write_colour_artefact(path: Path) -> Path:
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     metadata = ArtefactMetadata(
-        description=Description(model_name="efficientdet-d0", hparams={}, categories=CLASSES.to_categories(), weights="raw"),
+        description=Description(model_name="efficientdet-d0", hparams={}, categories=CLASSES.to_categories(), weights="raw",
+                                score_thresholds=score_thresholds or {}),
         resize=HostResize(kind="letterbox", size=(SIDE, SIDE)), outputs=DETECTIONS)
     helper.set_model_props(model, metadata.to_props())
     onnx.checker.check_model(model)

@@ -31,7 +31,9 @@ class RunningServer:
 
     def __init__(self, process: subprocess.Popen, errors: Path):
         self.process, self.errors = process, errors
-        told = process.stdout.readline()
+        told, self.threshold = process.stdout.readline(), ""
+        if told.startswith("score threshold"):
+            self.threshold, told = told, process.stdout.readline()
         match = re.fullmatch(r"serving at http://127\.0\.0\.1:(\d+)/\n", told)
         assert match, (told, errors.read_text()[-2000:])
         self.port = int(match[1])

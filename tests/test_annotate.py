@@ -8,9 +8,10 @@ from PIL import Image, ImageOps
 
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.description import Description
+from efficientdet.checkpoints.score_thresholds import ScoreThresholds
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
-from efficientdet.inference.image_rows import rows_of_signature
+from efficientdet.inference.image_rows import OpenedModel, rows_of_signature
 from efficientdet.inference.inputs import Inputs
 from object_detection.coco_masks import decoded, pasted_run_lengths, run_lengths
 from object_detection.coco_results import DetectionRows
@@ -33,7 +34,8 @@ def place(tmp_path, monkeypatch):
             found.append(DetectionRows.of_image(np.float32(box), np.float32([0.9]), np.array([8])))
         return found
 
-    monkeypatch.setattr(annotate_module, "_detector", lambda config: (detect, ClassNames((3, 8), ("cat", "dog"))))
+    monkeypatch.setattr(annotate_module, "_opened", lambda config: OpenedModel(
+        detect, ClassNames((3, 8), ("cat", "dog")), ScoreThresholds()))
     return tmp_path
 
 
@@ -47,7 +49,8 @@ def test_masks_are_drawn_where_the_object_is_and_written_as_run_lengths(place, m
                                                 masks=[run_lengths(mask)]))
         return found
 
-    monkeypatch.setattr(annotate_module, "_detector", lambda config: (detect, ClassNames((3, 8), ("cat", "dog"))))
+    monkeypatch.setattr(annotate_module, "_opened", lambda config: OpenedModel(
+        detect, ClassNames((3, 8), ("cat", "dog")), ScoreThresholds()))
     run(place, save(place / "a.jpg", orientation=orientation))
     [result] = results(place)
     wanted = np.zeros(STORED.shape[:2], bool)

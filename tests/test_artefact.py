@@ -4,6 +4,8 @@ import errno
 import importlib.util
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from miniature import build_miniature
+from PIL import Image
 from stored_miniature import store_miniature
 
 import efficientdet
@@ -23,6 +26,8 @@ from dataset.records.record_index import index_records
 from efficientdet.benchmark import artefacts
 from efficientdet.benchmark.artefacts import ExportConfig, export_artefacts
 from efficientdet.checkpoints import restore
+from efficientdet.checkpoints.checkpoint import read_whole
+from efficientdet.checkpoints.score_thresholds import ScoreThresholds
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 from efficientdet.export.artefact_files import read_artefact
 from efficientdet.export.litert_file import write_litert
@@ -61,7 +66,7 @@ def found_as_truth(folder, records):
     categories = [{"id": number, "name": name}
                   for number, name in zip(detector.class_names.category_ids, detector.class_names.names, strict=True)]
     images, annotations = [], []
-    for image_id, image in original_images(index_records(records), range(3)):
+    for image_id, _, image in original_images(index_records(records), range(3)):
         images.append({"id": image_id, "height": image.shape[0], "width": image.shape[1], "file_name": f"{image_id}"})
         [found] = detector.predict([image], min_score=0)
         for number in range(1, 20, 3):
@@ -95,7 +100,7 @@ def exported(tmp_path_factory):
 
 
 def test_the_table(exported):
-    folder, _, measures = exported
+    folder, images, measures = exported
     content = json.loads((folder / "artefacts.json").read_text())
     table = {line["format"]: line for line in content["artefacts"]}
     assert tuple(table) == FORMATS
@@ -103,7 +108,11 @@ def test_the_table(exported):
     assert measures.numbers["AP"] > 0.3
     assert table["onnx-efficientnms"]["compared"] == 3 * 720
     assert table["onnx-efficientnms"]["median_ms"] is None
-    assert all(line["compared"] == 60 and line["p99_ms"] >= line["median_ms"] > 0
+    everything = efficientdet.load_detector(folder / "ckpt", precision="float32").predict(images, min_score=0)
+    least = ScoreThresholds.stored_in(read_artefact(folder / "detector.onnx")[1].description)
+    shown = sum(int((found.scores >= least.of(found.category_ids)).sum()) for found in everything)
+    assert 0 < shown < sum(map(len, everything)) == 60
+    assert all(line["compared"] == shown and line["p99_ms"] >= line["median_ms"] > 0
                for name, line in table.items() if name != "onnx-efficientnms")
     for name in ("onnx", "onnx-raw", "openvino", "litert", "onnx-efficientnms"):
         assert table[name]["agreement"] == 1.0
@@ -113,6 +122,45 @@ def test_the_table(exported):
     shown = (folder / "artefacts.md").read_text()
     assert "| onnx | detector.onnx | " in shown
     assert f"AP of 3 images of the validation records; the checkpoint has {measures.numbers['AP']:.4f}" in shown
+
+
+def test_every_file_stores_the_thresholds(exported):
+    folder, _, measures = exported
+    assert measures.score_thresholds["overall"] > 0
+    for name in FILES:
+        assert read_artefact(folder / name)[1].description.score_thresholds == measures.score_thresholds
+    assert not read_whole(folder / "ckpt")[1].score_thresholds  # export.py leaves the checkpoint alone
+
+
+SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: str(snippet.count("\n")))
+def test_the_snippets_of_the_page_as_they_stand(exported, tmp_path, monkeypatch, capsys, snippet):
+    """A photo of the network's size, so that Pillow's way to resize changes nothing."""
+    folder, images, _ = exported
+    (tmp_path / "exported").symlink_to(folder)
+    with Image.open(images[0]) as image:
+        image.resize((64, 64)).save(tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippet, "docs/deploy.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    if "for (y_min, x_min" not in snippet:  # `load_detector`, and the precision
+        assert lines
+        return
+    name = re.search(r'exported/([\w.-]+)"', snippet)[1]
+    [wanted] = efficientdet.load_detector(folder / name).predict("photo.jpg")
+    assert len(lines) == len(wanted) > 0
+    for line, class_name, score, box in zip(lines, wanted.names, wanted.scores, wanted.boxes, strict=True):
+        told = re.fullmatch(rf"{class_name} ([\d.]+) \[(.*)\]", line)
+        assert float(told[1]) == pytest.approx(score, abs=6e-4)
+        assert [float(side) for side in told[2].split(", ")] == pytest.approx(box.tolist(), abs=0.06)
+
+
+def test_the_page_has_a_snippet_for_every_kind_of_file():
+    used = {name for snippet in SNIPPETS for name in re.findall(r'exported/([\w.-]+)"', snippet)}
+    assert used == {"detector.onnx", "detector.xml", "detector.tflite", "detector-int8.tflite",
+                    "detector-int8-postprocessing.tflite"}
 
 
 def test_8_bits_say_where_they_cost_most(exported):
@@ -287,6 +335,19 @@ def test_a_litert_file_of_others_or_cut_short(exported, tmp_path):
             archive.writestr(name, content)
     with pytest.raises(InputError, match=r"detector\.tflite: litert cannot open it \(.*is it whole\?"):
         efficientdet.load_detector(path).predict(images)
+
+
+def test_a_litert_file_in_8_bits_without_its_second_file(exported, tmp_path):
+    folder, _, _ = exported
+    shutil.copy(folder / "detector-int8.tflite", tmp_path / "renamed.tflite")
+    with pytest.raises(InputError, match=r"renamed-postprocessing\.tflite: cannot be read \(No such file"):
+        read_artefact(tmp_path / "renamed.tflite")
+    shutil.copy(folder / "detector-int8-postprocessing.tflite", tmp_path / "renamed-postprocessing.tflite")
+    network, postprocessing = read_artefact(tmp_path / "renamed.tflite")[0]
+    assert postprocessing == (folder / "detector-int8-postprocessing.tflite").read_bytes()
+    assert len(network) == (folder / "detector-int8.tflite").stat().st_size
+    with pytest.raises(InputError, match=r"postprocessing\.tflite: is no file of this project that detects"):
+        read_artefact(tmp_path / "renamed-postprocessing.tflite")
 
 
 def test_what_litert_has_no_operation_for_is_told():

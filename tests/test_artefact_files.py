@@ -39,6 +39,9 @@ def test_the_file_detects_as_it_is(changed):
 
 @pytest.mark.parametrize(("values", "message"), [
     ({"hparams": [1]}, r"damaged \(hparams is \[1\]; wanted dict\)"),
+    ({"score_thresholds": {"overall": 2.0, "classes": {}}}, r"damaged \(score_thresholds is .*; expected overall"),
+    ({"score_thresholds": {"overall": 0.5}}, r"damaged \(score_thresholds is .*; expected overall and classes"),
+    ({"score_thresholds": {"overall": 0.5, "classes": {"red": "x"}}}, r"damaged \(score_thresholds is .*, scores from 0 to 1"),
     ({"hparams": None}, r"damaged \(hparams is None; wanted dict\)"),
     ({"model_name": 5}, r"damaged \(model_name is 5; wanted str\)"),
     ({"text": "[" * 100_000}, "what it says of itself is damaged"),
@@ -46,6 +49,19 @@ def test_the_file_detects_as_it_is(changed):
 def test_a_description_of_other_kinds(changed, values, message):
     with pytest.raises(InputError, match=message):
         read_artefact(changed(DESCRIPTION, **values))
+
+
+def test_what_predict_returns_by_default(tmp_path):
+    """Scores are the colour's shares, 0.8, 0.5 and 0.2, of the classes red, broken and blue; none is stored in the first."""
+    image = np.full((40, 60, 3), (204, 127, 51), np.uint8)
+    names = {name: efficientdet.load_detector(write_colour_artefact(tmp_path / f"{name}.onnx", stored))
+             for name, stored in (("none", {}), ("one", {"overall": 0.1, "classes": {}}),
+                                  ("classes", {"overall": 0.1, "classes": {"red": 0.9, "blue & co": 0.2}}))}
+    assert [str(detector.thresholds) for detector in names.values()] == [
+        "0.4, the default, as the model stores none", "0.1, the best F1 on the validation data, stored with the model",
+        "0.1 (0.2 to 0.9 by class), the best F1 on the validation data, stored with the model"]
+    assert [len(detector.predict(image)[0]) for detector in names.values()] == [2, 3, 2]
+    assert [len(detector.predict(image, min_score=0.7)[0]) for detector in names.values()] == [1, 1, 1]
 
 
 def test_an_input_that_would_fill_the_memory(changed):

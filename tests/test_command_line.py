@@ -119,6 +119,7 @@ def data(tmp_path_factory):
 TRAIN = ("--training_file_pattern=train-*", "--val_file_pattern=val-*", "--model_dir=out")
 EVAL = ("--val_file_pattern=val-*", "--ckpt=ckpt")
 INFER = ("--image_path=a.jpg", "--model_dir=ckpt", "--output_dir=out")
+EXPORT = ("--ckpt=ckpt", "--output_dir=out")
 SERVE = ("--model=ckpt", "--port=0")
 MISTAKES = [
     ("train", (*TRAIN, "--no_such_flag=1"), "no_such_flag"),
@@ -171,8 +172,8 @@ MISTAKES = [
     ("eval", (*EVAL, "--report=/proc"), "--report=/proc: nothing can be written"),
     ("eval", EVAL[:1], "--ckpt_path is missing"),
     ("eval", EVAL[1:], "--val_file_pattern is missing"),
-    ("eval", (EVAL[0], "--ckpt=nosuch"), "nosuch: there is no checkpoint of that name (no nosuch.index) and no folder"),
-    ("eval", (EVAL[0], "--ckpt=empty"), "empty: no checkpoint in this folder; it holds nothing"),
+    ("eval", (EVAL[0], "--ckpt=nosuch"), "--ckpt=nosuch: there is no checkpoint of that name (no nosuch.index) and no folder"),
+    ("eval", (EVAL[0], "--model_dir=empty"), "--model_dir=empty: no checkpoint in this folder; it holds nothing"),
     ("eval", ("--val_file_pattern=nosuch-*", EVAL[1]), "no file matches"),
     ("eval", (*EVAL, "--val_json_file=nosuch.json"), "there is no such file"),
     ("eval", (*EVAL, "--val_json_file=other.json"), "are not the classes of the records"),
@@ -185,7 +186,8 @@ MISTAKES = [
     ("infer", ("--image_path=empty", *INFER[1:]), "no image in this folder"),
     ("infer", (INFER[0], INFER[2]), "--model_dir is missing"),
     ("infer", (INFER[0], "--model_dir=nosuch", INFER[2]), "nosuch: there is no checkpoint"),
-    ("infer", INFER[:2], "--output_dir is missing"),
+    ("infer", (INFER[0], "--ckpt_path=nosuch"), "--ckpt_path=nosuch: there is no checkpoint"),
+    ("infer", (*INFER[:2], "--output_dir="), "--output_dir is missing"),
     ("infer", (*INFER[:2], "--output_dir=a.jpg"), "cannot be made a folder"),
     ("infer", (INFER[0], "--saved_model_dir=empty", INFER[2]), "--saved_model_dir=empty: holds no saved_model.pb"),
     ("infer", (*INFER, "--model_name=d0"), "--model_name=d0"),
@@ -209,6 +211,8 @@ MISTAKES = [
     ("inspector", ("--batch_size=0",), "--batch_size=0: wanted at least 1"),
     ("inspector", ("--hparams=qqq=1",), "hparam qqq does not exist"),
     ("inspector", ("--ckpt_path=nosuch",), "nosuch: there is no checkpoint"),
+    ("export", (*EXPORT, "--formats=onnx-int8"), "--int8_images is missing: formats in 8 bits need training images"),
+    ("export", (*EXPORT, "--formats=onnx", "--int8_images=a.jpg"), "--int8_images: is for formats in 8 bits"),
     ("serve", (), "--model is missing"),
     ("serve", ("--model=nosuch", "--port=0"), "nosuch: there is no checkpoint"),
     ("serve", ("--model=nosuch.onnx", "--port=0"), "nosuch.onnx: cannot be read (No such file or directory)"),
@@ -278,6 +282,16 @@ def test_mistake_is_one_line_before_tensorflow(outcome, script, arguments, messa
 def test_without_a_mistake_tensorflow_is_wanted(outcome, script, arguments):
     # So that the tests above cannot pass by a tensorflow that is never imported.
     assert outcome[(script, *arguments)] == {"code": 0, "stdout": "", "stderr": "", "wanted": "tensorflow"}
+
+
+def test_ranges_of_8_bits_come_from_training_images(data):
+    """From the records beside those that AP is measured on; these only by the user's wish, and with a warning."""
+    measured = (*EXPORT, "--formats=onnx-int8", "--val_file_pattern=val-*")
+    found = outcomes([("export", *measured), ("export", *measured, "--int8_images=val-*.tfrecord"),
+                      ("export", *measured, "--int8_images=train-*.tfrecord")], cwd=data)
+    assert [outcome["wanted"] for outcome in found] == ["tensorflow"] * 3
+    assert [outcome["stdout"].split(":")[0] for outcome in found] == ["ranges of 8 bits", "warning", ""]
+    assert found[0]["stdout"] == "ranges of 8 bits: from train-00000-of-00001.tfrecord\n"
 
 
 def test_mistake_in_a_process_of_its_own(data):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from object_detection.coco_evaluation import CocoEvaluator
 from object_detection.coco_ground_truth import read_ground_truth
 from object_detection.error_analysis import SHOWN_IOU, SIZES, ErrorAnalysis
 from object_detection.score_reliability import reliability
-from object_detection.score_thresholds import best_threshold
+from object_detection.score_thresholds import best_threshold, thresholds_to_store
 
 CAT, DOG = 3, 7
 THIRD = (400, 300, 50, 50)
@@ -59,6 +60,21 @@ def test_best_threshold_by_trying_all(seed):
     assert found.score == max(score for score in scores if f1(score) >= found.f1 - 1e-12)
     kept = scores >= found.score
     assert (found.precision, found.recall) == pytest.approx((right[kept].mean(), right[kept].sum() / wanted))
+
+
+def test_thresholds_to_store():
+    """The class of 12 objects has its own threshold, the one of 2 and the one that is never found have that of all."""
+    scores = np.array([0.95] * 12 + [0.123456] * 2 + [0.1] * 30 + [0.5] * 20)
+    classes = np.array([0] * 12 + [1] * 2 + [0] * 30 + [2] * 20)
+    right = np.array([True] * 14 + [False] * 50)
+    comparison = SimpleNamespace(names=("many", "few", "never"), scores=scores, class_counts=np.array([12, 2, 20]),
+                                 detections=SimpleNamespace(classes=classes),
+                                 outcomes=SimpleNamespace(counted=np.ones(64, bool), right=right))
+    assert thresholds_to_store(comparison) == {"overall": 0.95, "classes": {"many": 0.95}}
+    comparison.class_counts = np.array([12, 10, 20])
+    assert thresholds_to_store(comparison)["classes"] == {"many": 0.95, "few": 0.1234}  # rounded down
+    comparison.outcomes.right = np.zeros(64, bool)
+    assert thresholds_to_store(comparison) == {}
 
 
 def test_no_threshold_where_nothing_is_right():

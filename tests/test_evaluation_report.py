@@ -51,7 +51,7 @@ def found(drawn, rows):
 
 
 def numbers_of(drawn, rows):
-    ids = [image_id for image_id, _ in original_images(index_records(drawn.records("val")), range(5))]
+    ids = [image_id for image_id, *_ in original_images(index_records(drawn.records("val")), range(5))]
     return [ids.index(image_id) for image_id in rows.evaluated_ids]
 
 
@@ -60,7 +60,7 @@ def test_pictures_of_the_worst_images(drawn, rows, found):
     pictures = list(error_pictures(analysis, rows, index, record_numbers=numbers_of(drawn, rows), count=20))
     first, second = rows.evaluated_ids[:2]
     missed = int((analysis.comparison.objects.images == 0).sum())
-    assert [caption.split(" · ")[0] for caption, _ in pictures] == [f"image {first}", f"image {second}"]
+    assert [caption.split(" · ")[0] for caption, _ in pictures] == [f"{first:06d}.jpg", f"{second:06d}.jpg"]
     assert f"0 right · {missed} missed · 0 wrong" in pictures[0][0]
     assert "0 missed · 1 wrong (1 background)" in pictures[1][0]
     for (_, picture), colours in zip(pictures, (({"missed"}, set()), ({"right"}, {"right", "wrong"})), strict=True):
@@ -145,4 +145,4 @@ def test_records_of_several_ranks(drawn):
                           world=Rank(rank=rank, size=2, parts=parts))
     numbers = record_numbers(index, samples=3, world_size=2)
     assert numbers == [0, 2, 1]
-    assert [image_id for image_id, _ in original_images(index, numbers)] == rows.evaluated_ids.tolist()
+    assert [image_id for image_id, *_ in original_images(index, numbers)] == rows.evaluated_ids.tolist()

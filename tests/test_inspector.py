@@ -13,6 +13,7 @@ from efficientdet.benchmark.inspection import Agreement, compare_detections, dry
 from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_arrays, read_description
 from efficientdet.checkpoints.restore import Restored
+from efficientdet.checkpoints.score_thresholds import ScoreThresholds
 from efficientdet.export import saved_model as export_module
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import opening
@@ -137,9 +138,25 @@ def test_detections_agree_in_any_order():
     assert compare_detections(ours, others, pixels=0.1).share == 0.5
 
 
+def test_noise_below_the_threshold_of_its_class_is_not_compared():
+    """The last detection of each side is noise; the second of the others scores less than the threshold, but is found."""
+    ours = found([[0, 0, 9, 9], [5, 5, 8, 8], [30, 30, 40, 40]], [0.5, 0.31, 0.2], [1, 2, 1])
+    others = found([[0, 0, 9, 9], [5, 5, 8, 8], [60, 60, 70, 70]], [0.5, 0.29, 0.2], [1, 2, 1])
+    thresholds = ScoreThresholds(overall=0.4, by_category={2: 0.3}, source="")
+    assert compare_detections(ours, others, pixels=0.5).share == pytest.approx(4 / 6)
+    assert compare_detections(ours, others, pixels=0.5, thresholds=thresholds) == pytest.approx(Agreement(2, 1.0, 0.02, 0.0))
+    lost = found([[0, 0, 9, 9]], [0.5], [1])
+    assert compare_detections(ours, lost, pixels=0.5, thresholds=thresholds).share == pytest.approx(2 / 3)
+    moved = found([[0, 1, 9, 10]], [0.5], [1])  # IoU 0.8
+    assert [compare_detections(lost, moved, pixels=pixels).share for pixels in (0.5, None)] == [0.0, 1.0]
+    assert compare_detections(lost, found([[0, 2, 9, 11]], [0.5], [1]), pixels=None).share == 0.0  # 0.64
+    nothing = found([], [], [])
+    assert compare_detections(nothing, ours, pixels=0.5, thresholds=thresholds)[:2] == (0, 0.0)
+
+
 def test_another_class_or_number_is_no_agreement():
     ours = found([[0, 0, 9, 9]], [0.5], [1])
     assert compare_detections(ours, found([[0, 0, 9, 9]], [0.5], [2]), pixels=1).share == 0
-    assert compare_detections(ours, found([[0, 0, 9, 9]] * 2, [0.5, 0.4], [1, 1]), pixels=1).share == 0.5
+    assert compare_detections(ours, found([[0, 0, 9, 9]] * 2, [0.5, 0.4], [1, 1]), pixels=1).share == 2 / 3
     assert compare_detections(ours, found([], [], []), pixels=1).share == 0
     assert compare_detections(found([], [], []), found([], [], []), pixels=1) == Agreement(0, 1.0, 0.0)

@@ -115,11 +115,14 @@ def test_the_whole(golden_folder, published):
     assert found >= 99
 
 
+SMALL = {"classes": 3, "image_size": "96x64", "candidates_per_level": 20, "proposals": 12}
+
+
 @pytest.fixture(scope="module")
 def small():
     """With random weights, that finds less than it has slots for."""
     keras.utils.set_random_seed(0)
-    detector = detector_of("mask-rcnn-resnet18", classes=3, image_size="96x64", candidates_per_level=20, proposals=12)
+    detector = detector_of("mask-rcnn-resnet18", **SMALL)
     predictor = detector.network.get_layer("roi_heads.box_predictor.cls_score")
     predictor.kernel.assign(10 * np.asarray(predictor.kernel))
     return detector
@@ -157,6 +160,15 @@ def test_an_exported_file_finds_the_same(small, runtime, sizes):
     for image, outputs in enumerate(found):
         for ours, theirs in zip(outputs, wanted, strict=True):
             np.testing.assert_allclose(ours, theirs[image], atol=2e-3 if ours.shape[-1] == 4 else 1e-4)
+
+
+def test_a_file_suppresses_across_classes_where_the_detector_does(small):
+    agnostic = detector_of("mask-rcnn-resnet18", **SMALL, **{"nms_configs.per_class": False})
+    agnostic.network.set_weights(small.network.get_weights())
+    wanted = [np.asarray(values) for values in agnostic.outputs(IMAGES, SIZES)]
+    assert 0 < (wanted[1] > 0).sum() < (np.asarray(small.outputs(IMAGES, SIZES)[1]) > 0).sum()
+    for image, outputs in enumerate(exported_network(agnostic, runtime="onnxruntime")(IMAGES, SIZES, copied)):
+        np.testing.assert_allclose(outputs[1], wanted[1][image], atol=1e-4)
 
 
 def objects_of(golden, images, *, size):

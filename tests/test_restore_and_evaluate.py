@@ -15,20 +15,32 @@ from dataset.input.pipeline import InputConfig, evaluation_dataset
 from dataset.input.resize import Letterbox
 from dataset.records.record_index import index_records
 from efficientdet.checkpoints import restore
-from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.checkpoints.checkpoint import Description, read_whole, write_arrays
 from efficientdet.checkpoints.restore import restore_detector
+from efficientdet.checkpoints.score_thresholds import ScoreThresholds
 from efficientdet.configuration.hyperparameters import height_and_width
-from efficientdet.evaluation.evaluate import EvaluationConfig, check_categories, detect_all, evaluate_checkpoint, read_evaluator
+from efficientdet.evaluation import evaluate
+from efficientdet.evaluation.evaluate import (
+    EvaluationConfig,
+    detect_all,
+    evaluate_checkpoint,
+    read_evaluator,
+    with_category_ids,
+)
 from efficientdet.export.saved_model import export_saved_model, load_saved_model
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.flags.paths import class_names_for
+from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
+from efficientdet.inference.image_rows import OpenedModel
 from efficientdet.inference.inputs import Inputs
 from efficientdet.inference.predict import build_predict
 from model.detector import named_variables
 from object_detection.coco_evaluation import MEASURE_NAMES
 from object_detection.coco_ground_truth import read_ground_truth
 from object_detection.coco_masks import run_lengths
+from object_detection.coco_results import DetectionRows
 from object_detection.errors import InputError
 from object_detection.structures import Detections
 
@@ -227,15 +239,52 @@ def test_samples(drawn, samples, images):
     assert len(rows.evaluated_ids) == images
 
 
-def test_categories_must_mean_the_same(drawn):
+def test_categories_must_have_the_same_names(drawn):
     truth = read_ground_truth(drawn.annotations("val"))
-    check_categories(truth, drawn.class_names)
+    assert with_category_ids(truth, drawn.class_names) is truth
     ids, names = drawn.class_names.category_ids, drawn.class_names.names
-    for other, message in ((ClassNames(ids, ("cube", *names[1:])), "category 1 is 'ball' there and 'cube' to the detector"),
-                           (ClassNames(ids[1:], names[1:]), "category 1 is 'ball' there and None"),
-                           (ClassNames((*ids, 99), (*names, "x")), "category 99 is None there and 'x'")):
+    for other, message in ((ClassNames(ids, ("cube", *names[1:])), "has 1 categories named 'ball', the detector has 0"),
+                           (ClassNames(ids[1:], names[1:]), "has 1 categories named 'ball', the detector has 0"),
+                           (ClassNames((*ids, 99), (*names, "x")), "has 0 categories named 'x', the detector has 1")):
         with pytest.raises(InputError, match=message):
-            check_categories(truth, other)
+            with_category_ids(truth, other)
+
+
+def renumbered(names):
+    """The same names under other category ids, in the reverse order."""
+    return ClassNames(tuple(range(20, 20 + len(names))), names.names[::-1])
+
+
+def test_the_same_names_with_other_category_ids_keep_their_rows(drawn, tmp_path):
+    start, other = values(miniature_detector(len(drawn.class_names))), renumbered(drawn.class_names)
+    rng = np.random.default_rng(0)
+    start = {name: rng.normal(size=value.shape).astype(np.float32) for name, value in start.items()}
+    write_arrays(str(tmp_path / "ckpt"), start, describe(drawn.class_names, score_thresholds={
+        "overall": 0.3, "classes": {"ball": 0.25, "star": 0.5}}))
+    found = restored(str(tmp_path / "ckpt"), class_names=other)
+    assert found.class_names == other
+    assert found.description.categories == other.to_categories()
+    for name, value in values(found.detector).items():
+        wanted = start[name]
+        if "class-predict" in name and wanted.shape[-1] == 9 * len(other):  # anchors, then classes
+            wanted = wanted.reshape(*wanted.shape[:-1], -1, len(other))[..., ::-1].reshape(wanted.shape)
+        np.testing.assert_array_equal(value, wanted, err_msg=name)
+    thresholds = ScoreThresholds.stored_in(found.description)  # by name, too
+    assert thresholds.of(np.array([20, 21, 24])).tolist() == [0.5, 0.3, 0.25]
+
+
+def test_a_json_with_other_category_ids_measures_the_same(drawn, tmp_path):
+    content, other = json.loads(Path(drawn.annotations("val")).read_text()), renumbered(drawn.class_names)
+    new_id = dict(zip(drawn.class_names.category_ids, other.category_ids[::-1], strict=True))
+    content["categories"] = other.to_categories()
+    content["annotations"] = [{**entry, "category_id": new_id[entry["category_id"]]} for entry in content["annotations"]]
+    (tmp_path / "val.json").write_text(json.dumps(content))
+    assert class_names_for(tuple(drawn.records("val")), json_file=str(tmp_path / "val.json")) == drawn.class_names
+    index, config = index_records(drawn.records("val")), inputs(drawn)
+    rows = detect_all(perfect_predict(drawn, config), index, config, class_names=drawn.class_names)
+    [found, wanted] = [read_evaluator(index, drawn.class_names, json_file=file).evaluate(rows)
+                       for file in (str(tmp_path / "val.json"), drawn.annotations("val"))]
+    assert found == wanted
 
 
 def test_evaluates_a_checkpoint(checkpoint, drawn, tmp_path, capsys):
@@ -276,7 +325,9 @@ def test_annotates_from_checkpoint_and_from_the_export_alike(checkpoint, drawn, 
     out = capsys.readouterr().out
     assert "left out: " in out
     assert "broken.jpg: cannot be decoded" in out
-    assert "annotated 3 images" in out
+    results = json.loads((tmp_path / "first" / "detections.json").read_text())
+    assert "score threshold: 0, --min_score_thresh\n" in out
+    assert f"images: 3, detections drawn: {len(results)} of {len(results)} (highest score " in out
     saved = str(tmp_path / "saved")
     annotate(annotation(images, tmp_path / "second", ckpt_path=checkpoint, saved_model_dir=saved))  # writes it, then runs it
     annotate(annotation(images, tmp_path / "third", saved_model_dir=saved))
@@ -299,12 +350,55 @@ def test_nothing_readable(checkpoint, tmp_path):
         annotate(annotation([tmp_path / "broken.jpg"], tmp_path / "out", ckpt_path=checkpoint))
 
 
-def test_drawn_are_scores_from_the_threshold_on(checkpoint, drawn, tmp_path):
+def test_drawn_are_scores_from_the_threshold_on(checkpoint, drawn, tmp_path, capsys):
     image = sorted((drawn.folder / "val").glob("*.jpg"))[0]
     annotate(annotation([image], tmp_path, ckpt_path=checkpoint, min_score=1.1))
-    assert len(json.loads((tmp_path / "detections.json").read_text())) > 0  # all of them, whatever is drawn
+    results = json.loads((tmp_path / "detections.json").read_text())
+    assert len(results) > 0  # all of them, whatever is drawn
+    highest = max(result["score"] for result in results)
+    assert (f"images: 1, detections drawn: 0 of {len(results)} (highest score {highest:.3g}); {tmp_path}/detections.json has "
+            "all" in capsys.readouterr().out)
     original = np.asarray(Image.open(image)).astype(int)
     assert np.abs(np.asarray(Image.open(tmp_path / image.name)) - original).mean() < 3  # JPEG again, nothing drawn
+
+
+@pytest.mark.parametrize(("stored", "told", "drawn_scores"), [
+    ({"overall": 0.3, "classes": {"fish": 0.6}}, "0.3 (0.6 to 0.6 by class), the best F1 on the validation data, stored with",
+     [0.9, 0.35]),
+    ({"overall": 0.3, "classes": {}}, "0.3, the best F1 on the validation data, stored with the model", [0.9, 0.5, 0.35]),
+    ({}, "0.4, the default, as the model stores none", [0.9, 0.5])])
+def test_the_default_threshold_is_the_stored_one_of_each_class(drawn, tmp_path, monkeypatch, capsys, stored, told,
+                                                               drawn_scores):
+    rows = DetectionRows.of_image(np.float32([[1, 1, 9, 9]] * 4), np.float32([0.9, 0.5, 0.35, 0.2]), np.array([1, 2, 4, 1]))
+    thresholds = ScoreThresholds.stored_in(describe(drawn.class_names, score_thresholds=stored))
+    monkeypatch.setattr(annotate_module, "_opened", lambda _: OpenedModel(
+        lambda images: [rows] * len(images), drawn.class_names, thresholds))
+    image = sorted((drawn.folder / "val").glob("*.jpg"))[0]
+    annotate(annotation([image], tmp_path, min_score=None, formats=("coco",)))
+    found = json.loads((tmp_path / "coco.json").read_text())["annotations"]
+    assert [entry["score"] for entry in found] == pytest.approx(drawn_scores)
+    assert f"score threshold: {told}" in capsys.readouterr().out
+
+
+def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, drawn, tmp_path, capsys):
+    prefix = str(tmp_path / "ckpt")
+    write_arrays(prefix, *read_whole(checkpoint))
+    settings = {"ckpt_path": prefix, "records": drawn.records("val"), "json_file": None, "class_names": drawn.class_names,
+                "model_name": "efficientdet-d0", "model_name_given": False, "overrides": {}, "precision": "float32",
+                "use_xla": False}
+    with pytest.MonkeyPatch.context() as patch:
+        index, config = index_records(drawn.records("val")), inputs(drawn, batch_size=8)
+        patch.setattr(evaluate, "build_predict", lambda *_, **__: perfect_predict(drawn, config))
+        for store in (False, True):
+            measures = evaluate_checkpoint(EvaluationConfig(**settings, store_thresholds=store))
+            assert bool(read_whole(prefix)[1].score_thresholds) == store
+    stored = read_whole(prefix)[1].score_thresholds
+    assert stored == measures.score_thresholds
+    assert stored["overall"] == pytest.approx(0.9, abs=1e-4)  # each detection is right and scores this
+    frequent = {name for name, count in measures.class_objects.items() if count >= 10}
+    assert set(stored["classes"]) == frequent
+    assert f"stored in {prefix}.json" in capsys.readouterr().out
+    assert len(index) == 7
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,10 @@ from dataset.class_names import ClassNames
 from dataset.conversion.csv_boxes import read_csv_boxes
 from dataset.conversion.folder_files import ImageFolder
 from dataset.files.folder_names import folder_names
+from efficientdet.checkpoints.score_thresholds import ScoreThresholds
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
+from efficientdet.inference.image_rows import OpenedModel
 from efficientdet.inference.inputs import Inputs, find_inputs
 from efficientdet.inference.result_files import FORMATS, ResultFiles, chosen_formats
 from efficientdet.inference.tiles import Tiling
@@ -32,7 +34,8 @@ BOXES = np.float32([[4.5, 10, 20, 30.25], [-3, -2, 9, 9], [0, 0, 5, 5]])  # y_mi
 def place(tmp_path, monkeypatch):
     """A folder with a/1.png and b/1.png, and a detector that finds three boxes in every image, the last a guess."""
     rows = DetectionRows.of_image(BOXES, np.float32([0.9, 0.8, 0.1]), np.array([8, 3, 3]))
-    monkeypatch.setattr(annotate_module, "_detector", lambda config: (lambda images: [rows] * len(images), NAMES))
+    monkeypatch.setattr(annotate_module, "_opened", lambda config: OpenedModel(
+        lambda images: [rows] * len(images), NAMES, ScoreThresholds()))
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         Image.fromarray(np.full((24, 40, 3), 90, np.uint8)).save(tmp_path / name / "1.png")

@@ -506,6 +506,22 @@ def test_too_many_large_bodies_at_once_are_refused(gated):
 
 # How it starts and ends
 
+def test_the_stored_threshold_is_the_default_of_page_and_api(tmp_path):
+    stored = write_colour_artefact(tmp_path / "stored.onnx", {"overall": 0.27, "classes": {"red": 0.9}})
+    for flags, least, told in (((), 0.27, "the best F1 on the validation data, stored with the model"),
+                                (("--min_score=0.6",), 0.6, "--min_score")):
+        with running(tmp_path, "serve.py", f"--model={stored}", "--port=0", *flags) as one:
+            assert one.threshold == f"score threshold: {least:g}, {told}\n"
+            assert f'id="score" min="0.05" max="1" step="0.01" value="{least:.2f}"' in one.get("/").content
+            assert one.get("/v1/model").content["min_score"] == least
+            [parameter] = one.get("/openapi.json").content["paths"]["/v1/detect"]["post"]["parameters"]
+            assert parameter["schema"]["default"] == least
+            reply = one.detect([encoded((204, 127, 77))])  # 0.8, 0.5, 0.3
+            assert reply.content["min_score"] == least
+            assert [found["score"] >= least for found in reply.content["images"][0]["detections"]] == [True] * (
+                3 if least == 0.27 else 1)
+
+
 def test_requests_that_have_begun_are_answered_at_the_end(artefact, tmp_path):
     with running(tmp_path, "serve.py", f"--model={artefact}", "--port=0") as one:
         sent = request_bytes(form([encoded(GREEN)]))
@@ -558,7 +574,7 @@ def test_a_checkpoints_network_sees_few_sizes_of_batches(monkeypatch):
                 for image in images]
 
     monkeypatch.setattr(detection, "load_detector", lambda path, **_: LoadedDetector(detect, CLASSES, batch_size=1))
-    opened, names = detection.open_detection("runs/first", runtime="keras", max_batch=6)
+    opened, names, _ = detection.open_detection("runs/first", runtime="keras", max_batch=6)
     assert (seen, names) == ([1, 2, 4, 6], CLASSES)
     seen.clear()
     images = [np.full((1, 1, 3), number, np.uint8) for number in range(6)]
@@ -580,8 +596,9 @@ def test_the_page_in_a_browser(server, tmp_path):
         page.open(f"http://127.0.0.1:{server.port}/")
         page.wait_for("document.querySelector('#model').textContent === 'colours.onnx · 3 classes'")
         page.give_files("#files", files[:1])
-        page.wait_for("document.querySelectorAll('#rows tr').length === 1")
-        assert page.value("$('status').textContent").startswith("first.png · 120 \xd7 80 · 1 of 3 shown · ")
+        page.wait_for("document.querySelectorAll('#rows tr').length === 3")  # the slider starts at --min_score=0.1
+        assert page.value("[$('score').value, $('threshold').textContent]") == ["0.1", "0.10"]
+        assert page.value("$('status').textContent").startswith("first.png · 120 \xd7 80 · 3 of 3 shown · ")
 
         def slide(value):
             page.value(f"$('score').value = {value}; $('score').dispatchEvent(new Event('input'))")

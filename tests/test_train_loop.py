@@ -1,5 +1,7 @@
 """Whole trainings of the miniature network on drawn images."""
 
+import contextlib
+import itertools
 import json
 import os
 import re
@@ -41,6 +43,7 @@ from efficientdet.training.loop import train
 from efficientdet.training.start import initial_state
 from model.detector import losses_of_batch, named_variables
 from model.multiply_adds import multiply_adds
+from object_detection import coco_evaluation
 from object_detection.coco_evaluation import MEASURE_NAMES
 from object_detection.errors import InputError
 
@@ -75,9 +78,38 @@ def config(drawn, model_dir, hparams=None, **changes):
 def unbroken(drawn, tmp_path_factory):
     """(folder, numbers) of a training that evaluates after every epoch."""
     folder = tmp_path_factory.mktemp("unbroken")
-    numbers = train(config(drawn, folder, val_json_file=drawn.annotations("val"), validate=True, lr_tb=True,
-                           testdev_dir=str(folder / "testdev")))
+    with numbered_thresholds():
+        numbers = train(config(drawn, folder, val_json_file=drawn.annotations("val"), validate=True, lr_tb=True,
+                               testdev_dir=str(folder / "testdev")))
     return folder, numbers
+
+
+@contextlib.contextmanager
+def numbered_thresholds():
+    """Evaluations find 0.001, 0.002, .. as the best score threshold: these trainings are too short for any."""
+    with pytest.MonkeyPatch.context() as patch:
+        numbers = itertools.count(1)
+        patch.setattr(coco_evaluation, "thresholds_to_store", lambda _: {"overall": next(numbers) / 1000, "classes": {}})
+        yield
+
+
+def thresholds_in(path):
+    """Those of a file of measures, of a SavedModel or of a checkpoint."""
+    if path.suffix == ".json":
+        return json.loads(path.read_text())["score_thresholds"]["overall"]
+    description = load_saved_model(str(path))[1] if path.is_dir() else read_description(str(path))
+    return description.score_thresholds["overall"]
+
+
+def test_score_thresholds_lie_beside_the_weights_that_they_were_measured_of(unbroken):
+    """Of averaged weights and of raw ones after each of three epochs."""
+    folder, _ = unbroken
+    assert [thresholds_in(folder / f"metrics-{name}.json") for name in (1, 2, 3, "final")] == [0.001, 0.003, 0.005, 0.005]
+    assert [thresholds_in(folder / name) for name in ("ckpt-final", "ckpt", "emackpt-final", "ema_weights/emackpt-2")] == [
+        0.005, 0.005, 0.005, 0.003]
+    best = read_description(str(folder / "emackpt-best"))
+    measured = 2 * best.run["best_epoch"] - (best.weights == "averaged")
+    assert best.score_thresholds["overall"] == measured / 1000
 
 
 def log_of(folder, name="time_log.txt"):
@@ -274,8 +306,10 @@ def test_small_batches_are_calibrated(drawn, tmp_path):
 def test_mode_train_stops_early_and_evaluates_once_and_freezing(drawn, tmp_path):
     start = {name: np.asarray(variable.value).copy() for name, variable in
              named_variables(miniature_detector(len(drawn.class_names)).network).items()}
-    numbers = train(config(drawn, tmp_path, {"num_epochs": 8, "var_freeze_expr": "efficientnet-"},
-                           training_mode="train", num_examples_per_epoch=4, checkpoint_period=3))
+    with numbered_thresholds():
+        numbers = train(config(drawn, tmp_path, {"num_epochs": 8, "var_freeze_expr": "efficientnet-"},
+                               training_mode="train", num_examples_per_epoch=4, checkpoint_period=3))
+    assert [thresholds_in(tmp_path / name) for name in ("ckpt-final", "emackpt-final")] == [0.001, 0.001]
     assert list(numbers) == list(MEASURE_NAMES)
     assert sorted(file.name for file in tmp_path.glob("metrics-*")) == ["metrics-7.json", "metrics-final.json"]
     assert read_description(str(tmp_path / "ckpt-final")).global_step == 7  # int(0.75 * 8) + 1 epochs of one step

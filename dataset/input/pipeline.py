@@ -8,6 +8,7 @@ what one with twice the batch would, and a run may start at any step. Augmentati
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -103,12 +104,21 @@ def evaluation_dataset(
         example=example, category_ids=config.category_ids)
 
 
-def original_images(index: RecordIndex, numbers: Iterable[int]) -> Iterator[tuple[int, np.ndarray]]:
-    """Image id and pixels, uint8 [h, w, 3], of the records with these numbers, one at a time."""
+class OriginalImage(NamedTuple):
+    """The image of a record."""
+
+    image_id: int
+    name: str  # of its file, or "image ID" where the record has none
+    pixels: np.ndarray  # uint8 [h, w, 3]
+
+
+def original_images(index: RecordIndex, numbers: Iterable[int]) -> Iterator[OriginalImage]:
+    """Yield the images of the records with these numbers, one at a time."""
     reader = RecordReader(index)
     for number in numbers:
         record = parse_record(reader.read([number])[0])
-        yield int(record["image_id"]), decode_image(record["encoded"]).numpy()
+        image_id, name = int(record["image_id"]), record["file_name"].numpy().decode("utf-8", "replace")
+        yield OriginalImage(image_id, name or f"image {image_id}", decode_image(record["encoded"]).numpy())
 
 
 @as_written

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +11,12 @@ import onnx
 from dataset.files.image_files import read_image
 from dataset.records.record_index import index_records
 from efficientdet.benchmark.artefact_table import MOST_LOST, Artefact, ArtefactTable, Quality, QuantisationLoss
-from efficientdet.benchmark.inspection import compare_detections
+from efficientdet.benchmark.inspection import SAME_OBJECT_IOU, compare_detections
 from efficientdet.benchmark.plugin_inputs import compare_plugin_inputs
 from efficientdet.checkpoints.restore import Restored
+from efficientdet.checkpoints.score_thresholds import ScoreThresholds
 from efficientdet.evaluation.evaluate import detect_images, read_evaluator
+from efficientdet.export.artefact_files import postprocessing_file
 from efficientdet.export.calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from efficientdet.export.formats import FORMATS, IN_8_BITS
 from efficientdet.export.onnx_efficientnms import efficientnms_model
@@ -64,8 +66,9 @@ def export_artefacts(model: ModelConfig, config: ExportConfig) -> None:
     """
     restored, _ = open_model(model)
     calibration = _calibration(config)
-    reference, _ = detect_with_checkpoint(restored, batch_size=1, compiled=False)
+    reference = detect_with_checkpoint(restored, batch_size=1, compiled=False).detect
     comparison = _Comparison(restored, reference, config)
+    restored = comparison.restored
     table = []
     for name in config.formats:
         path = Path(config.output_dir, FORMATS[name])
@@ -78,7 +81,8 @@ def export_artefacts(model: ModelConfig, config: ExportConfig) -> None:
     quality = None if comparison.measures is None else _quality(comparison.measures, comparison.measures)
     ArtefactTable(
         model=restored.description.model_name, machine=device_name(), versions=versions(), checkpoint=quality,
-        compared_in=f"with the checkpoint's detections, the class and all sides within {_PIXELS} pixels, in batches of "
+        compared_in=f"{comparison.compared}: the share that checkpoint and file both have, of one class and with all sides "
+                    f"within {_PIXELS} pixels (in 8 bits with an IoU of {SAME_OBJECT_IOU} or more), in batches of "
                     + ", ".join(map(str, _BATCHES)),
         validation_images=comparison.measures.images if comparison.measures else 0,
         calibration_images=len(calibration.names), artefacts=table).write(config.output_dir)
@@ -125,28 +129,36 @@ class _Comparison:
     """A checkpoint with what its files are held against."""
 
     def __init__(self, restored: Restored, reference: Detect, config: ExportConfig):
-        self._restored, self._config = restored, config
+        self.restored, self._config = restored, config
         self._images = [read_image(path) for path in config.images] or _noise(restored)
         self._wanted = [reference([image])[0] for image in self._images]
         self.best_score = max((float(rows.scores.max(initial=0.0)) for rows in self._wanted), default=0.0)
-        print(f"the checkpoint finds {sum(map(len, (rows.scores for rows in self._wanted)))} objects in {len(self._images)} "
-              "images")
         self.measures: CocoMeasures | None = None
         if config.records:
             self._index = index_records(config.records)
             self._evaluator = read_evaluator(self._index, restored.class_names, json_file=config.json_file)
             self.measures = self._measured(reference)
             print(f"the checkpoint has AP {self.measures.numbers['AP']:.4f} on {self.measures.images} images")
+            if not restored.description.score_thresholds:
+                self.restored = replace(restored, description=replace(
+                    restored.description, score_thresholds=self.measures.score_thresholds))
+        self._thresholds: ScoreThresholds | None = ScoreThresholds.stored_in(self.restored.description)
+        self.compared = f"detections from the score threshold on ({self._thresholds})"
+        print(f"score threshold: {self._thresholds}")
+        if not any(len(rows.drawn(self._thresholds.of(rows.category_ids), None).scores) for rows in self._wanted):
+            self._thresholds, self.compared = None, "all detections, as none reaches the score threshold"
+            print(f"comparing {self.compared}; the highest score is {self.best_score:.3g}")
 
     def artefact(self, name: str, path: Path, *, calibration: CalibrationImages) -> Artefact:
         """A file's line."""
-        detect = _detection(self._restored, name, path)
+        detect = _detection(self.restored, name, path)
         batches = (1,) if detect is None or name == "savedmodel" else _BATCHES
         if detect is None:
-            agreements = compare_plugin_inputs(self._restored, path, self._images, pixels=_PIXELS)
+            agreements = compare_plugin_inputs(self.restored, path, self._images, pixels=_PIXELS)
         else:
             found = [rows for size in batches for rows in _in_batches(detect, self._images, size)]
-            agreements = [compare_detections(theirs, ours, pixels=_PIXELS)
+            pixels = None if name in IN_8_BITS else _PIXELS
+            agreements = [compare_detections(theirs, ours, pixels=pixels, thresholds=self._thresholds)
                           for ours, theirs in zip(found, self._wanted * len(batches), strict=True)]
         compared = sum(agreement.compared for agreement in agreements)
         share = sum(agreement.share * agreement.compared for agreement in agreements) / compared if compared else 1.0
@@ -159,7 +171,7 @@ class _Comparison:
             median_ms=median, p99_ms=p99, compared=compared // len(batches), agreement=share,
             box_difference=max((agreement.box_difference for agreement in agreements), default=0.0),
             score_difference=max((agreement.score_difference for agreement in agreements), default=0.0), quality=quality,
-            loss=_loss(self._restored, path, calibration) if lists else None)
+            loss=_loss(self.restored, path, calibration) if lists else None)
 
     def _measured(self, detect: Detect) -> CocoMeasures:
         return self._evaluator.evaluate(detect_images(detect, self._index, samples=self._config.samples))
@@ -171,11 +183,11 @@ def _detection(restored: Restored, name: str, path: Path) -> Detect | None:
     if name == "onnx-efficientnms":
         return None
     if name == "savedmodel":
-        return saved_model_detector(str(path))[0]
+        return saved_model_detector(str(path)).detect
     if name != "onnx-raw":
-        return artefact_detection(str(path), runtime=artefact_runtime(str(path), "keras", asked_by="export.py"))[0]
+        return artefact_detection(str(path), runtime=artefact_runtime(str(path), "keras", asked_by="export.py")).detect
     network = ExportedNetwork(path.read_bytes(), runtime="onnxruntime")
-    return detect_with_checkpoint(restored, batch_size=1, compiled=False, network=network)[0]
+    return detect_with_checkpoint(restored, batch_size=1, compiled=False, network=network).detect
 
 
 def _in_batches(detect: Detect, images: Sequence[np.ndarray], size: int) -> list:
@@ -196,7 +208,8 @@ def _times(detect, *, runs: int) -> tuple[float, float]:
 def _files(path: Path) -> list[Path]:
     if path.is_dir():
         return [file for file in path.rglob("*") if file.is_file()]
-    return [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path]
+    beside = {".xml": path.with_suffix(".bin"), ".tflite": postprocessing_file(path)}.get(path.suffix)
+    return [path, beside] if beside and beside.exists() else [path]
 
 
 def _quality(found: CocoMeasures, wanted: CocoMeasures) -> Quality:

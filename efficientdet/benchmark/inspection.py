@@ -10,16 +10,19 @@ import numpy as np
 
 from efficientdet.checkpoints.checkpoint import write_arrays
 from efficientdet.checkpoints.restore import Restored
+from efficientdet.checkpoints.score_thresholds import ScoreThresholds
 from efficientdet.inference.exported_network import copied
 from efficientdet.inference.opening import ModelConfig, open_model
 from efficientdet.machine.device import backend_name
 from model.dense_detector import DenseDetector
 from model.detector import named_variables
 from model.multiply_adds import multiply_adds
+from object_detection.box_geometry import pairwise_iou
 from object_detection.errors import InputError
 
 _LARGEST_NETWORK_DIFFERENCE = 1e-3
 _LEAST_AGREEMENT = 0.95  # of near-equal scores, rounding decides which is detection 100 and which 101
+SAME_OBJECT_IOU = 0.75  # of two boxes of one object, where rounding in 8 bits moves sides
 _TOLERANCES = {"float32": (1e-3, 0.5), "mixed_float16": (2e-2, 4.0), "mixed_bfloat16": (5e-2, 8.0)}  # score, pixels
 
 
@@ -27,7 +30,7 @@ class Agreement(NamedTuple):
     """How far two lists of detections of one image are the same."""
 
     compared: int
-    share: float  # of the first that have a partner in the second
+    share: float  # of both lists' detections, those that have a partner in the other
     score_difference: float  # largest, between detections of equal rank
     box_difference: float = 0.0  # largest of a side, between partners, pixels
 
@@ -84,8 +87,8 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     image = read_image(input_image) if input_image else noise
     export_saved_model(restored.detector, folder, description=restored.description, resize=restored.resize)
     print(f"wrote {folder}")
-    detect, _ = detect_with_checkpoint(restored, batch_size=1, compiled=False)
-    reloaded, _ = saved_model_detector(folder)
+    detect = detect_with_checkpoint(restored, batch_size=1, compiled=False).detect
+    reloaded = saved_model_detector(folder).detect
     score_tolerance, pixels = _TOLERANCES[runtime.precision]
     agreement = compare_detections(detect([image])[0], reloaded([image])[0], pixels=pixels)
     print(f"read back: {agreement.share:.1%} of {agreement.compared} detections agree within {pixels} pixels; "
@@ -121,16 +124,26 @@ def export_network(config: ModelConfig, path: str) -> None:
         raise RuntimeError(f"{path}: the file's network does not find what the detector in memory finds")
 
 
-def compare_detections(ours, others, *, pixels: float) -> Agreement:
-    """Rows of one image against others: each of ours has a partner of its class with all four sides within `pixels`."""
-    common = min(len(ours.scores), len(others.scores))
-    if not common:
-        same = len(ours.scores) == len(others.scores)
-        return Agreement(0, 1.0 if same else 0.0, 0.0)
+def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreThresholds | None = None) -> Agreement:
+    """Compare the rows of one image with others, those that score below the thresholds aside.
+
+    A detection agrees if it has a partner among the others, of its class and any score, with all four sides within `pixels`,
+    or, where these are None, with an IoU of at least SAME_OBJECT_IOU.
+    """
+    shown, others_shown = (np.ones(len(rows.scores), bool) if thresholds is None
+                           else rows.scores >= thresholds.of(rows.category_ids) for rows in (ours, others))
+    count, total = int(shown.sum()), int(shown.sum() + others_shown.sum())
+    if not total:
+        return Agreement(0, 1.0, 0.0)
     distances = np.abs(ours.boxes[:, None] - others.boxes[None]).max(axis=-1)  # [N, N']
-    partners = (distances <= pixels) & (ours.category_ids[:, None] == others.category_ids[None])
-    matched = int(partners.any(axis=1).sum())
-    difference = float(np.abs(ours.scores[:common] - others.scores[:common]).max())
-    nearest = np.where(partners, distances, np.inf).min(axis=1)
-    return Agreement(len(ours.scores), matched / max(len(ours.scores), len(others.scores)), difference,
-                     float(nearest[partners.any(axis=1)].max(initial=0.0)))
+    near = distances <= pixels if pixels is not None else np.asarray(pairwise_iou(ours.boxes, others.boxes)) >= SAME_OBJECT_IOU
+    partners = near & (ours.category_ids[:, None] == others.category_ids[None])
+    pairs = {}
+    for row, others_near in enumerate(partners):  # the best score first
+        if candidates := [other for other in np.flatnonzero(others_near).tolist() if other not in pairs]:
+            pairs[min(candidates, key=distances[row].__getitem__)] = row
+    matched = [(row, other) for other, row in pairs.items()]
+    share = sum(int(shown[row]) + int(others_shown[other]) for row, other in matched) / total
+    common = min(len(ours.scores), len(others.scores), max(count, int(others_shown.sum())))
+    difference = np.abs(ours.scores[:common] - others.scores[:common]).max(initial=0.0)
+    return Agreement(count, share, float(difference), max((float(distances[pair]) for pair in matched), default=0.0))

@@ -8,7 +8,7 @@ own, and, while one bundle takes another's place, holds what it says of the one 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -29,6 +29,7 @@ class Description:
     global_step: int = 0
     steps_per_epoch: int = 0
     run: dict[str, Any] = field(default_factory=dict)  # where a training stood: see training.state.TrainingProgress
+    score_thresholds: dict[str, Any] = field(default_factory=dict)  # measured ones: see `score_thresholds.thresholds_to_store`
     # Not of the numbers but of the file: the place in the order of writing in its folder, 1 the first, 0 out of that order or
     # unknown; and the name of the checkpoint in this folder that the training had written or read before.
     save_number: int = field(default=0, compare=False)
@@ -85,6 +86,21 @@ def write_description(prefix: str | Path, description: Description, *, bundles: 
     write_text(f"{prefix}{DESCRIPTION_SUFFIX}", json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n")
 
 
+def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
+    """Replace the score thresholds in the description of a bundle.
+
+    Raises InputError where the bundle has no description (a checkpoint of another tool), or it cannot be written.
+    """
+    digest, description = bundle_digest(prefix), read_description(prefix)
+    if description is None:
+        raise InputError(f"{prefix}: has no {DESCRIPTION_SUFFIX} file to store score thresholds in, as checkpoints of this "
+                         "project have; export.py --val_file_pattern=GLOB stores them in the files that it writes")
+    try:
+        write_description(prefix, replace(description, score_thresholds=dict(thresholds)), bundles=[digest])
+    except OSError as error:
+        raise InputError(f"{prefix}{DESCRIPTION_SUFFIX}: cannot be written ({error.strerror})") from error
+
+
 def said_of(prefix: str | Path) -> dict | None:
     """What is said of the bundle that stands there now, to be kept while another takes its place; None where none stands."""
     digest = bundle_digest(prefix)
@@ -119,4 +135,15 @@ def description_of(content: Mapping) -> Description:
     for category in description.categories:
         if not isinstance(category, dict) or not isinstance(category.get("id"), int) or "name" not in category:
             raise TypeError(f"a category is {category!r}; wanted an id and a name")
+    _check_thresholds(description.score_thresholds)
     return description
+
+
+def _check_thresholds(thresholds: Mapping) -> None:
+    """Raise TypeError for anything but {} or {"overall": score, "classes": {name: score}}."""
+    if not thresholds:
+        return
+    classes = thresholds.get("classes")
+    scores = [thresholds.get("overall"), *(classes.values() if isinstance(classes, dict) else [None])]
+    if not all(isinstance(score, float) and 0 <= score <= 1 for score in scores):
+        raise TypeError(f"score_thresholds is {str(thresholds)[:200]!r}; expected overall and classes, scores from 0 to 1")

@@ -38,8 +38,8 @@ def restore_detector(
     """Read a checkpoint of any kind into a detector.
 
     Model and hyperparameters are those of the checkpoint where it states them, else those of `model_name`; `overrides` go
-    on top. Classes are the checkpoint's, else `class_names`, else those of COCO. Raises InputError where the checkpoint and
-    what was asked for disagree.
+    on top. Classes are `class_names`, which must be those that the checkpoint names (category ids may differ), else the
+    checkpoint's, else those of COCO. Raises InputError where the checkpoint and what was asked for disagree.
     """
     source = read_source(ckpt_path)
     stated = source.description.model_name if source.description else None
@@ -47,10 +47,10 @@ def restore_detector(
         stated = None  # once a label could be stored in its place
     if model_name_given and stated not in (None, model_name):
         raise InputError(f"{source.prefix}: holds {stated}; --model_name={model_name} asked for another")
-    if source.class_names is not None and class_names is not None and source.class_names != class_names:
+    if source.class_names is not None and class_names is not None and not source.class_names.has_names_of(class_names):
         raise InputError(f"{source.prefix}: its classes are {', '.join(source.class_names.names[:6])}; those of the data are "
                          f"{', '.join(class_names.names[:6])}")
-    names = source.class_names or class_names or COCO_2017
+    names = class_names or source.class_names or COCO_2017
     stated_classes(overrides.get("num_classes"), names)
     family = family_of(stated or model_name)
     hparams = with_overrides(hyperparameters_of(stated or model_name, source.conventions(family)), overrides)
@@ -59,5 +59,6 @@ def restore_detector(
     description = Description(
         model_name=hparams.model_name, hparams=hparams.to_dict(), categories=names.to_categories(),
         weights="averaged" if averaged else "raw",
-        global_step=source.description.global_step if source.description else 0)
+        global_step=source.description.global_step if source.description else 0,
+        score_thresholds=source.description.score_thresholds if source.description else {})
     return Restored(detector=detector, hparams=hparams, class_names=names, description=description)

@@ -118,10 +118,14 @@ def _shapes(variables: dict[str, keras.Variable]) -> dict[str, tuple[int, ...]]:
 
 
 def _class_rows(source: Source, arrays, class_names: ClassNames, *, family: Family, shapes) -> list[int] | None:
-    """For each of our classes the row of the checkpoint's predictor; None where the class sets differ."""
+    """For each of our classes the row of the checkpoint's predictor, by name; None where the class sets differ."""
     count = family.count_classes(arrays, shapes)
-    if source.class_names is not None:
-        return list(range(count or len(class_names))) if source.class_names == class_names else None
+    if (theirs := source.class_names) is not None:
+        if not theirs.has_names_of(class_names):
+            return None
+        if count in (None, len(theirs)):
+            return [theirs.names.index(name) for name in class_names.names]
+        return list(range(count))  # `check_against` will say what is wrong
     if count in (None, len(class_names)):
         return list(range(len(class_names)))  # not named: taken for the same ones, or `check_against` will say what is wrong
     if count in family.coco_class_rows and class_names == COCO_2017:

@@ -25,14 +25,14 @@ def error_pictures(analysis: ErrorAnalysis, rows: DetectionRows, index: RecordIn
     worst = analysis.worst_images(count)
     number_of = dict(zip(rows.evaluated_ids.tolist(), record_numbers, strict=True))
     images = original_images(index, (number_of[errors.image_id] for errors in worst))
-    for errors, (_, image) in zip(worst, images, strict=True):
-        yield _caption(errors, analysis), _drawn(errors, analysis, rows, image)
+    for errors, image in zip(worst, images, strict=True):
+        yield _caption(image.name, errors, analysis), _drawn(errors, analysis, rows, image.pixels)
 
 
-def _caption(errors: ImageErrors, analysis: ErrorAnalysis) -> str:
+def _caption(name: str, errors: ImageErrors, analysis: ErrorAnalysis) -> str:
     types = Counter(analysis.errors.types[errors.wrong].tolist())
     wrong = ", ".join(f"{count} {name}" for name, count in types.most_common())
-    parts = [f"image {errors.image_id}", f"{len(errors.right)} right", f"{len(errors.missed)} missed",
+    parts = [name, f"{len(errors.right)} right", f"{len(errors.missed)} missed",
              f"{len(errors.wrong)} wrong" + (f" ({wrong})" if wrong else "")]
     return " \N{MIDDLE DOT} ".join(parts)
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,13 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.conversion.segmentation import UnusableSegmentation, proved_run_lengths
+from dataset.files.foreign_values import shown
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset, original_images
 from dataset.progress import Progress
 from dataset.records.record_index import RecordIndex, index_records
+from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, store_thresholds
 from efficientdet.checkpoints.restore import Restored, restore_detector
 from efficientdet.evaluation.error_pictures import error_pictures
 from efficientdet.evaluation.report import EvaluationReport, write_evaluation_report
@@ -57,6 +59,7 @@ class EvaluationConfig:
     use_xla: bool | None = None
     runtime: str = "keras"
     int8_images: tuple[str, ...] = ()
+    store_thresholds: bool = False
 
 
 def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
@@ -81,6 +84,7 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
             write_results(path, results_json(rows))
     measures = evaluator.evaluate(rows)
     print(measures.table())
+    _tell_thresholds(config, measures)
     if config.output_json:
         with telling_write_errors(config.output_json):
             write_measures(config.output_json, measures)
@@ -88,6 +92,19 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
         _write_report(config, restored, measures, ErrorAnalysis(comparison=evaluator.compare(rows)), rows=rows, index=index,
                       world_size=world.size)
     return measures
+
+
+def _tell_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:
+    """Print the score thresholds of the best F1, and store them with the checkpoint where that is asked for."""
+    if not measures.score_thresholds:
+        return
+    overall, classes = measures.score_thresholds["overall"], measures.score_thresholds["classes"].values()
+    by_class = f", {min(classes):g} to {max(classes):g} by class" if classes else ""
+    stored = ""
+    if config.store_thresholds:
+        store_thresholds(config.ckpt_path, measures.score_thresholds)
+        stored = f"; stored in {config.ckpt_path}{DESCRIPTION_SUFFIX}"
+    print(f"\nscore threshold of the best F1: {overall:g}{by_class}{stored}")
 
 
 def _write_report(config: EvaluationConfig, restored: Restored, measures: CocoMeasures, analysis: ErrorAnalysis, *,
@@ -111,8 +128,7 @@ def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: st
     Raises InputError where the json's categories are not the detector's classes.
     """
     if json_file is not None:
-        truth = read_ground_truth(json_file)
-        check_categories(truth, class_names)
+        truth = with_category_ids(read_ground_truth(json_file), class_names)
         return CocoEvaluator(truth, segmentations=lambda: _proved_segmentations(truth))
     truth = ground_truth_from_dataset(ground_truth_of_records(index, class_names), source="the records")
 
@@ -136,14 +152,22 @@ def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
     return found
 
 
-def check_categories(truth: GroundTruth, class_names: ClassNames) -> None:
-    """Raises InputError naming a category id that means something else to the detector."""
-    ours = dict(zip(class_names.category_ids, class_names.names, strict=True))
-    for category_id in sorted({*ours, *truth.categories}):
-        theirs = truth.categories.get(category_id)
-        if theirs != ours.get(category_id):
-            raise InputError(f"{truth.source}: category {category_id} is {theirs!r} there and "
-                             f"{ours.get(category_id)!r} to the detector; wanted the same classes")
+def with_category_ids(truth: GroundTruth, class_names: ClassNames) -> GroundTruth:
+    """Return the ground truth with the detector's category ids; classes are matched by name.
+
+    Raises InputError naming a class that only one of the two has.
+    """
+    ours = dict(zip(class_names.names, class_names.category_ids, strict=True))
+    theirs = [name.strip() for name in truth.categories.values()]
+    if sorted(theirs) != sorted(ours):
+        name = next(name for name in [*theirs, *ours] if theirs.count(name) != (name in ours))
+        raise InputError(f"{truth.source}: has {theirs.count(name)} categories named {shown(name)}, the detector has "
+                         f"{int(name in ours)}; expected the same classes")
+    new_id = {category_id: ours[name] for category_id, name in zip(truth.categories, theirs, strict=True)}
+    if all(category_id == same for category_id, same in new_id.items()):
+        return truth
+    return replace(truth, categories=dict(zip(class_names.category_ids, class_names.names, strict=True)), annotations=tuple(
+        {**annotation, "category_id": new_id[annotation["category_id"]]} for annotation in truth.annotations))
 
 
 def detect_all(
@@ -183,9 +207,9 @@ def detect_images(detect: Detect, index: RecordIndex, *, samples: int = 0) -> De
     """What a detector of any kind finds in the images of the first `samples` records (0: all), one at a time."""
     results, count = CocoResults(), min(samples or len(index), len(index))
     with Progress("eval", total=count, noun="image") as progress:
-        for image_id, image in original_images(index, range(count)):
-            [rows] = detect([image])
-            results.add_rows(rows.with_image_id(image_id))
+        for image in original_images(index, range(count)):
+            [rows] = detect([image.pixels])
+            results.add_rows(rows.with_image_id(image.image_id))
             progress.advance(1, images=1)
     return results.rows()
 

@@ -13,8 +13,8 @@ from efficientdet.export.artefact_metadata import NAMES, ArtefactMetadata, metad
 from efficientdet.export.onnx_props import onnx_props
 from object_detection.errors import InputError
 
-ModelContent = bytes | tuple[bytes, bytes]  # a file's; those of an OpenVINO .xml and its .bin; a LiteRT network's and reader's
-READER = "reader.tflite"  # in the archive of a LiteRT file, the model that makes detections of its outputs; see litert_file
+ModelContent = bytes | tuple[bytes, bytes]  # a file's; those of an OpenVINO .xml and .bin; a LiteRT network and post-processing
+POSTPROCESSING = "efficientdet.postprocessing"  # in the archive of a LiteRT file: another file makes detections of its outputs
 _LITERT_MARK = b"TFL3"  # from the fifth byte on
 _MOST_BYTES = 1 << 28  # of an entry of that archive
 
@@ -52,6 +52,11 @@ def _content(path: Path) -> bytes:
         return file.read()
 
 
+def postprocessing_file(path: str | Path) -> Path:
+    """Return the file beside a LiteRT network that makes detections of its outputs; see litert_file."""
+    return Path(path).with_name(f"{Path(path).stem}-postprocessing.tflite")
+
+
 def _onnx(path: Path) -> tuple[bytes, Mapping[str, str]]:
     model = _content(path)
     return model, onnx_props(model)
@@ -74,11 +79,11 @@ def _litert(path: Path) -> tuple[ModelContent, Mapping[str, str]]:
     try:
         with zipfile.ZipFile(io.BytesIO(model)) as archive:
             entries = {entry.filename: archive.read(entry) for entry in archive.infolist()
-                       if entry.filename in (*NAMES, READER) and entry.file_size <= _MOST_BYTES}
+                       if entry.filename in (*NAMES, POSTPROCESSING) and entry.file_size <= _MOST_BYTES}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(str(error)) from error
-    reader = entries.pop(READER, None)
-    return (model if reader is None else (model, reader)), {name: entry.decode() for name, entry in entries.items()}
+    content = (model, _content(postprocessing_file(path))) if POSTPROCESSING in entries else model
+    return content, {name: entry.decode() for name, entry in entries.items()}
 
 
 _KINDS = {

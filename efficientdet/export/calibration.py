@@ -42,7 +42,7 @@ def calibration_of_records(index: "RecordIndex", *, most: int) -> CalibrationIma
 
     numbers = _spread(len(index), most)
     return CalibrationImages(tuple(f"record {number}" for number in numbers),
-                             lambda: (image for _, image in original_images(index, numbers)))
+                             lambda: (image.pixels for image in original_images(index, numbers)))
 
 
 def _spread(count: int, most: int) -> range:

@@ -7,7 +7,7 @@ FORMATS = {
     "onnx-efficientnms": "detector-tensorrt.onnx",  # for TensorRT, by its plugin
     "openvino": "detector.xml",  # with detector.bin: detects by itself
     "litert": "detector.tflite",  # detects by itself, one image at a time
-    "litert-int8": "detector-int8.tflite",  # the same in 8 bits
+    "litert-int8": "detector-int8.tflite",  # the network in 8 bits, with detector-int8-postprocessing.tflite
     "savedmodel": "saved_model",  # a folder; detects in images of any size
 }
 DEFAULT_FORMATS = ("onnx", "onnx-raw", "savedmodel")

@@ -1,12 +1,13 @@
-"""A dense detector as one LiteRT (.tflite) file, by TensorFlow's converter.
+"""A dense detector as a LiteRT (.tflite) file, in 8 bits as two, by TensorFlow's converter.
 
 What the file says of itself is a zip archive behind the model, as with TensorFlow Lite's own metadata; programs that read
 models do not look there. In 32 bits the model detects by itself, suppression included: its loop is LiteRT's WHILE. The
 converter's quantiser ends the process over that loop, and boxes decoded in 8 bits would lie in steps of pixels. So in 8 bits
-the model puts out logits and deltas, and what reads them is a second model, in 32 bits, in the archive.
+the model puts out logits and deltas, and a second file beside it, in 32 bits, makes detections of them.
 """
 
 import io
+import json
 import tempfile
 import warnings
 import zipfile
@@ -19,7 +20,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 
 from dataset.input.resize import ResizeRule, host_resize
 from efficientdet.checkpoints.checkpoint import Description
-from efficientdet.export.artefact_files import READER
+from efficientdet.export.artefact_files import POSTPROCESSING, postprocessing_file
 from efficientdet.export.artefact_metadata import DETECTIONS, ArtefactMetadata
 from efficientdet.export.saved_model import FOR_INFERENCE
 from efficientdet.machine.device import backend_name
@@ -38,7 +39,7 @@ def write_litert(
     detector: Detector, path: str | Path, *, description: Description, resize: ResizeRule, calibration: Inputs | None = None
 ) -> None:
     """Write one file: `images` [1, H, W, 3] uint8 and `sizes` [1, 2] int32 -> `DETECTIONS` of one image as of `onnx_model`;
-    with `calibration`, inputs whose values tell the ranges, in 8 bits.
+    with `calibration`, inputs whose values tell the ranges, in 8 bits and as two files, see `postprocessing_file`.
 
     Raises InputError for a detector of two stages and under another backend than TensorFlow, OSError.
     """
@@ -60,8 +61,10 @@ def write_litert(
     else:
         model = _converted(detector.outputs, ("images", "sizes"), image, _OUTPUTS, calibration=calibration)
         shapes = [tf.TensorSpec([1, *output.shape[1:]], tf.float32) for output in detector.network.outputs]
-        files[READER] = _converted(lambda logits, deltas, sizes: found((logits, deltas), sizes), (*_OUTPUTS, "sizes"),
-                                   (*shapes, image[1]), DETECTIONS)
+        second = postprocessing_file(path)
+        write_bytes(second, _converted(lambda logits, deltas, sizes: found((logits, deltas), sizes), (*_OUTPUTS, "sizes"),
+                                       (*shapes, image[1]), DETECTIONS), flush=True)
+        files[POSTPROCESSING] = json.dumps(second.name)
     content = io.BytesIO(model)
     with zipfile.ZipFile(content, "a") as archive:
         for name, entry in files.items():

@@ -114,7 +114,8 @@ def detected(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
     found = decoded(graph, own_deltas, regions, suppression.box_coder)
     found = clipped(graph, found, sizes, last_pixel=suppression.box_coder.last_pixel)
     scores = graph.add("Mul", [above(graph, best, suppression.score_threshold), is_large(graph, found, LEAST_SIDE)])
-    by_class = spread_over_classes(graph, scores, own, classes=classes)
+    by_class = (spread_over_classes(graph, scores, own, classes=classes) if suppression.per_class
+                else unsqueezed(graph, scores, axis=1))
     kept = not_suppressed(graph, found, by_class, iou_threshold=suppression.iou_threshold)
     found, scores, [own] = best_of(graph, found, graph.add("Mul", [scores, kept]), [own], candidates=candidates,
                                  count=suppression.max_detections)

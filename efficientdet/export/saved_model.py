@@ -10,10 +10,10 @@ from dataset.class_names import ClassNames
 from dataset.input.resize import ResizeRule
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.description import description_of
+from efficientdet.export.saved_model_files import DESCRIPTION_FILE
 from model.detector import Detector, detections_in_original
 from object_detection.errors import InputError
 
-DESCRIPTION_FILE = "description.json"
 SIGNATURE = "serving_default"
 _OUTPUTS = {"boxes", "scores", "classes", "count"}
 _DAMAGE = (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError, tf.errors.OpError)  # what it raises

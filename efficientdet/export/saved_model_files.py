@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+DESCRIPTION_FILE = "description.json"
 TRUSTED_ONLY = "its graph is run as it is, and may read and write files: only from a source that you trust"
 
 

@@ -48,6 +48,13 @@ def finish_flags(program: str) -> None:
             flags.register_validator(name, lambda value, name=name: _is_taken(name, value))
 
 
+def typed_name(name: str) -> str:
+    """Return the name under which a flag was given: its own, or another name of it."""
+    given = [alias for aliases in ALIASES.values() for alias, original in aliases.items()
+             if original == name and alias in flags.FLAGS and flags.FLAGS[alias].present]
+    return given[0] if given else name
+
+
 def _is_taken(name: str, value: float | None) -> bool:
     if wanted := refusal(name, value):
         raise flags.ValidationError(wanted)

@@ -10,13 +10,14 @@ from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.checkpoints.downloads import local_path
 from efficientdet.checkpoints.published_files import PUBLISHED
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
+from efficientdet.flags.definitions import typed_name
 from object_detection.errors import InputError, nearest_name
 
 
 def required(value: str | None, flag: str) -> str:
     """The value of a flag that has no default; raises InputError where it was not given."""
     if not value:
-        raise InputError(f"--{flag} is missing")
+        raise InputError(f"--{typed_name(flag)} is missing")
     return value
 
 
@@ -28,7 +29,7 @@ def records_of(pattern: str | None, flag: str) -> tuple[str, ...]:
 def existing_file(path: str | None, flag: str) -> str | None:
     """The path, if a file is there or none was given."""
     if path and not os.path.isfile(path):
-        raise InputError(f"--{flag}={path}: there is no such file")
+        raise InputError(f"--{typed_name(flag)}={path}: there is no such file")
     return path or None
 
 
@@ -42,7 +43,7 @@ def existing_checkpoint(path: str | None, flag: str) -> str | None:
     except InputError as error:
         nearest = nearest_name(path, PUBLISHED)
         hint = f"; the nearest name of published weights is {nearest}" if nearest and nearest != path else ""
-        raise InputError(f"--{flag}={error}{hint}") from error
+        raise InputError(f"--{typed_name(flag)}={error}{hint}") from error
 
 
 def existing_backbone(path: str | None) -> str | None:
@@ -65,19 +66,19 @@ def writable_folder(path: str | None, flag: str) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--{flag}={path}: cannot be made a folder ({error.strerror})") from error
+        raise InputError(f"--{typed_name(flag)}={path}: cannot be made a folder ({error.strerror})") from error
     try:
         with tempfile.TemporaryFile(dir=folder):  # the mode alone tells nothing of a read-only disk or of root on NFS
             pass
     except OSError as error:
-        raise InputError(f"--{flag}={path}: nothing can be written into this folder ({error.strerror})") from error
+        raise InputError(f"--{typed_name(flag)}={path}: nothing can be written into this folder ({error.strerror})") from error
     return str(folder)
 
 
 def writable_file(path: str | None, flag: str) -> str | None:
     """The path, if none was given or a file can be written there; its folder is made."""
     if path and os.path.isdir(path):
-        raise InputError(f"--{flag}={path}: is a folder; wanted the name of a file")
+        raise InputError(f"--{typed_name(flag)}={path}: is a folder; wanted the name of a file")
     if path:
         writable_folder(str(Path(path).parent), flag)
     return path or None
@@ -86,13 +87,13 @@ def writable_file(path: str | None, flag: str) -> str | None:
 def class_names_for(records: tuple[str, ...], *, json_file: str | None) -> ClassNames:
     """The classes that stand beside the records or, for records made elsewhere, in a COCO json.
 
-    Raises InputError where there are none, or where the two differ.
+    Raises InputError where there are none, or where the names in the two differ. Category ids may.
     """
     beside = class_names_of_records(list(records))
     in_json = read_class_names(json_file) if json_file else None
     if beside is None and in_json is None:
         raise InputError(f"{records[0]}: no .classes.json beside the records; pass a COCO json with --val_json_file")
-    if beside is not None and in_json is not None and beside != in_json:
+    if beside is not None and in_json is not None and not beside.has_names_of(in_json):
         raise InputError(f"{json_file}: its categories ({_shown(in_json)}) are not the classes of the records "
                          f"({_shown(beside)})")
     return beside or in_json

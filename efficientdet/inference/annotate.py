@@ -12,8 +12,9 @@ import numpy as np
 from dataset.class_names import ClassNames
 from dataset.files.image_files import StoredImage, distinct_names, encode_image, image_ids, output_names
 from dataset.progress import Progress
+from efficientdet.checkpoints.score_thresholds import ScoreThresholds
 from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
-from efficientdet.inference.image_rows import Detect
+from efficientdet.inference.image_rows import Detect, OpenedModel
 from efficientdet.inference.inputs import Inputs, read_input, shown_path
 from efficientdet.inference.result_files import ResultFiles, write_output
 from efficientdet.inference.tiles import Tiling, detect_in_tiles
@@ -44,7 +45,7 @@ class AnnotationConfig:
     overrides: dict[str, Any] = field(default_factory=dict)
     averaged: bool = True
     batch_size: int = 1
-    min_score: float = 0.4
+    min_score: float | None = None  # for all classes; None: the thresholds that the model stores
     max_boxes: int | None = 100  # None: all
     debug: bool = False
     precision: str | None = None
@@ -73,13 +74,18 @@ def annotate(config: AnnotationConfig) -> None:
         from efficientdet.inference.video import open_camera
 
         open_camera(inputs.camera).release()  # before the detector, which takes longer
-    detect, names = _detector(config)
+    detect, names, thresholds = _opened(config)
+    if config.min_score is not None:
+        thresholds = ScoreThresholds(overall=config.min_score, source="--min_score_thresh")
+    print(f"score threshold: {thresholds}")
     files = ResultFiles(config.output_dir, names, formats=config.formats, crops=config.save_crops)
     ids, failures = image_ids([shown_path(path) for path in inputs.images]), []
     if inputs.images:
-        _annotate_images(config, outputs, ids, detect=detect, names=names, files=files, failures=failures)
+        _annotate_images(config, outputs, ids, detect=detect, names=names, thresholds=thresholds, files=files,
+                         failures=failures)
     if videos or inputs.camera is not None:
-        _annotate_videos(config, videos, max(ids, default=0) + 1, detect=detect, names=names, files=files, failures=failures)
+        _annotate_videos(config, videos, max(ids, default=0) + 1, detect=detect, names=names, thresholds=thresholds,
+                         files=files, failures=failures)
     files.write()
     for failure in failures:
         print(f"left out: {printable(failure)}")
@@ -92,9 +98,9 @@ def annotate(config: AnnotationConfig) -> None:
 
 
 def _annotate_images(config: AnnotationConfig, outputs: Sequence[Path], ids: Sequence[int], *, detect: Detect,
-                     names: ClassNames, files: ResultFiles, failures: list[str]) -> None:
+                     names: ClassNames, thresholds: ScoreThresholds, files: ResultFiles, failures: list[str]) -> None:
     file_names = distinct_names([shown_path(path) for path in config.inputs.images])
-    results, found = [], 0
+    results, found, drawn = [], 0, 0
     with Progress("infer", total=len(outputs), noun="image") as progress:
         detect = _in_tiles(config, detect, progress)
         for numbers, images in _batches(config, failures):
@@ -103,22 +109,24 @@ def _annotate_images(config: AnnotationConfig, outputs: Sequence[Path], ids: Seq
                 if image.orientation != 1:
                     of_image["exif_orientation_applied"] = config.apply_exif_orientation
                 results += [{**result, **of_image} for result in results_json(rows.with_image_id(ids[number]))]
-                shown = rows.drawn(config.min_score, config.max_boxes)
+                shown = rows.drawn(thresholds.of(rows.category_ids), config.max_boxes)
                 orientation = 1 if config.apply_exif_orientation else image.orientation
                 _draw(image.pixels, shown, outputs[number], names=names, orientation=orientation,
                       shorter_side=None if config.tiling is None else min(config.tiling.size))
                 files.add(outputs[number].stem, file_names[number], ids[number], pixels=image.pixels, rows=shown,
                           orientation=orientation)
-                found += 1
+                found, drawn = found + 1, drawn + len(shown.scores)
             progress.advance(len(images), images=len(images))
     with telling_write_errors(Path(config.output_dir) / DETECTIONS_FILE):
         write_results(Path(config.output_dir) / DETECTIONS_FILE, results)
     if found:
-        print(f"annotated {found} images, {len(results)} detections: {config.output_dir}")
+        highest = f" (highest score {max(result['score'] for result in results):.3g})" if results else ""
+        print(f"images: {found}, detections drawn: {drawn} of {len(results)}{highest}; "
+              f"{config.output_dir}/{DETECTIONS_FILE} has all")
 
 
 def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id: int, *, detect: Detect, names: ClassNames,
-                     files: ResultFiles, failures: list[str]) -> None:
+                     thresholds: ScoreThresholds, files: ResultFiles, failures: list[str]) -> None:
     """Frames are called STEM_000001 and so on, and take the image ids from `first_id` on."""
     from efficientdet.inference.video import UnreadableVideo, VideoConfig, annotate_video
 
@@ -131,7 +139,7 @@ def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id
 
         try:
             annotate_video(
-                VideoConfig(source=source, output_video=str(target), batch_size=config.batch_size, min_score=config.min_score,
+                VideoConfig(source=source, output_video=str(target), batch_size=config.batch_size, thresholds=thresholds,
                             max_boxes=config.max_boxes), _in_tiles(config, detect), names, found=add)
         except UnreadableVideo as error:
             failures.append(str(error))
@@ -185,7 +193,7 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
         yield numbers, images
 
 
-def _detector(config: AnnotationConfig) -> tuple[Detect, ClassNames]:
+def _opened(config: AnnotationConfig) -> OpenedModel:
     if config.artefact:
         from efficientdet.inference.artefact import artefact_detection
 
@@ -210,7 +218,7 @@ def _detector(config: AnnotationConfig) -> tuple[Detect, ClassNames]:
                                   int8_images=config.int8_images)
 
 
-def _from_saved_model(config: AnnotationConfig, restored: "Restored | None") -> tuple[Detect, ClassNames]:
+def _from_saved_model(config: AnnotationConfig, restored: "Restored | None") -> OpenedModel:
     from efficientdet.inference.opened_detection import saved_model_detector
 
     if restored is not None:
@@ -218,8 +226,9 @@ def _from_saved_model(config: AnnotationConfig, restored: "Restored | None") -> 
 
         export_saved_model(restored.detector, config.saved_model_dir, description=restored.description, resize=restored.resize)
         print(f"wrote {config.saved_model_dir}")
-    detect, names = saved_model_detector(config.saved_model_dir)
-    return (lambda images: [rows for image in images for rows in detect([image])]), names  # as their sizes may differ
+    opened = saved_model_detector(config.saved_model_dir)
+    detect = opened.detect
+    return opened._replace(detect=lambda images: [rows for image in images for rows in detect([image])])  # sizes may differ
 
 
 def _draw(pixels: np.ndarray, rows: DetectionRows, path: Path, *, names: ClassNames, orientation: int,

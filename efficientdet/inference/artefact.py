@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dataset.class_names import ClassNames
+from efficientdet.checkpoints.score_thresholds import ScoreThresholds
 from efficientdet.export.artefact_files import kind_of, read_artefact
 from efficientdet.inference.exported_network import ExportedNetwork, copied
-from efficientdet.inference.image_rows import Detect, rows_of_image
+from efficientdet.inference.image_rows import OpenedModel, rows_of_image
 from efficientdet.inference.runtimes import require_package
 from object_detection.errors import InputError
 
@@ -26,9 +26,8 @@ def artefact_runtime(path: str, runtime: str, *, asked_by: str) -> str:
     return runtime
 
 
-def artefact_detection(path: str, *, runtime: str) -> tuple[Detect, ClassNames]:
-    """What a file of export.py finds, run by what `artefact_runtime` says, and its classes. Raises InputError for another
-    file."""
+def artefact_detection(path: str, *, runtime: str) -> OpenedModel:
+    """What a file of export.py finds, run by what `artefact_runtime` says. Raises InputError for another file."""
     model, metadata = read_artefact(path)
     names, resize = metadata.class_names, metadata.resize
     category_ids = np.asarray(names.category_ids, np.int64)
@@ -46,7 +45,7 @@ def artefact_detection(path: str, *, runtime: str) -> tuple[Detect, ClassNames]:
                              masks=masks[0] if masks else None,
                              masks_in_whole_pixels=metadata.description.hparams.get("masks_in_whole_pixels", False))
 
-    return detect, names
+    return OpenedModel(detect, names, ScoreThresholds.stored_in(metadata.description))
 
 
 def _check(outputs: Sequence[np.ndarray], class_count: int, *, path: str) -> None:

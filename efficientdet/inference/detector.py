@@ -10,14 +10,13 @@ from PIL import Image
 from dataset.class_names import ClassNames
 from dataset.files.image_files import as_rgb, read_image
 from dataset.files.image_formats import DECODING_ERRORS
+from efficientdet.checkpoints.score_thresholds import ScoreThresholds
 from object_detection.coco_masks import decoded
 from object_detection.coco_results import DetectionRows
 from object_detection.errors import InputError
 
 AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
 Detect = Callable[[list[np.ndarray]], list[DetectionRows]]  # of at most so many images [h, w, 3] uint8 of any sizes
-
-_SHOWN_FROM = 0.4  # the score from which infer.py draws
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,23 +36,27 @@ class ImageDetections:
 class LoadedDetector:
     """A detector with its weights; made by `efficientdet.load_detector`."""
 
-    def __init__(self, detect: Detect, class_names: ClassNames, *, batch_size: int):
+    def __init__(self, detect: Detect, class_names: ClassNames, thresholds: ScoreThresholds | None = None, *, batch_size: int):
         """detect: takes up to `batch_size` images at a time and knows the categories of `class_names`; stays at hand for who
-        wants the rows of results themselves."""
+        wants the rows of results themselves. thresholds: the scores from which `predict` returns detections."""
         self.detect, self.class_names, self._batch_size = detect, class_names, batch_size
+        self.thresholds = thresholds or ScoreThresholds()
 
-    def predict(self, images: AnyImage | Sequence[AnyImage], *, min_score: float = _SHOWN_FROM) -> list[ImageDetections]:
+    def predict(self, images: AnyImage | Sequence[AnyImage], *, min_score: float | None = None) -> list[ImageDetections]:
         """Detect in one image or in several; one result for each, in their order, also where there is one.
 
         images: file names, PIL images or arrays [h, w, 3] uint8 (red, green, blue), mixed and of any sizes. Boxes are in
         pixels as stored: EXIF's orientation is left alone, as in training and in infer.py. min_score: lowest score of what
-        is returned; 0 for everything. Raises InputError, one line, for what is no image.
+        is returned, for all classes; 0 for everything. None: the threshold of the best F1 of each class on the validation
+        data, where the model stores it, else 0.4; `print(detector.thresholds)` says which. Raises InputError, one line, for
+        what is no image.
         """
         wanted = [images] if _is_one_image(images) else list(images)
         found = []
         for batch in _batches(wanted, self._batch_size):
-            found += [_result(rows, self.class_names, size=image.shape[:2], min_score=min_score)
-                      for rows, image in zip(self.detect(batch), batch, strict=True)]
+            for rows, image in zip(self.detect(batch), batch, strict=True):
+                least = self.thresholds.of(rows.category_ids) if min_score is None else min_score
+                found.append(_result(rows.chosen(np.asarray(rows.scores) >= least), self.class_names, size=image.shape[:2]))
         return found
 
 
@@ -87,9 +90,8 @@ def _pixels(image, number: int) -> np.ndarray:
     return np.ascontiguousarray(image)
 
 
-def _result(rows: DetectionRows, class_names: ClassNames, *, size: tuple[int, int], min_score: float) -> ImageDetections:
-    """Detections of one image of `size` (height, width) without what scores less."""
-    rows = rows.chosen(np.asarray(rows.scores) >= min_score)
+def _result(rows: DetectionRows, class_names: ClassNames, *, size: tuple[int, int]) -> ImageDetections:
+    """Detections of one image of `size` (height, width)."""
     name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
     return ImageDetections(
         boxes=np.asarray(rows.boxes, np.float32)[:, [1, 0, 3, 2]], scores=np.asarray(rows.scores, np.float32),

@@ -164,13 +164,13 @@ def _litert(model: ModelContent, streams: int, threads: int) -> list[Run]:
     from ai_edge_litert.interpreter import Interpreter
 
     def stream() -> Run:
-        network, *readers = (Interpreter(model_content=content, num_threads=threads).get_signature_runner()
-                             for content in (model if isinstance(model, tuple) else (model,)))
+        network, *postprocessing = (Interpreter(model_content=content, num_threads=threads).get_signature_runner()
+                                    for content in (model if isinstance(model, tuple) else (model,)))
 
         def run(images, sizes) -> Outputs:
             found = network(images=np.ascontiguousarray(images), sizes=np.ascontiguousarray(sizes))
-            for reader in readers:
-                found = reader(**found, sizes=np.ascontiguousarray(sizes))
+            for detections in postprocessing:
+                found = detections(**found, sizes=np.ascontiguousarray(sizes))
             return tuple(found[name][0] for name in DETECTIONS)
 
         return run

@@ -1,14 +1,25 @@
 """What a detector found in one image as rows of results, whatever ran it."""
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
+from dataset.class_names import ClassNames
 from efficientdet.checkpoints.description import Description
+from efficientdet.checkpoints.score_thresholds import ScoreThresholds
 from object_detection.coco_masks import pasted_run_lengths
 from object_detection.coco_results import DetectionRows
 
 Detect = Callable[[list[np.ndarray]], list[DetectionRows]]  # of images [h, w, 3] uint8 the detections of each, best first
+
+
+class OpenedModel(NamedTuple):
+    """A stored model, ready to detect."""
+
+    detect: Detect
+    class_names: ClassNames
+    thresholds: ScoreThresholds
 
 
 def rows_of_signature(outputs: Mapping[str, np.ndarray], image: np.ndarray, *, description: Description) -> DetectionRows:

@@ -70,9 +70,9 @@ def load_detector(
 
     restored = _restored(prefix, model_name=model_name, class_names=class_names, overrides=dict(hparams or {}),
                          averaged=averaged, precision=started.precision)
-    detect, names = detect_with_checkpoint(restored, batch_size=batch_size, compiled=started.use_xla, runtime=runtime,
-                                           int8_images=tuple(int8_images))
-    return LoadedDetector(detect, names, batch_size=batch_size)
+    opened = detect_with_checkpoint(restored, batch_size=batch_size, compiled=started.use_xla, runtime=runtime,
+                                    int8_images=tuple(int8_images))
+    return LoadedDetector(*opened, batch_size=batch_size)
 
 
 def _artefact(path: str, *, runtime: str, batch_size: int) -> "LoadedDetector":

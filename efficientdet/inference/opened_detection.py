@@ -4,16 +4,17 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.restore import Restored
-from efficientdet.inference.image_rows import Detect, rows_of_image, rows_of_signature
+from efficientdet.checkpoints.score_thresholds import ScoreThresholds
+from efficientdet.inference.image_rows import OpenedModel, rows_of_image, rows_of_signature
 from efficientdet.inference.predict import Network, build_predict, predict_on_host
 
 
 def detect_with_checkpoint(
     restored: Restored, *, batch_size: int, compiled: bool, runtime: str = "keras", int8_images: tuple[str, ...] = (),
     network: Network | None = None,
-) -> tuple[Detect, ClassNames]:
-    """Detection by a restored detector in up to `batch_size` images at a time, resized by its rule, and its classes; by another
-    `network` in place of its own where one is given."""
+) -> OpenedModel:
+    """Detection by a restored detector in up to `batch_size` images at a time, resized by its rule; by another `network` in
+    place of its own where one is given."""
     resize = restored.resize
     predict = (build_predict(restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images, resize=resize)
                if network is None else predict_on_host(restored.detector, network))
@@ -30,11 +31,11 @@ def detect_with_checkpoint(
                               masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels)
                 for i, image in enumerate(images)]
 
-    return detect, restored.class_names
+    return OpenedModel(detect, restored.class_names, ScoreThresholds.stored_in(restored.description))
 
 
-def saved_model_detector(folder: str) -> tuple[Detect, ClassNames]:
-    """Detection by a SavedModel in images of one size, and its classes."""
+def saved_model_detector(folder: str) -> OpenedModel:
+    """Detection by a SavedModel in images of one size."""
     from efficientdet.export.saved_model import load_saved_model
 
     signature, description = load_saved_model(folder)
@@ -44,4 +45,4 @@ def saved_model_detector(folder: str) -> tuple[Detect, ClassNames]:
         return [rows_of_signature({name: values[i] for name, values in outputs.items()}, image, description=description)
                 for i, image in enumerate(images)]
 
-    return detect, ClassNames.from_categories(description.categories)
+    return OpenedModel(detect, ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description))

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import cv2
@@ -17,6 +17,7 @@ import numpy as np
 from dataset.class_names import ClassNames
 from dataset.progress import Progress
 from dataset.signals import Listener
+from efficientdet.checkpoints.score_thresholds import ScoreThresholds
 from efficientdet.inference.image_rows import Detect
 from object_detection.atomic_files import unfinished_folder
 from object_detection.coco_masks import DecodedMasks
@@ -41,7 +42,7 @@ class VideoConfig:
     source: str | int
     output_video: str
     batch_size: int = 1
-    min_score: float = 0.4
+    thresholds: ScoreThresholds = field(default_factory=ScoreThresholds)
     max_boxes: int | None = 100  # None: all
 
 
@@ -64,7 +65,7 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
             for frames in _batches(source, 1 if live else config.batch_size, stop):
                 writer = writer or _open_writer(folder / "unfinished.mp4", frames_per_second, frames[0].shape[:2], target)
                 for frame, rows in zip(frames, detect(frames), strict=True):
-                    shown = rows.drawn(config.min_score, config.max_boxes)
+                    shown = rows.drawn(config.thresholds.of(rows.category_ids), config.max_boxes)
                     drawn = _drawn(frame, shown, names)[..., ::-1].copy()  # OpenCV's order is BGR
                     due = int((time.monotonic() - start) * frames_per_second) if live else written + 1
                     for _ in range(max(due - written, 1 if not written else 0)):
@@ -85,7 +86,7 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
 
 
 def checkpoint_detector(model, *, batch_size: int):
-    """(detect, class names) of the detector that a `ModelConfig` names; see `annotate.Detect`."""
+    """Open the detector that a `ModelConfig` names."""
     from efficientdet.inference.opened_detection import detect_with_checkpoint
     from efficientdet.inference.opening import open_model
 

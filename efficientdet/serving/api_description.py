@@ -74,7 +74,7 @@ def _schemas(score: dict) -> dict[str, Any]:
         "Detection": detection, "Image": image, "Error": _object({"error": text}),
         "Detections": _object({"model": text, "min_score": score, "images": _list(_ref("Image")), "time_ms": {
             "type": "number", "description": "from the begin of the body to the reply"}}),
-        "Model": _object({"model": text, "classes": _list(class_of), "limits": limits})}
+        "Model": _object({"model": text, "classes": _list(class_of), "min_score": score, "limits": limits})}
 
 
 def _object(properties: dict[str, Any], *, optional: str = "") -> dict[str, Any]:

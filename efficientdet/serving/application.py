@@ -39,7 +39,7 @@ def build_application(detect: Detect, class_names: ClassNames, *, model: str, li
     """
     service = _Service(detect, class_names, model=model, limits=limits)
     routes = [
-        Route("/", _page(detector_page())), Route("/docs", _page(api_page(limits))),
+        Route("/", _page(detector_page(limits.min_score))), Route("/docs", _page(api_page(limits))),
         Route("/openapi.json", _json(api_document(limits))),
         Route("/v1/model", _json(service.about())), Route(_DETECT, service.detect, methods=["POST"]),
         Route("/healthz", _json({"status": "ok"})), Route("/metrics", service.tell_metrics)]
@@ -70,7 +70,8 @@ class _Service:
     def about(self) -> dict:
         """The reply of /v1/model."""
         limits = {name: getattr(self._limits, name) for name in ("max_request_bytes", "max_pixels", "max_queue")}
-        return {"model": self._model, "classes": classes_reply(self._class_names), "limits": limits}
+        return {"model": self._model, "classes": classes_reply(self._class_names), "min_score": self._limits.min_score,
+                "limits": limits}
 
     async def detect(self, request: Request) -> Response:
         """The reply of /v1/detect."""

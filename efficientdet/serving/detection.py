@@ -4,16 +4,18 @@ from typing import Any
 
 import numpy as np
 
-from dataset.class_names import ClassNames
 from efficientdet.export.artefact_files import kind_of
 from efficientdet.export.saved_model_files import is_saved_model
-from efficientdet.inference.image_rows import Detect
+from efficientdet.inference.image_rows import Detect, OpenedModel
 from efficientdet.inference.loading import load_detector
 
 
-def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) -> tuple[Detect, ClassNames]:
-    """Detection in up to `max_batch` images at a time, and its classes; settings as `load_detector` has them, whose errors it
-    raises. It has detected in empty images before: what is compiled or opened at first use is ready."""
+def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) -> OpenedModel:
+    """Open a model to detect in up to `max_batch` images at a time.
+
+    settings: as `load_detector` has them, whose errors are raised. The model has detected in empty images before: what is
+    compiled or opened at first use is ready.
+    """
     detector = load_detector(path, runtime=runtime, **settings)
     if is_saved_model(path):
         detect = _one_by_one(detector.detect)
@@ -24,7 +26,7 @@ def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) 
     nothing = np.zeros((64, 64, 3), np.uint8)
     for size in _batch_sizes(max_batch):
         detect([nothing] * size)
-    return detect, detector.class_names
+    return OpenedModel(detect, detector.class_names, detector.thresholds)
 
 
 def _batch_sizes(max_batch: int) -> list[int]:

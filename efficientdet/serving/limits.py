@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from efficientdet.checkpoints.score_thresholds import DEFAULT_THRESHOLD
+
 MOST_SIDE = 16_384  # pixels: resampling a line of millions would take gigabytes
 REQUESTS_HELD = 16  # of the largest size, in memory at one time
 MOST_CONNECTIONS = 256  # open at one time; each takes a file descriptor, of which a process often has 1,024
@@ -16,7 +18,7 @@ class Limits:
     max_pixels: int = 40_000_000  # of an image, and of a batch of several
     max_queue: int = 64  # images that wait, of all requests together
     request_timeout_s: float = 30.0  # for the body to come, and again for the detections
-    min_score: float = 0.4  # where a request does not say
+    min_score: float = DEFAULT_THRESHOLD  # where a request does not say
 
 
 class Refusal(Exception):

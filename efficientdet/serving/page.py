@@ -8,10 +8,13 @@ from importlib import resources
 _FILES = resources.files("efficientdet.serving")
 
 
-def detector_page() -> str:
-    """The HTML of /, put together from `detector.html`, `detector.css` and `detector.js`."""
+def detector_page(min_score: float) -> str:
+    """Return the HTML of /, put together from `detector.html`, `detector.css` and `detector.js`.
+
+    min_score: where the slider stands at first.
+    """
     html, style, program = ((_FILES / f"detector.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
-    return html.replace("/*style*/", style).replace("/*program*/", program)
+    return html.replace("/*style*/", style).replace("/*program*/", program).replace("{min_score}", f"{min_score:.2f}")
 
 
 def content_security_policy(html: str) -> str:

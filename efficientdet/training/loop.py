@@ -234,6 +234,7 @@ class Training:
         if self._config.evaluates:
             with run.stopwatch.measuring("evaluation"):
                 measures = self._validation.finish(run.epoch)
+            self._saver.store_thresholds()
         write_run_report(run, self._validation)
         announce_report(run)
         return measures.numbers if measures else {}

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.checkpoints.description import store_thresholds
+from efficientdet.export.saved_model_files import DESCRIPTION_FILE
 from efficientdet.training.guards import NotFinite
 from efficientdet.training.run import Run
 from efficientdet.training.start import go_on_from
@@ -35,6 +37,14 @@ class Saver:
     def save_final(self) -> None:
         """The end of the training, beside what it may be continued from."""
         self._write(partial(write_arrays, str(Path(self._run.config.model_dir) / "ckpt-final")))
+
+    def store_thresholds(self) -> None:
+        """Write the score thresholds of the last evaluation beside the final weights, which were saved before it."""
+        state, folder = self._run.state, Path(self._run.config.model_dir)
+        if self._run.world.is_first:
+            store_thresholds(folder / "ckpt-final", state.score_thresholds)
+            if (exported := folder / "emackpt-final" / DESCRIPTION_FILE).exists():
+                state.description(self._run.description, weights="averaged").write(exported)
 
     def save_average(self, epoch: int) -> None:
         """The averaged weights of a period."""

@@ -77,6 +77,7 @@ def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, 
     if source.class_names != config.class_names:
         raise InputError(f"{source.prefix}: was written for other classes; use another --model_dir or remove it")
     state.restore(source.arrays, source.description.run, prefix=source.prefix)
+    state.score_thresholds = source.description.score_thresholds
     store.goes_on_from(source.prefix)
     progress = state.progress
     say(f"resumes from {source.prefix} after step {state.step}, {progress.images_seen} images")

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import keras
 import numpy as np
@@ -27,6 +28,7 @@ class TrainingState:
     world: World = field(default_factory=World)
     progress: TrainingProgress = field(default_factory=TrainingProgress)
     step: int = 0  # steps done
+    score_thresholds: dict[str, Any] = field(default_factory=dict)  # of the averaged weights when they were last measured
 
     @contextlib.contextmanager
     def averaged_weights(self):
@@ -70,7 +72,8 @@ class TrainingState:
 
     def description(self, template: Description, *, weights: str) -> Description:
         """What stands beside arrays of this state."""
-        return replace(template, weights=weights, global_step=self.step, run=asdict(self.progress))
+        return replace(template, weights=weights, global_step=self.step, run=asdict(self.progress),
+                       score_thresholds=self.score_thresholds)
 
     def restore(self, arrays: Mapping[str, np.ndarray], progress: Mapping, *, prefix: str) -> None:
         """Put a checkpoint's arrays back; raises InputError naming one that is missing or of another shape."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from dataset.input.input_config import InputConfig
-from dataset.input.pipeline import evaluation_dataset, original_images
+from dataset.input.pipeline import OriginalImage, evaluation_dataset, original_images
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.configuration.training_config import TrainingConfig
@@ -81,16 +82,17 @@ class Validation:
         """
         state, progress = self._state, self._state.progress
         averaged = self._measured_average()[0]
-        found = {"averaged": averaged.numbers["AP"]}
+        measured = {"averaged": averaged}
         if state.average is not None:
-            found["raw"] = self._measure()[0].numbers["AP"]
+            measured["raw"] = self._measure()[0]
+        found = {name: measures.numbers["AP"] for name, measures in measured.items()}
         weights = max(found, key=found.get)
         check_collapse(found[weights], best=progress.best_ap, epoch=epoch)
         progress.evaluations_since_best += 1
         if found[weights] > progress.best_ap:
             progress.best_ap, progress.best_epoch, progress.evaluations_since_best = found[weights], epoch, 0
             progress.best_seconds = self._seconds()
-            self._keep_best(weights)
+            self._keep_best(weights, measured[weights])
         self._report(epoch)  # last: where there are numbers, the best weights are not older
         if "raw" in found:
             self._journal.curves(state.step, {"validation/AP_raw": found["raw"]})
@@ -143,6 +145,7 @@ class Validation:
         if self._measured is None or self._measured[0] != state.step:
             with state.averaged_weights():
                 self._measured = (state.step, *self._measure())
+            state.score_thresholds = self._measured[1].score_thresholds
         return self._measured[1:]
 
     def _report(self, epoch: int) -> None:
@@ -164,11 +167,11 @@ class Validation:
             return
         names, ids = self._config.class_names.names, list(self._config.class_names.category_ids)
         self.pictures = []
-        for image_id, image in self._first_images:
-            drawn = np.flatnonzero((rows.image_ids == image_id) & (rows.scores >= _DRAWN_FROM))
+        for image in self._first_images:
+            drawn = np.flatnonzero((rows.image_ids == image.image_id) & (rows.scores >= _DRAWN_FROM))
             classes = [ids.index(category_id) for category_id in rows.category_ids[drawn]]
-            self.pictures.append((f"image {image_id}, score {_DRAWN_FROM} and above", draw_detections(
-                image, rows.boxes[drawn], classes=classes, names=names, scores=rows.scores[drawn],
+            self.pictures.append((f"{image.name}, score {_DRAWN_FROM} and above", draw_detections(
+                image.pixels, rows.boxes[drawn], classes=classes, names=names, scores=rows.scores[drawn],
                 masks=None if rows.masks is None else [decoded(mask) for mask in rows.masks[drawn]])))
         self._journal.pictures(self._state.step, {f"detections/{number}": image
                                                   for number, (_, image) in enumerate(self.pictures)})
@@ -180,13 +183,14 @@ class Validation:
                           masks_in_whole_pixels=config.hparams.masks_in_whole_pixels)
         return world.gather(self._evaluator.evaluate(rows) if world.is_first else None)[0], rows
 
-    def _keep_best(self, weights: str) -> None:
+    def _keep_best(self, weights: str, measures: CocoMeasures) -> None:
         """The better weights under a name of their own."""
         state = self._state
         if not state.world.is_first:
             return
         arrays = state.averages_by_name() if weights == "averaged" and state.average is not None else state.raw_by_name()
-        description = state.description(self._description, weights=weights)
+        description = replace(state.description(self._description, weights=weights),
+                              score_thresholds=measures.score_thresholds)
         write_arrays(str(Path(self._config.model_dir) / BEST), arrays, description, newest=False)
 
     @cached_property
@@ -194,7 +198,7 @@ class Validation:
         return index_records(self._config.val_records)
 
     @cached_property
-    def _first_images(self) -> list[tuple[int, np.ndarray]]:
+    def _first_images(self) -> list[OriginalImage]:
         return list(original_images(self._index, range(min(_PICTURES, len(self._index)))))
 
     @cached_property
