@@ -143,16 +143,47 @@ def test_a_signal_is_handed_on(tmp_path):
         "import pathlib, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path('saved').touch(), sys.exit(143)))\n"
         "pathlib.Path('ready').touch()\ntime.sleep(60)\n")
-    starting = "from efficientdet.quickstart.programs import run_program; run_program('listening', {}, go_on='')"
-    starter = subprocess.Popen(
-        [sys.executable, "-c", starting],
-        cwd=tmp_path, env={"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": ""})
-    while not (tmp_path / "ready").exists():
-        assert starter.poll() is None
-        time.sleep(0.01)
+    starter = start_program_in(tmp_path)
     starter.send_signal(signal.SIGTERM)
     assert starter.wait(timeout=30) == 143
     assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+def test_a_program_ends_with_a_quick_start_that_is_killed(tmp_path):
+    (tmp_path / "listening.py").write_text(
+        "import os, pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path('saved').touch(), sys.exit(143)))\n"
+        "pathlib.Path('unfinished').write_text(str(os.getpid()))\nos.replace('unfinished', 'ready')\ntime.sleep(60)\n")
+    starter = start_program_in(tmp_path)
+    program = int((tmp_path / "ready").read_text())
+    starter.kill()
+    starter.wait()
+    for _ in range(3000):
+        if not is_running(program):
+            break
+        time.sleep(0.01)
+    assert not is_running(program)
+    assert (tmp_path / "saved").exists()
+
+
+def start_program_in(folder):
+    """A process that runs listening.py as a quick start does; returns when that is ready."""
+    starting = "from efficientdet.quickstart.programs import run_program; run_program('listening', {}, go_on='')"
+    starter = subprocess.Popen(
+        [sys.executable, "-c", starting], cwd=folder, env={"PYTHONPATH": f"{folder}:{ROOT}", "PATH": ""})
+    while not (folder / "ready").exists():
+        assert starter.poll() is None
+        time.sleep(0.01)
+    return starter
+
+
+def is_running(process):
+    """Whether it exists and is no zombie: in a container no one may collect it."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -27,6 +27,7 @@ from efficientdet.training.conventions import with_conventions_of_start
 from efficientdet.training.epoch import EpochOfSteps
 from efficientdet.training.guards import NotFinite, StepGuard
 from efficientdet.training.interruption import Interrupted, StopWish, farewell
+from efficientdet.training.model_dir_lock import sole_training
 from efficientdet.training.run import Run
 from efficientdet.training.saving import Saver
 from efficientdet.training.start import initial_state, resume, warn_of_frozen_random_weights
@@ -52,10 +53,10 @@ def train(config: TrainingConfig) -> dict[str, float]:
         tf.config.run_functions_eagerly(True)
     config, lines = with_conventions_of_start(config)
     folder = config.model_dir if world.is_first else None
-    with _users_errors(config, runtime, world), Journal(
+    with _users_errors(config, runtime, world), sole_training(config.model_dir, world) as lock_said, Journal(
             folder, file_name=config.log_filename, loggers=() if config.benchmark else config.loggers,
             settings=config.hparams.to_dict(), project=family_of(config.hparams.model_name).name) as journal:
-        for line in (*doctor_said, *lines, batch_sizes_said):
+        for line in (lock_said, *doctor_said, *lines, batch_sizes_said):
             if line:
                 journal.say(line)
         return Training(Run.prepare(config, runtime, journal, world)).run()
