@@ -148,14 +148,15 @@ class Journal:
         self.log((), {"epoch": epoch, "validation_accuracy_mAP": round(100 * average_precision, 2)})
         self.curves(step, {"validation/AP": average_precision})
 
-    def finish(self, *, training_loss: float, seconds: float, devices: int, input_wait: float = 0.0,
+    def finish(self, *, training_loss: float | None, seconds: float, devices: int, input_wait: float = 0.0,
                goal: Mapping[str, float] | None = None) -> dict[str, float]:
-        """Log the averages of the run, `seconds` being all of it, and return them; speed only where it was measured.
+        """Log the averages of the run, `seconds` being all of it, and return them; loss and speed only where steps were done.
 
         `input_wait` is the share of the last steps' time, 0 .. 1; `goal` what was asked for (target_mAP) and how long it took
         (time_to_target).
         """
-        averages = {"training_loss": training_loss, "e2e_training_time": seconds, **(goal or {})}
+        loss = {} if training_loss is None else {"training_loss": training_loss}
+        averages = {**loss, "e2e_training_time": seconds, **(goal or {})}
         speed = average_speed(self._intervals)
         if speed:
             averages = {"avg_fps_training": speed.images_per_second,

@@ -98,8 +98,8 @@ class EpochOfSteps:
         except InputError:
             self._keep_what_is_done(guard)
             raise
-        rate = run.schedule(state.step) * state.progress.rate_factor
-        with run.stopwatch.measuring("compute"):
+        rate = run.learning_rate
+        with run.stopwatch.measuring("compilation" if state.step == run.first_step else "compute"):
             report = self._step(batch, rate, self._stop_wish.wished)
         state.step += 1
         state.progress.images_seen += run.images_a_step
