@@ -115,7 +115,7 @@ class Journal:
         """Log values after `step` (a number, (epoch, step), or () for the whole run), and say them."""
         self._write("LOG", {"step": step, "data": data})
         place = " ".join(map(str, step)) if isinstance(step, Sequence) and not isinstance(step, str) else str(step)
-        values = (f"{name} {_readable(value)}{_suffix(self._units.get(name))}" for name, value in data.items())
+        values = (f"{name} {_readable(value, self._units.get(name))}" for name, value in data.items())
         self.say(" ".join(filter(None, [place, *values])))
 
     def curves(self, step: int, values: Mapping[str, float]) -> None:
@@ -232,9 +232,8 @@ def _plain(value):
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _readable(value) -> str:
-    return f"{value:.5g}" if isinstance(value, float | np.floating) else str(value)
-
-
-def _suffix(unit: str | None) -> str:
-    return f" {unit}" if unit else ""
+def _readable(value, unit: str | None) -> str:
+    """With five digits and the unit; a long training's seconds in full, not as 1.2346e+05."""
+    form = ".0f" if unit == "s" and isinstance(value, float) and value >= 1e5 else ".5g"
+    shown = f"{value:{form}}" if isinstance(value, float | np.floating) else str(value)
+    return f"{shown} {unit}" if unit else shown
