@@ -101,7 +101,7 @@ class Training:
             except Interrupted:
                 if not self._config.benchmark:
                     self._saver.save_what_is_not()
-                    run.journal.say(f"asked to stop: {farewell(self._saver.step)}")
+                run.journal.say(f"asked to stop: {farewell(self._saver.step)}")
                 raise
         announce_end(run, self._validation, loss=last_loss, seconds=time.monotonic() - started)
         return numbers
