@@ -114,9 +114,9 @@ class _Notes:
                 self._done.pop(step, None)
         before["minutes"] = asked["minutes"]
 
-    def seconds(self, before: str) -> float:
+    def seconds(self, other_than: str) -> float:
         """What the steps took in all calls so far, except the one that is named."""
-        return sum(seconds for step, seconds in self._seconds.items() if step != before)
+        return sum(seconds for step, seconds in self._seconds.items() if step != other_than)
 
     def once(self, step: str, run: Callable[[], Any]) -> Any:
         """What the step gave, now or when it was run."""
