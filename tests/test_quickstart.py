@@ -56,8 +56,8 @@ def test_epochs_are_short_enough_to_look_at_the_clock():
 def test_the_time_of_training_is_what_the_other_steps_leave():
     pace = Pace(seconds=0.4, side=256, batch_size=4, accelerated=False)
     after = choices.seconds_after_choice(30.0, formats=1, measured_images=100, pace=pace)
-    assert after == pytest.approx(2.6 * 30 + 3 * 100 * 0.1)
-    assert choices.training_seconds(6, others=after + 42) == pytest.approx(210)
+    assert after == pytest.approx(2.7 * 30 + 3 * 100 * 0.05)
+    assert choices.training_seconds(6, others=after + 42) == pytest.approx(222)
     assert choices.training_seconds(1, others=after) == 6  # a tenth at least
 
 
@@ -88,7 +88,8 @@ def programs(tmp_path, monkeypatch):
         elif settings.get("benchmark"):
             settings["model_dir"].mkdir()
             (settings["model_dir"] / "time_log.txt").write_text(
-                'other\nDLLL {"data": {"latency_training_p50": 0.5}}\n'
+                f'other\nDLLL {{"step": "PARAMETER", "timestamp": "{time.time()}", "data": {{}}}}\n'
+                'DLLL {"data": {"latency_training_p50": 0.5}}\n'
                 'DLLL {"data": {"peak_device_memory_bytes": null, "load_average": 1e3}}\n')
         elif module == "eval":
             settings["output_json"].write_text('{"AP": 0.5, "AP50": 0.75}')

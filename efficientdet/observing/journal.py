@@ -33,7 +33,7 @@ TRAINING_UNITS = {
     "time_to_target": "min",
 }
 SPEED = "examples/sec"
-_INTERVAL_STEP = "PARAMETER"  # the reference's step name for its lines of speed
+INTERVAL_STEP = "PARAMETER"  # the reference's step name for its lines of speed
 _WARMUP_FRACTION = 0.1  # of the intervals: compilation and cold caches
 
 Step = int | str | Sequence[int]
@@ -135,7 +135,7 @@ class Journal:
             raise ValueError(f"{interval} has no steps or no duration")
         self._intervals.append(interval)
         images_per_second = interval.images / interval.seconds
-        self._write("LOG", {"step": _INTERVAL_STEP, "data": {
+        self._write("LOG", {"step": INTERVAL_STEP, "data": {
             "Latency": f"{interval.seconds:.2f} seconds",
             "fps": images_per_second,
             "steps": (interval.first_step, interval.last_step),
@@ -191,7 +191,7 @@ def read_curves(path: str | Path) -> dict[str, list[tuple[int, float]]]:
 def read_intervals(path: str | Path) -> list[Interval]:
     """The intervals of a log, in its order."""
     return [Interval(*data["steps"], data["images"], data["seconds"], data["input_seconds"])
-            for entry in read_log(path) if entry.get("step") == _INTERVAL_STEP and "images" in (data := entry["data"])]
+            for entry in read_log(path) if entry.get("step") == INTERVAL_STEP and "images" in (data := entry["data"])]
 
 
 def read_log(path: str | Path) -> Iterator[dict]:
@@ -206,7 +206,7 @@ def read_log(path: str | Path) -> Iterator[dict]:
 def _points(entry: dict) -> list[tuple[int, str, float]]:
     """(step, tag, value) of a line of the log."""
     step, data = entry.get("step"), entry.get("data", {})
-    if step == _INTERVAL_STEP:
+    if step == INTERVAL_STEP:
         return [(data["steps"][1], SPEED, float(data["fps"]))]
     return [(step, tag, float(value)) for tag, value in data.items() if "/" in tag] if isinstance(step, int) else []
 

@@ -14,9 +14,10 @@ _LEAST_EPOCHS, _MOST_EPOCHS = 20, 600  # train.py looks at the clock after each
 _WARMUP_STEPS = 50
 _LENGTHENED = 2  # times the steps that are expected to fit: a machine may become faster
 _PATIENCE = 4  # times the wanted steps: more of them are not worth their time
-# Seconds of what follows the choice beside training itself, as multiples of those of timing: start of train.py, its SavedModel
-# and its end; eval.py; export.py; each format.
-_AFTER_CHOICE, _EACH_FORMAT = 2.2, 0.4
+# Seconds of what follows the choice beside training itself, as multiples of those that train.py takes up to its first step: its
+# own start and end, its SavedModel, eval.py and export.py; each format.
+_AFTER_CHOICE, _EACH_FORMAT = 2.2, 0.5
+_EVALUATION = 0.5  # of a training step, for as many images
 _LEAST_SHARE = 0.1  # of the minutes, for training
 
 
@@ -44,13 +45,14 @@ def batch_size(images: int, *, accelerated: bool) -> int:
     return max(1, min(images, 16 if accelerated else 4))
 
 
-def seconds_after_choice(timing_seconds: float, *, formats: int, measured_images: int, pace: Pace) -> float:
+def seconds_after_choice(start_seconds: float, *, formats: int, measured_images: int, pace: Pace) -> float:
     """Estimate the seconds of all that follows the choice except training: starts of programs, evaluation, export.
 
-    `timing_seconds` took the program that timed some steps; its start and compilation are those of the other programs.
+    `start_seconds` are those that train.py took up to the end of its first step, compilation included.
     """
     passes = 2 + formats  # over the images that the AP is measured on
-    return (_AFTER_CHOICE + _EACH_FORMAT * formats) * timing_seconds + passes * measured_images * pace.seconds / pace.batch_size
+    evaluation = passes * measured_images * _EVALUATION * pace.seconds / pace.batch_size
+    return (_AFTER_CHOICE + _EACH_FORMAT * formats) * start_seconds + evaluation
 
 
 def training_seconds(minutes: float, *, others: float) -> float:

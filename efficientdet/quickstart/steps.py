@@ -21,7 +21,7 @@ from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.doctor.findings import as_hparams, counted
 from efficientdet.export.formats import IN_8_BITS
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.observing.journal import DEFAULT_FILE_NAME, read_log
+from efficientdet.observing.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.zip_files import unpacked
@@ -143,10 +143,10 @@ def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: flo
     largest = choices.typical_side(images.sizes)
     own = max(hyperparameters_of(config.model_name, given).input_size)
     first = own if "image_size" in given else min(_FIRST_SIDE, published)
-    pace, timing = _pace(config, folder, {"image_size": first, **given}, side=first,
-                         batch=choices.batch_size(len(images), accelerated=False))
+    pace, start = _pace(config, folder, {"image_size": first, **given}, side=first,
+                        batch=choices.batch_size(len(images), accelerated=False))
     pace = replace(pace, batch_size=choices.batch_size(len(images), accelerated=pace.accelerated))
-    after = choices.seconds_after_choice(timing, formats=len(config.formats), pace=pace, measured_images=_count(measured))
+    after = choices.seconds_after_choice(start, formats=len(config.formats), pace=pace, measured_images=_count(measured))
     seconds = choices.training_seconds(config.minutes, others=spent + time.monotonic() - begun + after)
     if "image_size" in given:
         side, why_side = first, "as --hparams says"
@@ -185,24 +185,24 @@ def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
 
 def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int
           ) -> tuple[choices.Pace, float]:
-    """Time some training steps with an input of this longer side; also return the seconds that this took in all."""
-    begun, probe = time.monotonic(), folder / "probe"
+    """Time some training steps with an input of this longer side; also return the seconds up to the end of the first one."""
+    begun, probe = time.time(), folder / "probe"
     shutil.rmtree(probe, ignore_errors=True)
     run_program("train", {
         "training_file_pattern": _records(folder, "train"), "model_dir": probe, "model_name": config.model_name,
         "benchmark": True, "benchmark_steps": _TIMED_STEPS, "batch_size": batch,
         "log_steps": 1,  # each step has its own time, or the median would be a mean that holds the compilation
         "hparams": as_hparams(settings)}, go_on=_GO_ON)
-    found = {}
-    for entry in read_log(probe / DEFAULT_FILE_NAME):
-        found |= entry.get("data") or {}
+    log = list(read_log(probe / DEFAULT_FILE_NAME))
+    found = {key: value for entry in log for key, value in (entry.get("data") or {}).items()}
+    first_step = next(float(entry["timestamp"]) for entry in log if entry.get("step") == INTERVAL_STEP)
     shutil.rmtree(probe, ignore_errors=True)
     if found["load_average"] > 2 * (os.cpu_count() or 1):
         print(f"warning: other work keeps this machine busy (a load of {found['load_average']:.1f} on {os.cpu_count()} cores); "
               "the size chosen by the time of a step may be smaller than the machine can do")
     pace = choices.Pace(seconds=found["latency_training_p50"], side=side, batch_size=batch,
                         accelerated=found["peak_device_memory_bytes"] is not None)
-    return pace, time.monotonic() - begun
+    return pace, first_step - begun
 
 
 def _examined(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
