@@ -305,7 +305,7 @@ def test_freezing_nothing_or_everything(drawn, tmp_path, expression, message):
 def test_benchmark_without_average_saves_nothing(drawn, tmp_path):
     assert train(config(drawn, tmp_path, {"moving_average_decay": 0.0}, benchmark=True, benchmark_steps=3, use_fake_data=True,
                         val_records=(), log_steps=2)) == {}
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["classes.json", "config.json", "time_log.txt"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["classes.json", "config.json", "lock", "time_log.txt"]
     steps = [entry["data"]["steps"] for entry in log_of(tmp_path) if "fps" in entry.get("data", {})]
     assert steps == [[0, 2], [2, 3]]
     beside = log_of(tmp_path)[-1]["data"]

@@ -140,10 +140,10 @@ class Training:
         with Progress("train", total=run.last_step, steps_per_epoch=run.steps_per_epoch, done=state.step,
                       silent=not run.world.is_first, first_counts=False) as bar:
             self._finish_epoch()
-            if state.step < run.last_step:
-                run.journal.say("compiling the training step; the first step may take minutes")
             while not self._goal_is_reached() and state.step < run.last_step:
                 run.mlperf.epoch_starts(run.epoch + 1)
+                if state.step == run.first_step:
+                    run.journal.say("compiling the training step; the first step may take minutes")
                 try:
                     loss = self._epoch_of_steps(batches, guard=guard, bar=bar)
                 except NotFinite as error:
