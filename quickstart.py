@@ -1,11 +1,12 @@
-"""From a folder of labelled images to a detector that runs elsewhere: `python quickstart.py FOLDER`
+"""From a folder or zip of labelled images to a detector that runs elsewhere: `python quickstart.py FOLDER_OR_ZIP`
 
 Converts the images, looks at them, chooses settings for them and for this machine, trains, evaluates and exports; says what it
-chose and why, and shows each command. The same command again goes on where it was stopped.
+chose and why, and shows each command. The same command again goes on where it was stopped, with more --minutes after its end.
 """
 
 import math
 import sys
+from zipfile import is_zipfile
 
 from absl import flags
 
@@ -25,12 +26,13 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Every flag of quickstart.py."""
-    flags.DEFINE_string("images", None, "Folder of the images; the word without a flag.")
+    flags.DEFINE_string("images", None, "Folder of the images, or a zip archive; the word without a flag.")
     flags.DEFINE_string("annotations", None, "File or folder of the labels, of any format that create_tfrecord.py reads. "
                                              "Default: the folder of the images.")
     flags.DEFINE_enum("format", None, LABEL_FORMATS, "Format of the labels. Default: recognized by content.")
     flags.DEFINE_string("output_dir", "quickstart", "Folder for everything that is written.")
-    flags.DEFINE_float("minutes", 30.0, "How long the training may take, about.", lower_bound=0.1)
+    flags.DEFINE_float("minutes", 30.0, "Time budget in minutes, from start to exported files. The same command with more "
+                                        "minutes continues the training.", lower_bound=0.1)
     flags.DEFINE_string("model_name", DEFAULT_MODEL, "One of EfficientDet's models.")
     flags.DEFINE_string("weights", None, f"Detector to start from, a name or a path, or {NO_WEIGHTS}. Default: the model's "
                                          "published weights, where they can be had.")
@@ -40,7 +42,7 @@ def define_flags() -> None:
 
 def main() -> None:
     """Flags to one call."""
-    images = image_folder(FLAGS.images)
+    images = FLAGS.images if is_zipfile(FLAGS.images or "") else image_folder(FLAGS.images)
     if not math.isfinite(FLAGS.minutes):
         raise InputError(f"--minutes={FLAGS.minutes}: wanted a finite number")
     if family_of(FLAGS.model_name).name != "efficientdet":

@@ -62,6 +62,8 @@ def _define_flags_of_data_and_length() -> None:
     flags.DEFINE_integer("eval_batch_size", None, "Images a step of evaluation (of one rank). Default: by the same rule.")
     flags.DEFINE_integer("num_examples_per_epoch", None, "Images an epoch. Default: the number of records.")
     flags.DEFINE_integer("num_epochs", None, "Length of the learning rate schedule. Default: hparam num_epochs, 300.")
+    flags.DEFINE_float("max_minutes", None, "Time budget of the training in minutes, evaluations included. After each epoch "
+                                            "the schedule is shortened, or lengthened up to --num_epochs, to end in time.")
     flags.DEFINE_integer("stop_epoch", 0, "Stop here, however long the schedule; 0: at its end.")
     flags.DEFINE_integer("eval_from", 0, "No evaluation while training before this epoch.")
     flags.DEFINE_integer("eval_period", None, "Epochs between evaluations. Default: --checkpoint_period.")
@@ -124,6 +126,7 @@ def _define_flags_of_learning() -> None:
     flags.DEFINE_float("lr", None, "Peak learning rate, absolute. Default: the model's; EfficientDet's 0.08 for 64 images of a "
                                    "step.")
     flags.DEFINE_float("lr_per_64", None, "Peak learning rate for every 64 images of a step, instead of --lr.")
+    flags.DEFINE_bool("warn_of_lr", True, "Warn of a learning rate above twice the published one.")
     flags.DEFINE_float("warmup_value", None, "Learning rate of the first step. Default: hparam lr_warmup_init, 0.0001.")
     flags.DEFINE_float("warmup_epochs", None, "Epochs of warm-up. Default: hparam lr_warmup_epoch, 1.")
     flags.DEFINE_integer("seed", 0, "Of weights, order and augmentation.")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from absl import flags
 
+from dataset.other_flag_names import other_name_hint
 from dataset.signals import Listener, exit_code
 from object_detection.errors import InputError, nearest_name, printable
 
@@ -50,6 +51,7 @@ def _parsed(arguments: list[str]) -> list[str]:
     try:
         return flags.FLAGS(arguments)
     except flags.UnrecognizedFlagError as error:
-        nearest = nearest_name(error.flagname, flags.FLAGS)
-        hint = f"; the nearest is --{nearest}" if nearest else ""
-        raise InputError(f"there is no flag --{error.flagname}{hint}") from error
+        hint = other_name_hint(error.flagname, flags.FLAGS)
+        if not hint and (nearest := nearest_name(error.flagname, flags.FLAGS)):
+            hint = f"the nearest is --{nearest}"
+        raise InputError(f"there is no flag --{error.flagname}" + (f"; {hint}" if hint else "")) from error

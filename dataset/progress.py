@@ -43,14 +43,14 @@ class Progress:
 
     `steps_per_epoch` splits the count into epochs; `done` steps were done by an earlier run. On a terminal prints of
     others appear above the bar. `silent`: for every rank but the first. `patient`: for what starts slowly and is soon done as a
-    rule; the rate is that from the first step on, and no line is written within ten seconds of it. `rate_of`: what images are
-    called.
+    rule; the rate is that from the first step on, and no line is written within ten seconds of it. `first_counts`: whether the
+    first step is a part of the rate; not where it is compiled. `rate_of`: what images are called.
     """
 
     def __init__(self, title: str, *, total: int | None, steps_per_epoch: int | None = None, done: int = 0,
                  noun: str = "step", stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic,
-                 silent: bool = False, patient: bool = False, rate_of: str = "images"):
-        self._silent, self._patient, self._starting = silent, patient, patient
+                 silent: bool = False, patient: bool = False, first_counts: bool = True, rate_of: str = "images"):
+        self._silent, self._patient, self._starting = silent, patient, patient or not first_counts
         self._title, self._total, self._steps_per_epoch, self._noun = title, total, steps_per_epoch, noun
         self._rate_of = rate_of
         self._stream = sys.stderr if stream is None else stream
@@ -84,7 +84,9 @@ class Progress:
         self._images += images
         if self._starting:
             if steps:
-                self._starting, self._line_time = False, self._clock()
+                self._starting = False
+                if self._patient:
+                    self._line_time = self._clock()
                 self.go_back(self._done)
             return
         self._rate.add(self._clock() - self._paused, steps=self._done - self._first, images=self._images)
@@ -95,6 +97,12 @@ class Progress:
         self._first, self._done, self._images = done, done, 0
         self._rate = Rate(self._clock() - self._paused)
         self._draw()
+
+    def end_at(self, total: int) -> None:
+        """There will be so many steps after all."""
+        self._total = total
+        if self._bar:
+            self._bar.update(self._task, total=total)
 
     @contextlib.contextmanager
     def pausing(self) -> Iterator[None]:

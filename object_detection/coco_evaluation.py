@@ -57,10 +57,10 @@ class CocoMeasures:
     def table(self) -> str:
         """The numbers, the classes and the explanation as plain text, many lines."""
         lines = [f"{self.images} images, {self.detections} detections, {sum(self.class_objects.values())} objects"]
-        lines += [f"{name:<9}{self.numbers[name]:7.4f}  {meaning}"
+        lines += [f"{name:<9}{shown_measure(self.numbers[name]):>7}  {meaning}"
                   for name, meaning in zip(MEASURE_NAMES, _MEASURE_MEANINGS, strict=True)]
         if self.mask_numbers:
-            lines += ["", "masks", *(f"{name:<9}{number:7.4f}" for name, number in self.mask_numbers.items())]
+            lines += ["", "masks", *(f"{name:<9}{shown_measure(number):>7}" for name, number in self.mask_numbers.items())]
         lines += ["", *self._class_table()]
         if self.unknown_images:
             lines += ["", f"{self.unknown_images} of the {self.images} evaluated images are not in the ground truth: "
@@ -76,8 +76,13 @@ class CocoMeasures:
         columns = {"AP": self.class_ap} | ({"of masks": self.mask_class_ap} if self.mask_class_ap else {})
         width = max(map(len, ["class", *self.class_ap]))
         return [f"{'class':<{width}}" + "".join(f"{title:>9}" for title in columns) + "  objects"] + [
-            f"{name:<{width}}" + "".join(f"  {column[name]:7.4f}" for column in columns.values())
+            f"{name:<{width}}" + "".join(f"  {shown_measure(column[name]):>7}" for column in columns.values())
             + f"  {self.class_objects[name]:7d}" for name in self.class_ap]
+
+
+def shown_measure(value: float) -> str:
+    """Return a measure with four digits, or `-` for COCO's -1: nothing to measure."""
+    return "-" if value < 0 else f"{value:.4f}"
 
 
 class CocoEvaluator:

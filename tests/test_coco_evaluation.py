@@ -7,7 +7,7 @@ from coco_cases import BOX, CATEGORIES, OTHER, by_pycocotools, detections, groun
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from object_detection.coco_evaluation import MEASURE_NAMES, CocoEvaluator
+from object_detection.coco_evaluation import MEASURE_NAMES, CocoEvaluator, shown_measure
 from object_detection.coco_explanation import explain_poor_result
 from object_detection.coco_ground_truth import read_ground_truth
 from object_detection.coco_masks import run_lengths
@@ -149,6 +149,10 @@ def test_table_and_json():
     assert list(document)[:12] == list(MEASURE_NAMES)
     assert document["AP"] == pytest.approx(0.5)
     assert document["class_ap"] == {"cat (3)": pytest.approx(1.0), "cat (7)": 0.0}
+
+
+def test_what_cannot_be_measured_is_a_dash_in_the_table():
+    assert [shown_measure(value) for value in (-1.0, 0.0, 0.25)] == ["-", "0.0000", "0.2500"]
 
 
 def test_random_detections_against_pycocotools_own_reader(tmp_path):

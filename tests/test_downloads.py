@@ -19,6 +19,7 @@ from efficientdet.checkpoints import downloads, get_weights
 from efficientdet.checkpoints.downloads import cache_folder, kept, local_path, ready
 from efficientdet.checkpoints.published_files import GOOGLE_AUTOML, PUBLISHED, PublishedFile
 from efficientdet.flags.paths import existing_backbone, existing_checkpoint
+from object_detection import file_lock
 from object_detection.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -254,7 +255,7 @@ def test_a_file_system_without_locks(server, tmp_path, monkeypatch):
     def no_locks(*_):
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(downloads.fcntl, "flock", no_locks)
+    monkeypatch.setattr(file_lock.fcntl, "flock", no_locks)
     assert kept(FILE, tmp_path).read_bytes() == CONTENT
     assert left_in(tmp_path) == [NAME]
 

@@ -166,6 +166,12 @@ def test_finish_without_a_step_has_no_speed(tmp_path):
                                                                             "e2e_training_time": 1.0}
 
 
+def test_a_run_without_a_step_has_no_loss_and_days_are_written_in_full(tmp_path, capsys):
+    with Journal(tmp_path) as journal:
+        assert journal.finish(training_loss=None, seconds=123456.7, devices=1) == {"e2e_training_time": 123456.7}
+    assert capsys.readouterr().out == "e2e_training_time 123457 s\n"
+
+
 @pytest.mark.parametrize("interval", [Interval(3, 3, 8, 1.0), Interval(3, 4, 8, 0.0)])
 def test_an_interval_of_nothing_is_refused(tmp_path, interval):
     with Journal(tmp_path) as journal, pytest.raises(ValueError, match="no steps or no duration"):

@@ -87,6 +87,21 @@ def test_a_slow_start_counts_for_nothing_where_patience_is_asked_for(clock):
         "convert: image 41/1000 4.0 images/s ETA 4:00", "convert: image 45/1000 4.0 images/s ETA 3:59"]
 
 
+def test_a_first_step_that_is_compiled_is_no_part_of_the_time_left(clock):
+    """Compiled for five minutes, from then on four steps a second: after ten more seconds 59 of 100 are left."""
+    stream = io.StringIO()
+    with Progress("train", total=200, steps_per_epoch=100, stream=stream, clock=clock, first_counts=False) as progress:
+        clock.now += 300.0
+        progress.advance(images=4)
+        for _ in range(40):
+            clock.now += 0.25
+            progress.advance(images=4)
+        progress.end_at(100)
+        assert progress.line() == "train: epoch 1/1 step 41/100 16.0 images/s ETA 0:15"
+    assert stream.getvalue().splitlines() == [
+        "train: epoch 1/2 step 1/100", "train: epoch 1/2 step 41/100 16.0 images/s ETA 0:40"]
+
+
 def test_what_is_soon_done_says_nothing_where_patience_is_asked_for(clock):
     stream = io.StringIO()
     with Progress("convert", total=10, noun="image", stream=stream, clock=clock, patient=True) as progress:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -23,28 +24,41 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def test_the_side_is_the_largest_that_leaves_time():
     pace = Pace(seconds=1.0, side=256, batch_size=4, accelerated=False)
-    wanted, minutes = 1000, 30  # 1530 s of training: 1.53 s a step, so 256 * sqrt(1.53) = 316 pixels
-    side, why = choices.image_side(640, 512, pace, wanted_steps=wanted, minutes=minutes)
+    wanted, seconds = 1000, 1530  # 1.53 s a step, so 256 * sqrt(1.53) = 316 pixels
+    side, why = choices.image_side(640, 512, pace, wanted_steps=wanted, seconds=seconds)
     assert side == 288
-    assert "largest at which 1000 steps take 30 minutes" in why
-    assert choices.image_side(640, 512, pace, wanted_steps=wanted, minutes=90) == (512, "the model's own")
-    assert choices.image_side(300, 512, pace, wanted_steps=wanted, minutes=90) == (320, "as large as the images")
-    side, why = choices.image_side(640, 512, pace, wanted_steps=wanted, minutes=1)
+    assert "largest at which 1000 steps fit" in why
+    assert choices.image_side(640, 512, pace, wanted_steps=wanted, seconds=4590) == (512, "the model's own")
+    assert choices.image_side(300, 512, pace, wanted_steps=wanted, seconds=4590) == (320, "as large as the images")
+    side, why = choices.image_side(640, 512, pace, wanted_steps=wanted, seconds=51)
     assert side == 128
-    assert "204 steps fit" in why  # 51 s at a quarter of a second
-    assert choices.image_side(40, 512, pace, wanted_steps=wanted, minutes=90)[0] == 128
+    assert "the 1000 steps that a good AP needs take longer" in why  # a number of those that fit is measured later
+    assert choices.image_side(40, 512, pace, wanted_steps=wanted, seconds=4590)[0] == 128
 
 
-def test_the_epochs_are_what_the_minutes_hold():
+def test_epochs_are_short_enough_to_look_at_the_clock():
     pace = Pace(seconds=0.5, side=256, batch_size=4, accelerated=False)
-    assert choices.number_of_epochs(205, pace, wanted_steps=2500, minutes=30)[0] == 58  # 3060 steps, 52 an epoch
-    epochs, why = choices.number_of_epochs(205, pace, wanted_steps=500, minutes=30)
-    assert epochs == 39  # 2000 steps
+    length, why = choices.training_length(205, pace, side=256, wanted_steps=2500, seconds=1500)  # 3000 steps, 52 an epoch
+    assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (116, 208, 15)
+    assert "at most 6032 steps of 4 images, as many of them as fit" in why
+    length, why = choices.training_length(205, pace, side=256, wanted_steps=250, seconds=1500)
+    assert length.num_epochs == 20  # 1000 steps
     assert "more would bring little" in why
-    assert choices.number_of_epochs(4, pace, wanted_steps=2500, minutes=30)[0] == 300
-    epochs, why = choices.number_of_epochs(118287, pace, wanted_steps=2500, minutes=30)
-    assert epochs == 1
-    assert "even one takes longer than 30 minutes" in why
+    length, _ = choices.training_length(118287, pace, side=128, wanted_steps=2500, seconds=150)  # 1200 steps, 60 an epoch
+    assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (40, 240, 20)
+    assert length.warmup_epochs == 1.0
+    length, _ = choices.training_length(4, pace, side=256, wanted_steps=2500, seconds=1e6)
+    assert length.num_epochs <= 600
+    length, _ = choices.training_length(205, pace, side=256, wanted_steps=2500, seconds=0.1)
+    assert (length.num_epochs, length.checkpoint_period) == (1, 1)
+
+
+def test_the_time_of_training_is_what_the_other_steps_leave():
+    pace = Pace(seconds=0.4, side=256, batch_size=4, accelerated=False)
+    after = choices.seconds_after_choice(30.0, formats=1, measured_images=100, pace=pace)
+    assert after == pytest.approx(2.7 * 30 + 3 * 100 * 0.05)
+    assert choices.training_seconds(6, others=after + 42) == pytest.approx(222)
+    assert choices.training_seconds(1, others=after) == 6  # a tenth at least
 
 
 def test_other_choices():
@@ -74,7 +88,8 @@ def programs(tmp_path, monkeypatch):
         elif settings.get("benchmark"):
             settings["model_dir"].mkdir()
             (settings["model_dir"] / "time_log.txt").write_text(
-                'other\nDLLL {"data": {"latency_training_p50": 0.5}}\n'
+                f'other\nDLLL {{"step": "PARAMETER", "timestamp": "{time.time()}", "data": {{}}}}\n'
+                'DLLL {"data": {"latency_training_p50": 0.5}}\n'
                 'DLLL {"data": {"peak_device_memory_bytes": null, "load_average": 1e3}}\n')
         elif module == "eval":
             settings["output_json"].write_text('{"AP": 0.5, "AP50": 0.75}')
@@ -95,14 +110,16 @@ def test_the_way(programs, tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         quickstart(config(tmp_path / "out", hparams="box_class_repeats=1"))
     assert caught.value.code == 3
-    assert [module for module, _ in calls] == ["dataset.create_tfrecord", "train", "dataset.doctor", "train", "train"]
-    assert calls[1][1]["hparams"] == "box_class_repeats=1,image_size=256"
-    assert calls[1][1]["log_steps"] == calls[3][1]["log_steps"] == 1  # of more together the times are means
+    assert [module for module, _ in calls] == ["dataset.create_tfrecord", "train", "dataset.doctor", "train"]
+    assert calls[1][1]["hparams"] == "image_size=256,box_class_repeats=1"
+    assert calls[1][1]["log_steps"] == 1  # of more together the times are means
     assert calls[2][1]["hparams"] == "image_size=128,jitter_min=0.8,jitter_max=1.25,box_class_repeats=1"
     training = calls[-1][1]
     assert training["hparams"] == "image_size=96x64,jitter_min=0.8,jitter_max=1.25,box_class_repeats=1,anchor_scale=2.0"
     assert training["training_file_pattern"] == f"{tmp_path}/out/records/train-*"
-    assert (training["batch_size"], training["num_epochs"], training["checkpoint_period"]) == (4, 300, 75)
+    assert (training["batch_size"], training["num_epochs"], training["checkpoint_period"]) == (4, 589, 148)
+    assert training["max_minutes"] == pytest.approx(30, abs=0.3)  # programs that do nothing take no time
+    assert training["warn_of_lr"] is False
     assert not (tmp_path / "out" / "probe").exists()
     assert "warning: other work keeps this machine busy (a load of 1000.0" in capsys.readouterr().out
 
@@ -116,6 +133,30 @@ def test_the_way(programs, tmp_path, capsys):
     assert "train: done before" in said
     assert "AP 0.500, AP50 0.750 on the validation images" in said
 
+    del calls[:]
+    quickstart(config(tmp_path / "out", hparams="box_class_repeats=1", minutes=45.0))
+    assert [module for module, _ in calls] == ["train", "eval", "export"]
+    assert calls[0][1]["max_minutes"] == pytest.approx(45, abs=0.3)
+    assert calls[0][1]["num_epochs"] == 884  # half as many more
+    assert "--minutes was 30 and is 45: continues the training" in capsys.readouterr().out
+
+
+def test_a_zip_is_unpacked_once(programs, tmp_path, monkeypatch):
+    calls, _ = programs
+    with zipfile.ZipFile(tmp_path / "cells.zip", "w") as archive:
+        archive.writestr("cells/one.jpg", b"picture")
+        archive.writestr("__MACOSX/cells/._one.jpg", b"none")
+    for _ in range(2):
+        quickstart(config(tmp_path / "out", images=str(tmp_path / "cells.zip")))
+    assert calls[0][1]["images"] == str(tmp_path / "out" / "images")
+    assert [str(path.relative_to(tmp_path / "out" / "images")) for path in (tmp_path / "out" / "images").rglob("*")] == [
+        "cells", "cells/one.jpg"]
+    damaged = tmp_path / "damaged.zip"
+    damaged.write_bytes((tmp_path / "cells.zip").read_bytes().replace(b"picture", b"changed"))
+    with pytest.raises(InputError, match=r"damaged.zip: cannot be unpacked into .*Bad CRC"):
+        quickstart(config(tmp_path / "other", images=str(damaged)))
+    assert not (tmp_path / "other" / "images").exists()
+
 
 def test_format_of_the_labels(programs, tmp_path):
     calls, fails = programs
@@ -127,7 +168,7 @@ def test_format_of_the_labels(programs, tmp_path):
 
 def test_other_wishes_and_broken_notes_are_refused(tmp_path):
     notes = tmp_path / "quickstart.json"
-    notes.write_text(json.dumps({"asked": {"minutes": 10}, "done": {}}))
+    notes.write_text(json.dumps({"asked": {"minutes": 10}, "done": {}, "seconds": {}}))
     with pytest.raises(InputError, match=r"quickstart.json: was begun with .*another --output_dir"):
         quickstart(config(tmp_path))
     for text in ("{", "[]", "{}", '{"asked": 3, "done": 4}'):
@@ -151,16 +192,47 @@ def test_a_signal_is_handed_on(tmp_path):
         "import pathlib, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path('saved').touch(), sys.exit(143)))\n"
         "pathlib.Path('ready').touch()\ntime.sleep(60)\n")
-    starting = "from efficientdet.quickstart.programs import run_program; run_program('listening', {}, go_on='')"
-    starter = subprocess.Popen(
-        [sys.executable, "-c", starting],
-        cwd=tmp_path, env={"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": ""})
-    while not (tmp_path / "ready").exists():
-        assert starter.poll() is None
-        time.sleep(0.01)
+    starter = start_program_in(tmp_path)
     starter.send_signal(signal.SIGTERM)
     assert starter.wait(timeout=30) == 143
     assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+def test_a_program_ends_with_a_quick_start_that_is_killed(tmp_path):
+    (tmp_path / "listening.py").write_text(
+        "import os, pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path('saved').touch(), sys.exit(143)))\n"
+        "pathlib.Path('unfinished').write_text(str(os.getpid()))\nos.replace('unfinished', 'ready')\ntime.sleep(60)\n")
+    starter = start_program_in(tmp_path)
+    program = int((tmp_path / "ready").read_text())
+    starter.kill()
+    starter.wait()
+    for _ in range(3000):
+        if not is_running(program):
+            break
+        time.sleep(0.01)
+    assert not is_running(program)
+    assert (tmp_path / "saved").exists()
+
+
+def start_program_in(folder):
+    """A process that runs listening.py as a quick start does; returns when that is ready."""
+    starting = "from efficientdet.quickstart.programs import run_program; run_program('listening', {}, go_on='')"
+    starter = subprocess.Popen(
+        [sys.executable, "-c", starting], cwd=folder, env={"PYTHONPATH": f"{folder}:{ROOT}", "PATH": ""})
+    while not (folder / "ready").exists():
+        assert starter.poll() is None
+        time.sleep(0.01)
+    return starter
+
+
+def is_running(process):
+    """Whether it exists and is no zombie: in a container no one may collect it."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

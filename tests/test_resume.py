@@ -14,9 +14,12 @@ from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.export import saved_model as export
 from efficientdet.families.registry import hyperparameters_of
+from efficientdet.machine.distributed import World
 from efficientdet.training import guards
 from efficientdet.training import start as training_start
 from efficientdet.training.loop import train
+from efficientdet.training.model_dir_lock import sole_training
+from object_detection.errors import InputError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,3 +86,10 @@ def test_a_rollback_after_resuming_from_an_older_one_stays_with_it(drawn, folder
     assert "rollback 1 of 3: back to step 4" in out  # not to 8
     assert "rollback 2 of 3: back to step 6" in out  # its own, which took the place of the other
     assert "resumes from" in out
+
+
+def test_the_folder_of_a_running_training_is_left_alone(drawn, folder):
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.name != "lock"}
+    with sole_training(str(folder), World()), pytest.raises(InputError, match="writes into this folder"):
+        run(drawn, folder)
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.name != "lock"} == before

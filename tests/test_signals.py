@@ -68,10 +68,11 @@ def test_the_one_who_listened_before_hears_again():
 # --- a training, which first saves
 
 
-def stop_wish(*, unsaved, then=BUSY):
+def stop_wish(*, unsaved, then=BUSY, ranks=1):
     return ("from efficientdet.training import interruption\nfrom efficientdet.machine.distributed import World\n"
             "interruption._PATIENCE_SECONDS = interruption._TOLD_SECONDS = 0.3\n"
-            f"with interruption.StopWish(World(), saved_step=lambda: 7, unsaved_steps=lambda: {unsaved}) as wish:\n    {then}")
+            f"with interruption.StopWish(World(size={ranks}), saved_step=lambda: 7, unsaved_steps=lambda: {unsaved}) as wish:\n"
+            f"    {then}")
 
 
 def test_where_nothing_is_lost_a_training_ends_soon():
@@ -85,6 +86,13 @@ def test_a_second_signal_ends_at_once_and_the_first_says_so():
     first, second = errors.splitlines()
     assert re.fullmatch(r"asked to stop: will save when .*; asked again, ends at once and loses the 3 steps since .*", first)
     assert second == "ended at once: saved after step 7; --resume=auto, the default, goes on from there"
+
+
+def test_several_ranks_wait_for_a_first_step_and_say_so():
+    code, _, errors = ended(["-c", stop_wish(unsaved=0, ranks=2)], signal.SIGINT, signal.SIGINT)
+    assert code == 130
+    assert errors.splitlines() == ["asked to stop: will save when the running step has ended; asked again, ends at once",
+                                   "ended at once: saved after step 7; --resume=auto, the default, goes on from there"]
 
 
 def test_one_ctrl_c_that_comes_twice_is_one():

@@ -258,6 +258,9 @@ def test_a_finished_training_is_not_trained_on(unbroken, drawn, capsys):
     folder, numbers = unbroken
     before = read_arrays(str(folder / "ckpt-final"))
     again = train(config(drawn, folder, val_json_file=drawn.annotations("val"), log_filename="again.txt"))
+    out = capsys.readouterr().out
+    assert "no step was left: all 12 are done; the same command with a larger --num_epochs continues" in out
+    assert "nan" not in out
     assert again == pytest.approx(numbers)
     for name, array in read_arrays(str(folder / "ckpt-final")).items():
         assert array.tobytes() == before[name].tobytes(), name
@@ -336,7 +339,7 @@ def test_freezing_nothing_or_everything(drawn, tmp_path, expression, message):
 def test_benchmark_without_average_saves_nothing(drawn, tmp_path):
     assert train(config(drawn, tmp_path, {"moving_average_decay": 0.0}, benchmark=True, benchmark_steps=3, use_fake_data=True,
                         val_records=(), log_steps=2)) == {}
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["classes.json", "config.json", "time_log.txt"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["classes.json", "config.json", "lock", "time_log.txt"]
     steps = [entry["data"]["steps"] for entry in log_of(tmp_path) if "fps" in entry.get("data", {})]
     assert steps == [[0, 2], [2, 3]]
     beside = log_of(tmp_path)[-1]["data"]
@@ -555,6 +558,16 @@ def test_asked_to_stop_in_the_last_step_of_an_epoch_and_in_another(unbroken, dra
     assert (tmp_path / "metrics-1.json").exists() is not bool(unfinished)
     train(settings)
     exactly_the_same(tmp_path, unbroken[0])
+
+
+def test_asked_to_stop_in_the_first_step_of_a_benchmark(drawn, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)
+    signalled(monkeypatch, 0, signal.SIGINT)
+    with pytest.raises(Interrupted) as ended:
+        train(config(drawn, tmp_path, benchmark=True, benchmark_steps=3))
+    assert ended.value.code == 130
+    assert "asked to stop: no step is saved; the same command starts anew" in capsys.readouterr().out
+    assert not list(tmp_path.glob("ckpt*"))
 
 
 def test_asked_to_stop_in_an_evaluation(unbroken, drawn, tmp_path, monkeypatch, capsys):

@@ -1,7 +1,6 @@
 """What lies under the prefix of a conversion: whole shards, those of others, what killed runs left."""
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -12,6 +11,7 @@ from typing import Any
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.shard_task import ShardTask
 from object_detection.errors import InputError
+from object_detection.file_lock import lock_file
 
 
 @contextlib.contextmanager
@@ -19,7 +19,7 @@ def sole_writer(config: ConversionConfig) -> Iterator[None]:
     """A block in which nobody else converts to this prefix. Raises InputError where somebody does."""
     with open(config.state_folder / "lock", "w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(lock)
         except BlockingIOError as error:
             raise InputError(f"{config.output_prefix}: another conversion is writing under this prefix") from error
         yield

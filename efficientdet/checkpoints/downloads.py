@@ -6,8 +6,6 @@ kernel's, so that it ends with whoever holds it.
 """
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import http.client
 import os
@@ -23,6 +21,7 @@ from efficientdet.checkpoints.archives import unpack_checkpoint
 from efficientdet.checkpoints.published_files import PUBLISHED, PublishedFile
 from object_detection.atomic_files import flush_to_disk, unfinished_path, write_text
 from object_detection.errors import InputError
+from object_detection.file_lock import lock_file
 
 Say = Callable[[str], None]
 _BLOCK = 2**18
@@ -101,16 +100,11 @@ def _locked(path: Path, *, say: Say) -> Iterator[bool]:
     """Alone among the processes of a machine; yields False where the file system has no locks."""
     with open(path, "a") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = lock_file(lock)
         except BlockingIOError:
             say(f"waits for the process that downloads {path.name[1:-5]}")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
-                raise
-            yield False
-            return
-        yield True
+            locked = lock_file(lock, wait=True)
+        yield locked
 
 
 def _sha256(path: Path) -> str:

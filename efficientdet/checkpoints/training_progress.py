@@ -20,6 +20,10 @@ class TrainingProgress:
     evaluations_since_best: int = 0
     rate_factor: float = 1.0  # halved by each rollback
     rollbacks: int = 0
+    planned_seconds: float = 0.0  # of --max_minutes, for which the next three were planned; 0: none
+    planned_at: int = 0  # step after which the plan was made
+    planned_position: float = 0.0  # in the schedule, of that step
+    planned_end: int = 0  # step at which the schedule and the training end; 0: no plan, a step is its own position
     unfinished_epoch: int = 0  # its steps are done, its calibration and evaluation are not; 0: none
 
     @classmethod

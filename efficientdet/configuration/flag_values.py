@@ -54,6 +54,7 @@ RANGES = {
     "max_bad_fraction": _SHARE,
     "max_batch": _COUNT,
     "max_boxes_to_draw": _COUNT,
+    "max_minutes": _RATE,
     "max_pixels": Range(1, LARGEST_IMAGE_PIXELS),
     "max_queue": _COUNT,
     "max_request_bytes": _COUNT,

@@ -32,6 +32,7 @@ class TrainingConfig:
     batch_size: int | None = None  # None, as of the next: efficientdet.machine.memory.with_batch_sizes says
     eval_batch_size: int | None = None
     num_examples_per_epoch: int | None = None  # None: the number of records
+    max_minutes: float | None = None  # of training, evaluations included; the schedule is shortened to them
     stop_epoch: int = 0  # 0: num_epochs
     eval_from: int = 0
     eval_period: int | None = None  # None: checkpoint_period
@@ -44,6 +45,7 @@ class TrainingConfig:
     resume: str = "auto"
     on_nan: str = "stop"
     lr_per_64: float | None = None
+    warn_of_lr: bool = True
     accumulate_steps: int = 1
     bn_group: int = 1  # neighbouring ranks whose batch statistics are one
     deterministic: bool = False

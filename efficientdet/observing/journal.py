@@ -33,7 +33,7 @@ TRAINING_UNITS = {
     "time_to_target": "min",
 }
 SPEED = "examples/sec"
-_INTERVAL_STEP = "PARAMETER"  # the reference's step name for its lines of speed
+INTERVAL_STEP = "PARAMETER"  # the reference's step name for its lines of speed
 _WARMUP_FRACTION = 0.1  # of the intervals: compilation and cold caches
 
 Step = int | str | Sequence[int]
@@ -115,7 +115,7 @@ class Journal:
         """Log values after `step` (a number, (epoch, step), or () for the whole run), and say them."""
         self._write("LOG", {"step": step, "data": data})
         place = " ".join(map(str, step)) if isinstance(step, Sequence) and not isinstance(step, str) else str(step)
-        values = (f"{name} {_readable(value)}{_suffix(self._units.get(name))}" for name, value in data.items())
+        values = (f"{name} {_readable(value, self._units.get(name))}" for name, value in data.items())
         self.say(" ".join(filter(None, [place, *values])))
 
     def curves(self, step: int, values: Mapping[str, float]) -> None:
@@ -135,7 +135,7 @@ class Journal:
             raise ValueError(f"{interval} has no steps or no duration")
         self._intervals.append(interval)
         images_per_second = interval.images / interval.seconds
-        self._write("LOG", {"step": _INTERVAL_STEP, "data": {
+        self._write("LOG", {"step": INTERVAL_STEP, "data": {
             "Latency": f"{interval.seconds:.2f} seconds",
             "fps": images_per_second,
             "steps": (interval.first_step, interval.last_step),
@@ -148,14 +148,15 @@ class Journal:
         self.log((), {"epoch": epoch, "validation_accuracy_mAP": round(100 * average_precision, 2)})
         self.curves(step, {"validation/AP": average_precision})
 
-    def finish(self, *, training_loss: float, seconds: float, devices: int, input_wait: float = 0.0,
+    def finish(self, *, training_loss: float | None, seconds: float, devices: int, input_wait: float = 0.0,
                goal: Mapping[str, float] | None = None) -> dict[str, float]:
-        """Log the averages of the run, `seconds` being all of it, and return them; speed only where it was measured.
+        """Log the averages of the run, `seconds` being all of it, and return them; loss and speed only where steps were done.
 
         `input_wait` is the share of the last steps' time, 0 .. 1; `goal` what was asked for (target_mAP) and how long it took
         (time_to_target).
         """
-        averages = {"training_loss": training_loss, "e2e_training_time": seconds, **(goal or {})}
+        loss = {} if training_loss is None else {"training_loss": training_loss}
+        averages = {**loss, "e2e_training_time": seconds, **(goal or {})}
         speed = average_speed(self._intervals)
         if speed:
             averages = {"avg_fps_training": speed.images_per_second,
@@ -190,7 +191,7 @@ def read_curves(path: str | Path) -> dict[str, list[tuple[int, float]]]:
 def read_intervals(path: str | Path) -> list[Interval]:
     """The intervals of a log, in its order."""
     return [Interval(*data["steps"], data["images"], data["seconds"], data["input_seconds"])
-            for entry in read_log(path) if entry.get("step") == _INTERVAL_STEP and "images" in (data := entry["data"])]
+            for entry in read_log(path) if entry.get("step") == INTERVAL_STEP and "images" in (data := entry["data"])]
 
 
 def read_log(path: str | Path) -> Iterator[dict]:
@@ -205,7 +206,7 @@ def read_log(path: str | Path) -> Iterator[dict]:
 def _points(entry: dict) -> list[tuple[int, str, float]]:
     """(step, tag, value) of a line of the log."""
     step, data = entry.get("step"), entry.get("data", {})
-    if step == _INTERVAL_STEP:
+    if step == INTERVAL_STEP:
         return [(data["steps"][1], SPEED, float(data["fps"]))]
     return [(step, tag, float(value)) for tag, value in data.items() if "/" in tag] if isinstance(step, int) else []
 
@@ -231,9 +232,8 @@ def _plain(value):
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _readable(value) -> str:
-    return f"{value:.5g}" if isinstance(value, float | np.floating) else str(value)
-
-
-def _suffix(unit: str | None) -> str:
-    return f" {unit}" if unit else ""
+def _readable(value, unit: str | None) -> str:
+    """With five digits and the unit; a long training's seconds in full, not as 1.2346e+05."""
+    form = ".0f" if unit == "s" and isinstance(value, float) and value >= 1e5 else ".5g"
+    shown = f"{value:{form}}" if isinstance(value, float | np.floating) else str(value)
+    return f"{shown} {unit}" if unit else shown

@@ -30,6 +30,8 @@ class RunSummary:
 
 
 _LOSS = re.compile(r"train/(?!det_).*loss")  # all of them and each; but det_loss is the sum of all but one
+_LEGEND = {"validation/AP": "AP (averaged weights)", "validation/AP_raw": "AP_raw (weights of the last step, which the average "
+           "follows slowly)"}
 _CHARTS = (("AP", ("validation/AP", "validation/AP_raw")), ("Learning rate", ("train/learning_rate",)),
            ("Gradient norm", ("train/gradient_norm",)), ("Images per second", ("examples/sec",)))
 
@@ -46,13 +48,14 @@ def page(summary: RunSummary) -> str:
     ap = summary.numbers.get("AP")
     best = f"AP {ap:.3f} \N{NO-BREAK SPACE} AP50 {summary.numbers.get('AP50', math.nan):.3f}" if ap is not None else ""
     losses = sorted(filter(_LOSS.fullmatch, summary.curves), key=lambda tag: tag != "train/loss")  # the sum first
-    charts = [chart_figure(name, {tag.removeprefix("train/").removeprefix("validation/"): summary.curves[tag]
+    charts = [chart_figure(name, {_LEGEND.get(tag, tag.removeprefix("train/")): summary.curves[tag]
                                   for tag in tags if summary.curves.get(tag)}, unit="steps")
               for name, tags in (("Losses", losses), *_CHARTS)]
     pictures = [picture(caption, encode_image(image, "JPEG")) for caption, image in summary.pictures]
     return document(summary.title, [
         heading(summary.title, figure=best, lead=summary.goal), section("Curves", row(charts)),
-        section("COCO numbers", table((), list(summary.numbers.items()))), section("AP by class", bars(summary.per_class)),
+        section("COCO numbers", table((), [(name, value if value >= 0 else "-") for name, value in summary.numbers.items()])),
+        section("AP by class", bars(summary.per_class)),
         section("Where the time went", _time(summary.seconds)), section("Detections", row(pictures)),
         section("Configuration", table((), [(key, str(value)) for key, value in summary.facts.items()]))])
 
@@ -61,4 +64,5 @@ def _time(seconds: Mapping[str, float]) -> str:
     if not any(seconds.values()):
         return ""
     slowest = max(seconds, key=seconds.get)
-    return paragraph(f"Most of it, {seconds[slowest] / sum(seconds.values()):.0%}, on {slowest}.") + bars(seconds, unit=" s")
+    most = paragraph(f"Most of it, {seconds[slowest] / sum(seconds.values()):.0%}, on {slowest}.")
+    return most + bars(seconds, unit=" s", form=".1f")

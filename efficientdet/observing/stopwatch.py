@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 _RECENT = 100  # spans; steps have two or three each
-_IN_STEPS = ("input", "compute")
+_IN_STEPS = ("input", "compute", "compilation")
 _STALLED = 0.2  # of the time
 
 

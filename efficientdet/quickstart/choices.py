@@ -10,9 +10,15 @@ STEPS_FROM_PUBLISHED_WEIGHTS = 1000
 SMALLEST_SIDE = 128
 JITTER = {"jitter_min": 0.8, "jitter_max": 1.25}  # published are 0.1 and 2
 _MULTIPLE = 32  # pixels, of sides that are tried
-_MOST_EPOCHS = 300
-_FOR_TRAINING = 0.85  # of the minutes; the rest for start, compilation and evaluations
+_LEAST_EPOCHS, _MOST_EPOCHS = 20, 600  # train.py looks at the clock after each
+_WARMUP_STEPS = 50
+_LENGTHENED = 2  # times the steps that are expected to fit: a machine may become faster
 _PATIENCE = 4  # times the wanted steps: more of them are not worth their time
+# Seconds of what follows the choice beside training itself, as multiples of those that train.py takes up to its first step: its
+# own start and end, its SavedModel, eval.py and export.py; each format.
+_AFTER_CHOICE, _EACH_FORMAT = 2.2, 0.5
+_EVALUATION = 0.5  # of a training step, for as many images
+_LEAST_SHARE = 0.1  # of the minutes, for training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +29,10 @@ class Pace:
     side: int
     batch_size: int
     accelerated: bool
+
+    def at(self, side: int) -> float:
+        """Seconds of a step at another size, by the number of pixels."""
+        return self.seconds * (side / self.side) ** 2
 
 
 def typical_side(sizes: np.ndarray) -> int:
@@ -35,31 +45,60 @@ def batch_size(images: int, *, accelerated: bool) -> int:
     return max(1, min(images, 16 if accelerated else 4))
 
 
-def image_side(largest: int, published: int, pace: Pace, *, wanted_steps: int, minutes: float) -> tuple[int, str]:
+def seconds_after_choice(start_seconds: float, *, formats: int, measured_images: int, pace: Pace) -> float:
+    """Estimate the seconds of all that follows the choice except training: starts of programs, evaluation, export.
+
+    `start_seconds` are those that train.py took up to the end of its first step, compilation included.
+    """
+    passes = 2 + formats  # over the images that the AP is measured on
+    evaluation = passes * measured_images * _EVALUATION * pace.seconds / pace.batch_size
+    return (_AFTER_CHOICE + _EACH_FORMAT * formats) * start_seconds + evaluation
+
+
+def training_seconds(minutes: float, *, others: float) -> float:
+    """What is left of the minutes for training when everything else takes `others` seconds; a tenth at least."""
+    return max(60 * minutes - others, 60 * _LEAST_SHARE * minutes)
+
+
+def image_side(largest: int, published: int, pace: Pace, *, wanted_steps: int, seconds: float) -> tuple[int, str]:
     """The longer side of the network's input, and why: the largest up to that of the images, and of the published model, at
-    which the wanted steps fit into the minutes. Seconds grow with the number of pixels."""
+    which the wanted steps fit into the seconds of training. Seconds grow with the number of pixels."""
     most = max(SMALLEST_SIDE, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
-    steps_at = {side: _FOR_TRAINING * minutes * 60 / (pace.seconds * (side / pace.side) ** 2)
-                for side in range(most, SMALLEST_SIDE - 1, -_MULTIPLE)}
-    for side, steps in steps_at.items():
-        if steps >= wanted_steps:
+    for side in range(most, SMALLEST_SIDE - 1, -_MULTIPLE):
+        if seconds / pace.at(side) >= wanted_steps:
             limit = ("as large as the images" if side >= largest else "the model's own" if side == published else
-                     f"the largest at which {wanted_steps} steps take {minutes:g} minutes here")
+                     f"the largest at which {wanted_steps} steps fit into the time")
             return side, limit
-    side, steps = list(steps_at.items())[-1]
-    return side, f"the smallest, and even so {int(steps)} steps fit into {minutes:g} minutes where {wanted_steps} are wanted"
+    return SMALLEST_SIDE, f"the smallest; the {wanted_steps} steps that a good AP needs take longer than there is time"
 
 
-def number_of_epochs(images: int, pace: Pace, *, wanted_steps: int, minutes: float) -> tuple[int, str]:
-    """As many as the minutes hold, up to four times the wanted steps; and why."""
-    steps_an_epoch = math.ceil(images / pace.batch_size)
-    fitting = int(_FOR_TRAINING * minutes * 60 / (pace.seconds * steps_an_epoch))
-    enough = math.ceil(_PATIENCE * wanted_steps / steps_an_epoch)
-    epochs = max(1, min(fitting, enough, _MOST_EPOCHS))
-    shown = f"{epochs * steps_an_epoch} steps of {pace.batch_size} images, {pace.seconds:.2f} s each"
-    if not fitting:
-        return epochs, f"{shown}: even one takes longer than {minutes:g} minutes"
-    return epochs, f"{shown}; more would bring little" if epochs < fitting else f"{shown}, what {minutes:g} minutes hold"
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """How long to train: flags of train.py."""
+
+    num_epochs: int  # at most
+    num_examples_per_epoch: int
+    checkpoint_period: int
+    warmup_epochs: float
+
+
+def training_length(images: int, pace: Pace, *, side: int, wanted_steps: int, seconds: float) -> tuple[Length, str]:
+    """Epochs so short that the clock is looked at often enough, as many as may fit into the seconds; and why.
+
+    At most four times the wanted steps. The images of an epoch need not be those of the data set.
+    """
+    enough = _PATIENCE * wanted_steps
+    fitting = max(seconds / pace.at(side), 1)
+    all_images = math.ceil(images / pace.batch_size)
+    steps_an_epoch = max(math.ceil(enough / _MOST_EPOCHS), min(all_images, int(fitting / _LEAST_EPOCHS)))
+    epochs = max(1, math.ceil(min(_LENGTHENED * fitting, enough) / steps_an_epoch))
+    expected = min(fitting, enough) / steps_an_epoch
+    evaluations = min(4, max(1, int(seconds / 240)))
+    length = Length(num_epochs=epochs, num_examples_per_epoch=steps_an_epoch * pace.batch_size,
+                    checkpoint_period=max(1, math.ceil(expected / evaluations)),
+                    warmup_epochs=max(1.0, round(_WARMUP_STEPS / steps_an_epoch, 2)))
+    return length, (f"at most {epochs * steps_an_epoch} steps of {pace.batch_size} images"
+                    + ("; more would bring little" if fitting > enough else ", as many of them as fit into the time"))
 
 
 def learning_rate(batch: int, *, from_random_weights: bool) -> tuple[float, str]:

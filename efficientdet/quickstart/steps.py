@@ -2,10 +2,12 @@
 
 import glob
 import json
+import math
 import os
 import shutil
+import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,10 @@ from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.doctor.findings import as_hparams, counted
 from efficientdet.export.formats import IN_8_BITS
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.observing.journal import DEFAULT_FILE_NAME, read_log
+from efficientdet.observing.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.programs import run_program
+from efficientdet.quickstart.zip_files import unpacked
 from object_detection.atomic_files import write_text
 from object_detection.errors import InputError
 
@@ -31,6 +34,7 @@ LABEL_FORMATS = tuple(FORMATS)
 _FIRST_SIDE = 256  # at which the machine is timed first
 _TIMED_STEPS = 12
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
+_REPEATED_FOR_MORE_MINUTES = ("train", "evaluate", "export")
 _GO_ON = "the same command again goes on there"
 
 
@@ -52,30 +56,44 @@ class QuickstartConfig:
 
 def quickstart(config: QuickstartConfig) -> None:
     """Convert, choose, examine, train, evaluate and export; says what was chosen and why. Raises InputError."""
-    folder = Path(config.output_dir)
+    started, folder = time.monotonic(), Path(config.output_dir)
     notes = _Notes(folder / "quickstart.json", asdict(config))
+    images = config.images
+    if os.path.isfile(images):
+        images = notes.once("unpack", lambda: unpacked(config.images, folder / "images"))
     notes.once("convert", lambda: run_program("dataset.create_tfrecord", {
-        "images": config.images, "annotations": config.annotations, "format": config.format,
+        "images": images, "annotations": config.annotations, "format": config.format,
         "output_dir": folder / "records"}, go_on=_GO_ON))
-    chosen = notes.once("choose", lambda: _choose(config, folder))
+    train, val, test = (_records(folder, part) for part in ("train", "val", "test"))
+    measured = test or val or train
+    chosen = notes.once("choose", lambda: _choose(config, folder, measured=measured, spent=notes.seconds("choose")))
     for line in chosen["why"]:
         print(f"chose {line}")
-    train, val, test = (_records(folder, part) for part in ("train", "val", "test"))
     notes.once("train", lambda: run_program("train", {
         "training_file_pattern": train, "val_file_pattern": val, "training_mode": None if val else "train300",
-        "model_dir": folder / "model", "checkpoint_period": max(1, chosen["num_epochs"] // 4),
-        "model_name": config.model_name,
-        **{key: chosen[key] for key in ("hparams", "batch_size", "num_epochs", "lr", "pretrained_ckpt")}}, go_on=_GO_ON))
-    measured = test or val or train
+        "model_dir": folder / "model", "model_name": config.model_name, "warn_of_lr": False,
+        **chosen["flags"], **_time_of_training(config.minutes, chosen, others=notes.seconds("train"))}, go_on=_GO_ON))
     notes.once("evaluate", lambda: run_program("eval", {
         "ckpt": folder / "model", "val_file_pattern": measured, "report": folder / "evaluation",
         "output_json": folder / "metrics.json"}, go_on=_GO_ON))
-    images = [Path(config.images, name) for name in _labelled(measured, most=_COMPARED).names]
+    compared = [Path(images, name) for name in _labelled(measured, most=_COMPARED).names]
     notes.once("export", lambda: run_program("export", {
         "ckpt": folder / "model", "output_dir": folder / "exported", "formats": ",".join(config.formats),
-        "images": images, "val_file_pattern": measured,
+        "images": compared, "val_file_pattern": measured,
         "int8_images": f"{train}.tfrecord" if {*IN_8_BITS} & {*config.formats} else None}, go_on=_GO_ON))
-    _conclude(folder, measured_on="test" if test else "validation" if val else "training", image_folder=images[0].parent)
+    _conclude(folder, measured_on="test" if test else "validation" if val else "training", image_folder=compared[0].parent)
+    print(f"{(time.monotonic() - started) / 60:.1f} minutes; a larger --minutes than {config.minutes:g} continues the training")
+
+
+def _time_of_training(minutes: float, chosen: dict[str, Any], *, others: float) -> dict[str, Any]:
+    """Flags of train.py that say how long to train; `others`: seconds of the other steps so far."""
+    others += chosen["seconds_after_choice"]
+    seconds = choices.training_seconds(minutes, others=others)
+    print(f"time: {seconds / 60:.1f} of {minutes:g} minutes for training, about {others / 60:.1f} for everything else")
+    if seconds + others > 60 * minutes:
+        print(f"warning: --minutes={minutes:g} is too short for this machine; it will take {(seconds + others) / 60:.1f}")
+    more = max(1.0, minutes / chosen["minutes"])  # than when the epochs were chosen
+    return {"max_minutes": round(seconds / 60, 3), "num_epochs": math.ceil(more * chosen["flags"]["num_epochs"])}
 
 
 class _Notes:
@@ -84,21 +102,34 @@ class _Notes:
     def __init__(self, path: Path, asked: dict[str, Any]):
         self._path, asked = path, json.loads(json.dumps(asked))
         try:
-            self._notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"asked": asked, "done": {}}
-            before, self._done = self._notes["asked"], self._notes["done"]
-            other = [key for key in asked if key != "output_dir" and before.get(key) != asked[key]]
+            self._notes = (json.loads(path.read_text(encoding="utf-8")) if path.exists()
+                           else {"asked": asked, "done": {}, "seconds": {}})
+            before, self._done, self._seconds = (self._notes[part] for part in ("asked", "done", "seconds"))
+            other = [key for key in asked if key not in ("output_dir", "minutes") and before.get(key) != asked[key]]
+            longer = asked["minutes"] > before["minutes"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: are no notes of a quick start ({error}); delete it to begin anew") from error
         if other:
             raise InputError(f"{path}: was begun with {other[0]} {before.get(other[0])!r}, not {asked[other[0]]!r}; wanted the "
                              "same, or another --output_dir")
+        if longer and "train" in self._done:
+            print(f"--minutes was {before['minutes']:g} and is {asked['minutes']:g}: continues the training")
+            for step in _REPEATED_FOR_MORE_MINUTES:
+                self._done.pop(step, None)
+        before["minutes"] = asked["minutes"]
+
+    def seconds(self, other_than: str) -> float:
+        """What the steps took in all calls so far, except the one that is named."""
+        return sum(seconds for step, seconds in self._seconds.items() if step != other_than)
 
     def once(self, step: str, run: Callable[[], Any]) -> Any:
         """What the step gave, now or when it was run."""
         if step in self._done:
             print(f"{step}: done before")
         else:
+            begun = time.monotonic()
             self._done[step] = run()
+            self._seconds[step] = self._seconds.get(step, 0.0) + round(time.monotonic() - begun, 1)
             try:
                 write_text(self._path, json.dumps(self._notes, indent=1))
             except OSError as error:
@@ -106,34 +137,37 @@ class _Notes:
         return self._done[step]
 
 
-def _choose(config: QuickstartConfig, folder: Path) -> dict[str, Any]:
-    """Flags of the training, and a line with the reason for each."""
-    images = _labelled(_records(folder, "train"))
+def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: float) -> dict[str, Any]:
+    """Flags of the training, a line with the reason for each, and how long the rest will take."""
+    begun, images = time.monotonic(), _labelled(_records(folder, "train"))
     weights, why_weights = _weights(config)
     wanted_steps = choices.STEPS_FROM_PUBLISHED_WEIGHTS if weights else choices.STEPS_FROM_RANDOM_WEIGHTS
     given = parse_overrides(config.hparams)
     published = max(hyperparameters_of(config.model_name, {}).input_size)
     largest = choices.typical_side(images.sizes)
-    first = min(_FIRST_SIDE, published)
-    pace = _pace(config, folder, {**given, "image_size": first}, side=first,
-                 batch=choices.batch_size(len(images), accelerated=False))
-    batch = choices.batch_size(len(images), accelerated=pace.accelerated)
+    own = max(hyperparameters_of(config.model_name, given).input_size)
+    first = own if "image_size" in given else min(_FIRST_SIDE, published)
+    pace, start = _pace(config, folder, {"image_size": first, **given}, side=first,
+                        batch=choices.batch_size(len(images), accelerated=False))
+    pace = replace(pace, batch_size=choices.batch_size(len(images), accelerated=pace.accelerated))
+    after = choices.seconds_after_choice(start, formats=len(config.formats), pace=pace, measured_images=_count(measured))
+    seconds = choices.training_seconds(config.minutes, others=spent + time.monotonic() - begun + after)
     if "image_size" in given:
-        side, why_side = max(hyperparameters_of(config.model_name, given).input_size), "as --hparams says"
+        side, why_side = first, "as --hparams says"
     else:
-        side, why_side = choices.image_side(largest, published, pace, wanted_steps=wanted_steps, minutes=config.minutes)
+        side, why_side = choices.image_side(largest, published, pace, wanted_steps=wanted_steps, seconds=seconds)
     settings = {"image_size": side, **({} if weights else choices.JITTER), **given}
     mended = _examined(config, folder, settings)
     settings |= {key: value for key, value in mended.items() if key not in given}
-    pace = _pace(config, folder, settings, side=side, batch=batch)
-    epochs, why_epochs = choices.number_of_epochs(len(images), pace, wanted_steps=wanted_steps, minutes=config.minutes)
-    rate, why_rate = choices.learning_rate(batch, from_random_weights=not weights)
-    return {"hparams": as_hparams(settings), "batch_size": batch, "num_epochs": epochs, "pretrained_ckpt": weights,
-            "lr": None if "learning_rate" in given else rate, "why": [
+    length, why_length = choices.training_length(len(images), pace, side=side, wanted_steps=wanted_steps, seconds=seconds)
+    rate, why_rate = choices.learning_rate(pace.batch_size, from_random_weights=not weights)
+    return {"flags": {"hparams": as_hparams(settings), "batch_size": pace.batch_size, "pretrained_ckpt": weights,
+                      "lr": None if "learning_rate" in given else rate, **asdict(length)},
+            "minutes": config.minutes, "seconds_after_choice": after, "why": [
         f"weights: {why_weights}",
         f"an input of {side} pixels on the longer side: {why_side} (half of the images have {largest} or more)",
         f"{as_hparams(mended) or 'anchors and shape as published'}: {folder}/doctor/doctor.html has the reasons",
-        f"{counted(epochs, 'epoch', 'epochs')}: {why_epochs}",
+        f"{why_length}; train.py looks at the clock every {counted(length.num_examples_per_epoch, 'image', 'images')}",
         f"a rate of {rate:g}: {why_rate}",
         *([] if weights else [f"{as_hparams(choices.JITTER)}: few steps are better spent on the sizes that there are"])]}
 
@@ -153,24 +187,26 @@ def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
     return config.model_name, "published ones, learnt from COCO"
 
 
-def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int) -> choices.Pace:
-    """Time some training steps with an input of this longer side."""
-    probe = folder / "probe"
+def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int
+          ) -> tuple[choices.Pace, float]:
+    """Time some training steps with an input of this longer side; also return the seconds up to the end of the first one."""
+    begun, probe = time.time(), folder / "probe"
     shutil.rmtree(probe, ignore_errors=True)
     run_program("train", {
         "training_file_pattern": _records(folder, "train"), "model_dir": probe, "model_name": config.model_name,
         "benchmark": True, "benchmark_steps": _TIMED_STEPS, "batch_size": batch,
         "log_steps": 1,  # each step has its own time, or the median would be a mean that holds the compilation
         "hparams": as_hparams(settings)}, go_on=_GO_ON)
-    found = {}
-    for entry in read_log(probe / DEFAULT_FILE_NAME):
-        found |= entry.get("data") or {}
+    log = list(read_log(probe / DEFAULT_FILE_NAME))
+    found = {key: value for entry in log for key, value in (entry.get("data") or {}).items()}
+    first_step = next(float(entry["timestamp"]) for entry in log if entry.get("step") == INTERVAL_STEP)
     shutil.rmtree(probe, ignore_errors=True)
     if found["load_average"] > 2 * (os.cpu_count() or 1):
         print(f"warning: other work keeps this machine busy (a load of {found['load_average']:.1f} on {os.cpu_count()} cores); "
-              "what is chosen by the time of a step will be less than the machine can do")
-    return choices.Pace(seconds=found["latency_training_p50"], side=side, batch_size=batch,
+              "the size chosen by the time of a step may be smaller than the machine can do")
+    pace = choices.Pace(seconds=found["latency_training_p50"], side=side, batch_size=batch,
                         accelerated=found["peak_device_memory_bytes"] is not None)
+    return pace, first_step - begun
 
 
 def _examined(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
@@ -200,6 +236,10 @@ def _labelled(pattern: str, *, most: int | None = None) -> LabelledImages:
     records = sorted(glob.glob(pattern))
     index = index_records(records)
     return labelled_records(index, class_names_of_records(records), range(len(index))[:most])
+
+
+def _count(pattern: str) -> int:
+    return len(index_records(sorted(glob.glob(pattern))))
 
 
 def _records(folder: Path, part: str) -> str | None:

@@ -60,8 +60,11 @@ def write_run_report(run: Run, validation: Validation) -> None:
         per_class=measures.class_ap if measures else {}, seconds=run.stopwatch.totals(), pictures=validation.pictures))
 
 
-def announce_end(run: Run, validation: Validation, *, loss: float, seconds: float) -> None:
+def announce_end(run: Run, validation: Validation, *, loss: float | None, seconds: float) -> None:
     """The averages of the run into the log, and for a benchmark what they are to be seen beside."""
+    if loss is None and run.state.step >= run.last_step:
+        run.journal.say(f"no step was left: all {run.state.step} are done; the same command with a larger --num_epochs"
+                        f"{' or --max_minutes' if run.config.max_minutes else ''} continues the training")
     run.journal.finish(training_loss=loss, seconds=seconds, devices=run.world.size,
                        input_wait=run.stopwatch.recent_share("input"), goal=_goal_numbers(run, validation))
     if run.config.benchmark:

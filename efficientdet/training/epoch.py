@@ -98,13 +98,17 @@ class EpochOfSteps:
         except InputError:
             self._keep_what_is_done(guard)
             raise
-        rate = run.schedule(state.step) * state.progress.rate_factor
-        with run.stopwatch.measuring("compute"):
+        rate = run.learning_rate
+        with run.stopwatch.measuring(self._measured_as(state.step + 1)):
             report = self._step(batch, rate, self._stop_wish.wished)
         state.step += 1
         state.progress.images_seen += run.images_a_step
         facts = StepFacts(step=state.step, learning_rate=rate, image_ids=np.asarray(batch.image_ids))
         self._waiting.append(_StartedStep(facts, report))
+
+    def _measured_as(self, step: int) -> str:
+        """The stopwatch's name of a step's time: the first one of a process is compiled."""
+        return "compilation" if step == self._run.first_step + 1 else "compute"
 
     def _keep_what_is_done(self, guard: StepGuard) -> None:
         """Before a record that cannot be used ends the training; of several ranks the others know nothing of it."""
@@ -117,7 +121,7 @@ class EpochOfSteps:
     def _finish_step(self, guard: StepGuard) -> tuple[StepFacts, dict[str, float]]:
         """Wait for the report of the first that waits, and check it."""
         started = self._waiting.popleft()
-        with self._run.stopwatch.measuring("compute"):
+        with self._run.stopwatch.measuring(self._measured_as(started.facts.step)):
             report = {name: float(value) for name, value in started.report.items()}
         guard.check(report, started.facts)
         return started.facts, report

@@ -82,10 +82,12 @@ class StopWish:
             unsaved = self._unsaved_steps()
             if waited > _PATIENCE_SECONDS and unsaved <= 0 and self._world.size == 1:
                 self._listener.end(self._number, f"asked to stop: {farewell(self._saved_step())}")
-            if waited > _TOLD_SECONDS and unsaved > 0 and not told and self._world.is_first:
+            # Several ranks wait for the step also where nothing would be lost: for minutes, while the first one is compiled.
+            if waited > _TOLD_SECONDS and (unsaved > 0 or self._world.size > 1) and not told and self._world.is_first:
                 told = True
-                self._listener.tell(f"asked to stop: will save when the running step has ended; asked again, ends at once and "
-                                    f"loses the {unsaved} steps since the last checkpoint")
+                lost = f" and loses the {unsaved} steps since the last checkpoint" if unsaved > 0 else ""
+                self._listener.tell(f"asked to stop: will save when the running step has ended; asked again, ends "
+                                    f"at once{lost}")
 
 
 def farewell(saved_step: int) -> str:

@@ -2,9 +2,8 @@
 
 import contextlib
 import errno
-import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -27,9 +26,11 @@ from efficientdet.training.conventions import with_conventions_of_start
 from efficientdet.training.epoch import EpochOfSteps
 from efficientdet.training.guards import NotFinite, StepGuard
 from efficientdet.training.interruption import Interrupted, StopWish, farewell
+from efficientdet.training.model_dir_lock import sole_training
 from efficientdet.training.run import Run
 from efficientdet.training.saving import Saver
 from efficientdet.training.start import initial_state, resume, warn_of_frozen_random_weights
+from efficientdet.training.time_budget import TimeBudget
 from efficientdet.training.validation import Validation
 from object_detection.errors import InputError
 
@@ -37,8 +38,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
-def train(config: TrainingConfig) -> dict[str, float]:
+def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic) -> dict[str, float]:
     """Train, evaluate, write everything into model_dir; returns the final COCO numbers (empty without evaluation).
+
+    `clock` gives seconds, for --max_minutes and for what is logged.
 
     Raises `Interrupted`, with everything saved, after SIGTERM and Ctrl-C.
     """
@@ -52,13 +55,13 @@ def train(config: TrainingConfig) -> dict[str, float]:
         tf.config.run_functions_eagerly(True)
     config, lines = with_conventions_of_start(config)
     folder = config.model_dir if world.is_first else None
-    with _users_errors(config, runtime, world), Journal(
+    with _users_errors(config, runtime, world), sole_training(config.model_dir, world) as lock_said, Journal(
             folder, file_name=config.log_filename, loggers=() if config.benchmark else config.loggers,
             settings=config.hparams.to_dict(), project=family_of(config.hparams.model_name).name) as journal:
-        for line in (*doctor_said, *lines, batch_sizes_said):
+        for line in (lock_said, *doctor_said, *lines, batch_sizes_said):
             if line:
                 journal.say(line)
-        return Training(Run.prepare(config, runtime, journal, world)).run()
+        return Training(Run.prepare(config, runtime, journal, world, clock=clock)).run()
 
 
 @contextlib.contextmanager
@@ -98,7 +101,7 @@ class Training:
             except Interrupted:
                 if not self._config.benchmark:
                     self._saver.save_what_is_not()
-                    run.journal.say(f"asked to stop: {farewell(self._saver.step)}")
+                run.journal.say(f"asked to stop: {farewell(self._saver.step)}")
                 raise
         announce_end(run, self._validation, loss=last_loss, seconds=time.monotonic() - started)
         return numbers
@@ -125,19 +128,22 @@ class Training:
             stop_wish=self._stop_wish, seconds=lambda: run.seconds)
         self._calibration = Calibration(run.state.detector, use_xla=compiled)
         self._epoch_of_steps = EpochOfSteps(run, step, saver=self._saver, stop_wish=self._stop_wish)
-        announce_to_mlperf(run, validation_samples=self._validation.samples if config.evaluates else 0)
+        evaluated_images = self._validation.samples if config.evaluates else 0
+        announce_to_mlperf(run, validation_samples=evaluated_images)
         run.starts()
+        self._time_budget = TimeBudget(run, evaluated_images=evaluated_images)
 
-    def _epochs(self) -> float:
-        """All steps that are left; returns the mean loss of the last epoch."""
+    def _epochs(self) -> float | None:
+        """All steps that are left; returns the mean loss of the last epoch, None where no step was left."""
         run, config, state = self._run, self._config, self._run.state
-        total = (1 if config.benchmark else config.last_epoch) * run.steps_per_epoch
-        batches, guard, loss = run.batches(), StepGuard(images_a_step=run.images_a_step), math.nan
-        with Progress("train", total=total, steps_per_epoch=run.steps_per_epoch, done=state.step,
-                      silent=not run.world.is_first) as bar:
+        batches, guard, loss = run.batches(), StepGuard(images_a_step=run.images_a_step), None
+        with Progress("train", total=run.last_step, steps_per_epoch=run.steps_per_epoch, done=state.step,
+                      silent=not run.world.is_first, first_counts=False) as bar:
             self._finish_epoch()
-            while not self._goal_is_reached() and state.step < total:
+            while not self._goal_is_reached() and state.step < run.last_step:
                 run.mlperf.epoch_starts(run.epoch + 1)
+                if state.step == run.first_step:
+                    run.journal.say("compiling the training step; the first step may take minutes")
                 try:
                     loss = self._epoch_of_steps(batches, guard=guard, bar=bar)
                 except NotFinite as error:
@@ -151,6 +157,8 @@ class Training:
                 run.mlperf.throughput(run.images_per_second, epoch=run.epoch)
                 if not config.benchmark:
                     with bar.pausing():
+                        self._time_budget.plan()
+                        bar.end_at(run.last_step)
                         self._end_epoch(run.epoch)
                         self._finish_epoch()
         return loss

@@ -53,11 +53,14 @@ class Run:
     cache: DecodedCache | None
     state: TrainingState = field(init=False)
     first_step: int = field(init=False)  # that this process begins after
-    started: "tuple[float, float] | None" = None  # the clock when this process began to train, and the seconds before it
-    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    # The clock when this process began to train, and the seconds before it.
+    started: "tuple[float, float] | None" = field(init=False, default=None)
+    clock: Callable[[], float]
+    stopwatch: Stopwatch
 
     @classmethod
-    def prepare(cls, config: TrainingConfig, runtime: Runtime, journal: Journal, world: World) -> "Run":
+    def prepare(cls, config: TrainingConfig, runtime: Runtime, journal: Journal, world: World, *,
+                clock: Callable[[], float] = time.monotonic) -> "Run":
         """Find, and where it is wanted verify, the records; what follows from their number and the batch."""
         index = verify_records(index_records(config.records), when=config.verify_records,
                                max_bad_fraction=config.max_bad_fraction, say=journal.say,
@@ -77,7 +80,8 @@ class Run:
             description=Description(
                 model_name=config.hparams.model_name, hparams=config.hparams.to_dict(),
                 categories=config.class_names.to_categories(), weights="raw and averaged", steps_per_epoch=steps_per_epoch),
-            cache=DecodedCache(say=journal.say) if config.cache == "decoded" else None)
+            cache=DecodedCache(say=journal.say) if config.cache == "decoded" else None,
+            clock=clock, stopwatch=Stopwatch(clock))
 
     @property
     def epoch(self) -> int:
@@ -85,15 +89,38 @@ class Run:
         return self.state.step // self.steps_per_epoch
 
     @property
+    def schedule_steps(self) -> int:
+        """Steps up to where the training ends without --max_minutes."""
+        return (1 if self.config.benchmark else self.config.last_epoch) * self.steps_per_epoch
+
+    @property
+    def last_step(self) -> int:
+        """The step at which the training ends, as planned so far."""
+        return self.state.progress.planned_end or self.schedule_steps
+
+    @property
+    def schedule_position(self) -> float:
+        """The step of the schedule whose learning rate the next step takes: its own number, or what a plan maps it to."""
+        plan, step = self.state.progress, self.state.step
+        if not plan.planned_end:
+            return step
+        share = (step - plan.planned_at) / max(plan.planned_end - plan.planned_at, 1)
+        return plan.planned_position + share * (self.schedule_steps - plan.planned_position)
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+        return self.schedule(self.schedule_position) * self.state.progress.rate_factor
+
+    @property
     def images_per_second(self) -> float:
         """Since the start of this process, evaluation and checkpoints not counted."""
-        totals = self.stopwatch.totals()
-        steps = self.state.step - self.first_step
-        return steps * self.images_a_step / max(totals.get("input", 0.0) + totals.get("compute", 0.0), 1e-9)
+        seconds = sum(self.stopwatch.total(name) for name in ("input", "compute", "compilation"))
+        return (self.state.step - self.first_step) * self.images_a_step / max(seconds, 1e-9)
 
     def starts(self) -> None:
         """The clock starts; it goes on where that of the process before stood at its last checkpoint."""
-        self.started = time.monotonic(), self.state.progress.seconds
+        self.started = self.clock(), self.state.progress.seconds
         self.mlperf.run_starts()
 
     @property
@@ -101,7 +128,7 @@ class Run:
         """Of training so far, evaluations and compilation included; of processes that were killed up to what they saved."""
         if self.started is None:
             return self.state.progress.seconds
-        return self.started[1] + time.monotonic() - self.started[0]
+        return self.started[1] + self.clock() - self.started[0]
 
     def input_config(self, batch_size: int) -> InputConfig:
         """How records become batches of this rank."""
@@ -156,7 +183,7 @@ def _peak_learning_rate(config: TrainingConfig, *, images_a_step: int, journal: 
     rule, rate = config.hparams.published_rate(images_a_step), config.hparams.learning_rate
     if config.lr_per_64 is not None:
         rate = config.lr_per_64 * images_a_step / 64
-    if rate is not None and rate > 2 * rule:
+    if config.warn_of_lr and rate is not None and rate > 2 * rule:
         journal.say(f"warning: the learning rate {rate:g} is {rate / rule:.1f} times the published one for {images_a_step} "
                     f"images a step ({rule:g})")
     return rule if rate is None else rate

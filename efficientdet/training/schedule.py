@@ -51,8 +51,8 @@ class Schedule:
             method=hparams.lr_decay_method, drop_factor=hparams.lr_drop_factor, flat_share=hparams.flat_share,
             drop_steps=(steps(hparams.first_lr_drop_epoch), steps(hparams.second_lr_drop_epoch)))
 
-    def __call__(self, step: int) -> float:
-        """The learning rate with which step `step` (0 is the first) updates the weights."""
+    def __call__(self, step: float) -> float:
+        """The learning rate with which step `step` (0 is the first) updates the weights; between two steps that of a plan."""
         if step < 0:
             raise ValueError(f"step {step} is negative")
         if step < self.warmup_steps:

@@ -83,6 +83,7 @@ def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, 
     say(f"resumes from {source.prefix} after step {state.step}, {progress.images_seen} images")
     if progress.images_a_step != images_a_step:
         state.step = progress.images_seen // images_a_step
+        progress.planned_seconds, progress.planned_end = 0.0, 0  # in steps of another size
         say(f"a step has {images_a_step} images now and had {progress.images_a_step}: {progress.images_seen} images make "
             f"step {state.step}")
     if progress.ranks != state.world.size:

@@ -1,7 +1,7 @@
 """Evaluations while a training runs: which weights are best so far, and whether going on is worth it."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import OriginalImage, evaluation_dataset, original_images
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.checkpoints.training_progress import TrainingProgress
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.evaluation.evaluate import detect_all, read_evaluator, write_measures
 from efficientdet.inference.predict import Predict
@@ -21,7 +22,7 @@ from efficientdet.training.guards import check_collapse
 from efficientdet.training.interruption import StopWish
 from efficientdet.training.state import TrainingState
 from model.detector import outputs_to_learn_from
-from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
+from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures, shown_measure
 from object_detection.coco_masks import decoded
 from object_detection.coco_results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from object_detection.drawing import draw_detections
@@ -96,9 +97,7 @@ class Validation:
         self._report(epoch)  # last: where there are numbers, the best weights are not older
         if "raw" in found:
             self._journal.curves(state.step, {"validation/AP_raw": found["raw"]})
-        self._journal.say(f"epoch {epoch} AP averaged {averaged.numbers['AP']:.4f}"
-                          + (f" raw {found['raw']:.4f}" if "raw" in found else "")
-                          + f" best {progress.best_ap:.4f} (epoch {progress.best_epoch})")
+        self._journal.say(_ap_in_words(epoch, found, progress))
         return found[weights]
 
     def finish(self, epoch: int) -> CocoMeasures:
@@ -209,6 +208,13 @@ class Validation:
 def minutes_in_words(minutes: float | None) -> str:
     """The time to target as the end of a sentence; empty where it is not known."""
     return "" if minutes is None else f", time to target {minutes:.2f} minutes"
+
+
+def _ap_in_words(epoch: int, found: Mapping[str, float], progress: TrainingProgress) -> str:
+    raw = (f", {shown_measure(found['raw'])} with the raw weights of the last step, which the average follows slowly"
+           if "raw" in found else "")
+    best = f"; best {progress.best_ap:.4f} (epoch {progress.best_epoch})" if progress.best_epoch else ""
+    return f"epoch {epoch}: AP {shown_measure(found['averaged'])} with averaged weights{raw}{best}"
 
 
 def _first_rows(batch: Batch, count: int) -> Batch:

@@ -1,0 +1,46 @@
+"""The lock of a model_dir: two trainings in one folder would remove each other's checkpoints."""
+
+import contextlib
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+from dataset.command_line import USER_ERROR_EXIT_CODE
+from efficientdet.machine.distributed import World
+from object_detection.errors import InputError
+from object_detection.file_lock import lock_file
+
+FILE_NAME = "lock"
+
+
+@contextlib.contextmanager
+def sole_training(model_dir: str, world: World) -> Iterator[str]:
+    """Hold the lock of a model_dir for the duration of a block; yield a warning where the file system has no locks, else "".
+
+    The first rank holds it for all. Raises InputError on the first rank where another training holds it; the other ranks exit
+    with the same code and without a line.
+    """
+    with contextlib.ExitStack() as stack:
+        refused, warning = world.gather(_lock(Path(model_dir), stack) if world.is_first else None)[0]
+        if refused and not world.is_first:
+            raise SystemExit(USER_ERROR_EXIT_CODE)
+        if refused:
+            raise InputError(refused)
+        yield warning
+
+
+def _lock(folder: Path, stack: contextlib.ExitStack) -> tuple[str, str]:
+    """Take the lock until the stack is left; return why it cannot be taken, and a warning, each "" where there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stream = stack.enter_context((folder / FILE_NAME).open("a+", encoding="utf-8", errors="replace"))
+    try:
+        locked = lock_file(stream)
+    except BlockingIOError:
+        stream.seek(0)
+        holder = ascii(stream.read(200).strip())[1:-1] or "another process"
+        return f"{folder}: another training ({holder}) writes into this folder; wait for its end or use another --model_dir", ""
+    stream.truncate(0)
+    stream.write(f"process {os.getpid()} on {platform.node()}\n")
+    stream.flush()
+    return "", "" if locked else f"warning: {folder}: no file locks here, so a second training in it would not be noticed"

@@ -1,0 +1,86 @@
+"""End a training in time: after each epoch the rest of the schedule is planned again for the time that is left.
+
+A plan maps the steps that are left to the part of the schedule that is left: the learning rate continues where it is and
+decays faster, or more slowly. The plan is a part of `TrainingProgress` and therefore of every checkpoint, so that a training
+that is killed after it was made continues with the same learning rates.
+"""
+
+from efficientdet.training.run import Run
+
+_SAID_FROM = 0.1  # of the epochs that are left: smaller changes of a plan are not worth a line
+_NOT_OF_STEPS = ("compilation", "calibration", "evaluation")  # names of the stopwatch
+
+
+class TimeBudget:
+    """Plans a run for --max_minutes; without the flag it changes nothing. All ranks call it together."""
+
+    def __init__(self, run: Run, *, evaluated_images: int):
+        """To be called after `run.starts()`, with the number of images of an evaluation."""
+        self._run, self._first_epoch, self._evaluated_images = run, run.epoch, evaluated_images
+        self._seconds = 60.0 * (run.config.max_minutes or 0.0)
+        self._last = self._spent()
+        self._begin()
+
+    def plan(self) -> None:
+        """After the steps of an epoch and before its evaluation: decide how many epochs follow, and say so."""
+        run, progress = self._run, self._run.state.progress
+        if not self._seconds:
+            return
+        used, seconds_per_step, evaluation = run.world.gather(self._measured())[0]
+        left = self._fitting_epochs(self._seconds - used, seconds_per_step=seconds_per_step, evaluation=evaluation)
+        planned = (run.last_step - run.state.step) // run.steps_per_epoch
+        if not progress.planned_end or abs(left - planned) > max(1.0, _SAID_FROM * planned):
+            run.journal.say(f"time budget: {used / 60:.1f} of {self._seconds / 60:.1f} minutes used, {seconds_per_step:.2g} s "
+                            f"per step: {left} epochs left instead of {planned}; the learning rate decays over them")
+        self._set_end(run.state.step + left * run.steps_per_epoch, position=run.schedule_position)
+
+    def _begin(self) -> None:
+        """Where this process was given other minutes than the one before: plan as if they had been known from the start."""
+        run, progress = self._run, self._run.state.progress
+        if progress.planned_seconds == self._seconds:
+            return
+        step, position = run.state.step, run.schedule_position
+        progress.planned_seconds, progress.planned_end = self._seconds, 0
+        if self._seconds and step:
+            left = self._fitting_epochs(self._seconds - progress.seconds, seconds_per_step=progress.seconds / step)
+            end = step + left * run.steps_per_epoch
+            self._set_end(end, position=min(position, run.schedule_steps * step / end))
+            run.journal.say(f"time budget: {progress.seconds / 60:.1f} of {self._seconds / 60:.1f} minutes used: {left} epochs "
+                            "left")
+
+    def _set_end(self, end: int, *, position: float) -> None:
+        progress = self._run.state.progress
+        progress.planned_at, progress.planned_position, progress.planned_end = self._run.state.step, position, end
+
+    def _fitting_epochs(self, seconds: float, *, seconds_per_step: float, evaluation: float = 0.0) -> int:
+        """How many more fit into the seconds, with their evaluations and the one that this epoch still needs."""
+        run, config = self._run, self._run.config
+        needed = evaluation * config.evaluates_after(run.epoch)
+        for epoch in range(run.epoch + 1, config.last_epoch + 1):
+            needed += run.steps_per_epoch * seconds_per_step + evaluation * config.evaluates_after(epoch)
+            if needed + evaluation * (not config.evaluates_after(epoch)) > seconds:  # the last epoch is evaluated anyway
+                return epoch - 1 - run.epoch
+        return max(config.last_epoch - run.epoch, 0)
+
+    def _measured(self) -> tuple[float, float, float]:
+        """Seconds of training so far, of a step since the last call, and of an evaluation."""
+        run, before = self._run, self._last
+        self._last = self._spent()
+        steps = self._last[1] - before[1]
+        seconds_per_step = (self._last[0] - before[0]) / steps if steps > 0 else run.stopwatch.total("compilation")
+        return run.seconds, seconds_per_step, self._evaluation_seconds(seconds_per_step)
+
+    def _evaluation_seconds(self, seconds_per_step: float) -> float:
+        """The mean of this process, or a guess before the first one: of two passes, for raw and averaged weights."""
+        run, config = self._run, self._run.config
+        done = sum(config.evaluates_after(epoch) for epoch in range(self._first_epoch + 1, run.epoch))
+        if done:
+            return (run.stopwatch.total("evaluation") + run.stopwatch.total("calibration")) / done
+        return 2 * self._evaluated_images / run.images_a_step * seconds_per_step
+
+    def _spent(self) -> tuple[float, int]:
+        """Steps of this process without the first, which is compiled, and their seconds with what belongs to each epoch, such
+        as checkpoints."""
+        run = self._run
+        seconds = run.seconds - sum(run.stopwatch.total(name) for name in _NOT_OF_STEPS)
+        return seconds, max(run.state.step - run.first_step - 1, 0)
