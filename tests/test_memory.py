@@ -129,7 +129,7 @@ def test_training_gets_the_default_batch_and_says_it(machine, monkeypatch, tmp_p
     class Ended(Exception):
         pass
 
-    def training(given, *_):
+    def training(given, *_, **__):
         raise Ended(given.batch_size)
 
     machine(host=16 * GB)
@@ -147,7 +147,7 @@ def config_in(folder, **changes):
     MemoryError("Unable to allocate 3.8 GiB for an array"), tf.errors.ResourceExhaustedError(None, None, "OOM when allocating"),
     RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 21474836480 bytes.")])
 def test_every_kind_of_out_of_memory_is_one_line(error, machine, monkeypatch, tmp_path):
-    def fail(*_):
+    def fail(*_, **__):
         raise error
 
     assert is_out_of_memory(error)
