@@ -7,11 +7,8 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 from absl import flags
 
-from dataset.command_line import run
-from efficientdet.configuration.hyperparameters import with_overrides
-from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.families.registry import hyperparameters_of
-from efficientdet.flags.definitions import (
+from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.configuration.flag_definitions import (
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
@@ -20,16 +17,19 @@ from efficientdet.flags.definitions import (
     model_name_given,
     runtime_settings,
 )
-from efficientdet.flags.paths import (
+from efficientdet.configuration.flag_paths import (
     class_names_for,
-    existing_checkpoint,
     existing_file,
     records_of,
     required,
     writable_file,
     writable_folder,
 )
-from efficientdet.machine.runtime_environment import prepare_environment
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.families.hyperparameters import with_overrides
+from efficientdet.families.registry import hyperparameters_of
+from program_support.command_line import run
 
 FLAGS = flags.FLAGS
 
@@ -68,8 +68,8 @@ def main() -> None:
     testdev_dir = writable_folder(FLAGS.testdev_dir, "testdev_dir") if FLAGS.testdev_dir else None
     report = writable_folder(FLAGS.report, "report") if FLAGS.report is not None else None
     prepare_environment()
+    from efficientdet.devices.memory import telling_out_of_memory
     from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
-    from efficientdet.machine.memory import telling_out_of_memory
 
     with telling_out_of_memory(batch_size=FLAGS.batch_size):
         evaluate_checkpoint(EvaluationConfig(

@@ -10,24 +10,18 @@ from pathlib import Path
 
 from absl import flags
 
-from dataset.command_line import run
 from dataset.files.image_files import find_images
-from efficientdet.configuration.hyperparameters import with_overrides
+from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.configuration.artifact_formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS
+from efficientdet.configuration.export_formats import wanted_formats
+from efficientdet.configuration.flag_definitions import define_model_flags, finish_flags, model_name_given
+from efficientdet.configuration.flag_paths import class_names_for, existing_file, records_of, required, writable_folder
 from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.export.formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS
+from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.families.hyperparameters import with_overrides
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.flags.definitions import define_model_flags, finish_flags, model_name_given
-from efficientdet.flags.export_formats import wanted_formats
-from efficientdet.flags.paths import (
-    class_names_for,
-    existing_checkpoint,
-    existing_file,
-    records_of,
-    required,
-    writable_folder,
-)
-from efficientdet.machine.runtime_environment import prepare_environment
-from object_detection.errors import InputError
+from program_support.command_line import run
+from program_support.errors import InputError
 
 FLAGS = flags.FLAGS
 
@@ -63,7 +57,7 @@ def main() -> None:
     prefix = existing_checkpoint(required(FLAGS.ckpt, "ckpt"), "ckpt")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     prepare_environment()
-    from efficientdet.benchmark.artefacts import ExportConfig, export_artefacts
+    from efficientdet.export.export_artifacts import ExportConfig, export_artefacts
     from efficientdet.inference.opening import ModelConfig
 
     export_artefacts(

@@ -7,12 +7,9 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 from absl import flags
 
-from dataset.command_line import run
-from efficientdet.configuration.hyperparameters import with_overrides
-from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.export.saved_model_files import TRUSTED_ONLY, is_saved_model
-from efficientdet.families.registry import hyperparameters_of
-from efficientdet.flags.definitions import (
+from efficientdet.artifacts.saved_model_files import TRUSTED_ONLY, is_saved_model
+from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.configuration.flag_definitions import (
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
@@ -21,12 +18,16 @@ from efficientdet.flags.definitions import (
     model_name_given,
     runtime_settings,
 )
-from efficientdet.flags.paths import existing_checkpoint, existing_file, required, writable_folder
+from efficientdet.configuration.flag_paths import existing_file, required, writable_folder
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.families.hyperparameters import with_overrides
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.inputs import Inputs, find_inputs
 from efficientdet.inference.result_files import FORMATS, chosen_formats
 from efficientdet.inference.tiles import Tiling
-from efficientdet.machine.runtime_environment import prepare_environment
-from object_detection.errors import InputError
+from program_support.command_line import run
+from program_support.errors import InputError
 
 FLAGS = flags.FLAGS
 
@@ -82,8 +83,8 @@ def main() -> None:
     if prefix and FLAGS.saved_model_dir:
         writable_folder(FLAGS.saved_model_dir, "saved_model_dir")
     prepare_environment()
+    from efficientdet.devices.memory import telling_out_of_memory
     from efficientdet.inference.annotate import AnnotationConfig, annotate
-    from efficientdet.machine.memory import telling_out_of_memory
 
     with telling_out_of_memory(batch_size=FLAGS.batch_size):
         annotate(AnnotationConfig(
@@ -109,7 +110,7 @@ def _annotate_with_artefact(inputs: Inputs, settings: dict) -> None:
             raise InputError(f"--model={FLAGS.model}: is a file that runs as it is, without --{flag}")
     existing_file(FLAGS.model, "model")
     from efficientdet.inference.annotate import AnnotationConfig, annotate
-    from efficientdet.inference.artefact import artefact_runtime
+    from efficientdet.inference.artifact import artefact_runtime
 
     runtime = artefact_runtime(FLAGS.model, FLAGS.runtime, asked_by="--model")
 

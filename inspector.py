@@ -10,13 +10,11 @@ from pathlib import Path
 
 from absl import flags
 
-from dataset.command_line import run
-from efficientdet.configuration.hyperparameters import with_overrides
-from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.export.formats import FORMATS, IN_8_BITS
-from efficientdet.export.saved_model_files import TRUSTED_ONLY, is_saved_model
-from efficientdet.families.registry import hyperparameters_of
-from efficientdet.flags.definitions import (
+from efficientdet.artifacts.saved_model_files import TRUSTED_ONLY, is_saved_model
+from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS
+from efficientdet.configuration.export_formats import wanted_formats
+from efficientdet.configuration.flag_definitions import (
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
@@ -25,11 +23,14 @@ from efficientdet.flags.definitions import (
     model_name_given,
     runtime_settings,
 )
-from efficientdet.flags.export_formats import wanted_formats
-from efficientdet.flags.paths import existing_checkpoint, existing_file, required, writable_file, writable_folder
-from efficientdet.inference.runtimes import require_runtime
-from efficientdet.machine.runtime_environment import prepare_environment
-from object_detection.errors import InputError
+from efficientdet.configuration.flag_paths import existing_file, required, writable_file, writable_folder
+from efficientdet.configuration.inference_runtimes import require_runtime
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.families.hyperparameters import with_overrides
+from efficientdet.families.registry import hyperparameters_of
+from program_support.command_line import run
+from program_support.errors import InputError
 
 FLAGS = flags.FLAGS
 _RANDOM_WEIGHTS = "_"
@@ -86,7 +87,7 @@ def _dry(model: dict) -> None:
                          f"{FLAGS.export_ckpt}/ckpt")
     writable_file(FLAGS.export_ckpt, "export_ckpt")
     _prepare(needs_tensorflow=bool(model["ckpt_path"] or FLAGS.export_ckpt))
-    from efficientdet.benchmark.inspection import dry_run
+    from efficientdet.export.inspection import dry_run
     from efficientdet.inference.opening import ModelConfig
 
     dry_run(ModelConfig(**model), export_ckpt=FLAGS.export_ckpt)
@@ -103,7 +104,7 @@ def _export(model: dict) -> None:
         return
     folder = writable_folder(FLAGS.saved_model_dir, "saved_model_dir")
     _prepare(needs_tensorflow=True)
-    from efficientdet.benchmark.inspection import export
+    from efficientdet.export.inspection import export
     from efficientdet.inference.opening import ModelConfig
 
     export(ModelConfig(**model), folder, input_image=image)
@@ -115,7 +116,7 @@ def _export_formats(model: dict, images: tuple[str, ...]) -> None:
         raise InputError(f"--formats={in_8_bits[0]}: needs images for its ranges; export.py --int8_images takes them")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     _prepare(needs_tensorflow=True)
-    from efficientdet.benchmark.artefacts import ExportConfig, export_artefacts
+    from efficientdet.export.export_artifacts import ExportConfig, export_artefacts
     from efficientdet.inference.opening import ModelConfig
 
     export_artefacts(ModelConfig(**{**model, "precision": "float32", "amp": None, "use_xla": False}),
@@ -128,7 +129,7 @@ def _export_onnx(model: dict) -> None:
     writable_file(FLAGS.onnx_path, "onnx_path")
     require_runtime("onnxruntime", asked_by="--onnx_path")
     _prepare(needs_tensorflow=bool(model["ckpt_path"]))
-    from efficientdet.benchmark.inspection import export_network
+    from efficientdet.export.inspection import export_network
     from efficientdet.inference.opening import ModelConfig
 
     export_network(ModelConfig(**model), FLAGS.onnx_path)
@@ -143,8 +144,8 @@ def _benchmark(model: dict) -> None:
         writable_folder(FLAGS.trace_filename, "trace_filename")
     _prepare(needs_tensorflow=bool(model["ckpt_path"] or model["int8_images"] or image or FLAGS.saved_model_dir))
     from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
+    from efficientdet.devices.memory import telling_out_of_memory
     from efficientdet.inference.opening import ModelConfig
-    from efficientdet.machine.memory import telling_out_of_memory
 
     with telling_out_of_memory(batch_size=FLAGS.batch_size):
         benchmark(ModelConfig(**model), BenchmarkConfig(
@@ -160,7 +161,7 @@ def _video(model: dict) -> None:
         raise InputError(f"--output_video={FLAGS.output_video}: wanted a name that ends in .mp4")
     writable_file(FLAGS.output_video, "output_video")
     _check_saved_model(model)
-    from efficientdet.checkpoints.score_thresholds import ScoreThresholds
+    from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
     from efficientdet.inference.opened_detection import saved_model_detector
     from efficientdet.inference.video import VideoConfig, annotate_video, checkpoint_detector
 

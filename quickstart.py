@@ -10,16 +10,17 @@ from zipfile import is_zipfile
 
 from absl import flags
 
-from dataset.command_line import run
 from dataset.files.image_files import image_folder
-from efficientdet.configuration.hyperparameters import with_overrides
+from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.configuration.artifact_formats import FORMATS
+from efficientdet.configuration.export_formats import wanted_formats
+from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.export.formats import FORMATS
+from efficientdet.families.hyperparameters import with_overrides
 from efficientdet.families.registry import DEFAULT_MODEL, family_of, hyperparameters_of
-from efficientdet.flags.export_formats import wanted_formats
-from efficientdet.flags.paths import existing_checkpoint, writable_folder
 from efficientdet.quickstart.steps import LABEL_FORMATS, NO_WEIGHTS, QuickstartConfig, quickstart
-from object_detection.errors import InputError
+from program_support.command_line import run
+from program_support.errors import InputError
 
 FLAGS = flags.FLAGS
 

@@ -11,20 +11,20 @@ from pathlib import Path
 
 from absl import flags
 
-from dataset.command_line import run
-from efficientdet.configuration.hyperparameters import with_overrides
-from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.families.registry import hyperparameters_of
-from efficientdet.flags.definitions import (
+from efficientdet.configuration.flag_definitions import (
     define_model_flags,
     define_runtime_flag,
     finish_flags,
     model_name_given,
     runtime_settings,
 )
-from efficientdet.flags.paths import required
+from efficientdet.configuration.flag_paths import required
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.families.hyperparameters import with_overrides
+from efficientdet.families.registry import hyperparameters_of
 from efficientdet.serving.limits import Limits
-from object_detection.errors import InputError
+from program_support.command_line import run
+from program_support.errors import InputError
 
 FLAGS = flags.FLAGS
 _PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}

@@ -9,30 +9,29 @@ from dataclasses import fields
 
 from absl import flags
 
-from dataset.command_line import run
-from efficientdet.configuration.flag_values import whole_numbers
-from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.configuration.training_config import BALANCES, TrainingConfig
-from efficientdet.families.registry import family_of
-from efficientdet.flags.definitions import (
+from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
+from efficientdet.configuration.flag_definitions import (
     define_machine_flags,
     define_model_flags,
     finish_flags,
     hyperparameters,
 )
-from efficientdet.flags.former import AUTOML_MODES, training_mode
-from efficientdet.flags.paths import (
+from efficientdet.configuration.flag_paths import (
     class_names_for,
-    existing_backbone,
-    existing_checkpoint,
     existing_file,
     records_of,
     required,
     writable_file,
     writable_folder,
 )
-from efficientdet.machine.runtime_environment import prepare_environment
-from efficientdet.observing.mlperf_log import DIVISIONS, STATUSES, mlperf_files
+from efficientdet.configuration.flag_values import whole_numbers
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.removed_flags import AUTOML_MODES, training_mode
+from efficientdet.configuration.training_config import BALANCES, TrainingConfig
+from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.families.registry import family_of
+from efficientdet.run_log.mlperf_log import DIVISIONS, STATUSES, mlperf_files
+from program_support.command_line import run
 
 FLAGS = flags.FLAGS
 

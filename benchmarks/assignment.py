@@ -20,9 +20,9 @@ import numpy as np
 from keras import ops
 from oracles import dense_assignment
 
-from efficientdet.machine.device import backend_name, device_name
-from object_detection.anchor_grid import AnchorConfig, anchor_grid
-from object_detection.assignment import assign_anchors
+from efficientdet.devices.device import backend_name, device_name
+from object_detection.assignment.anchor_assignment import assign_anchors
+from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid
 from object_detection.structures import Objects, Targets
 
 SIZE, CLASSES = 512, 90

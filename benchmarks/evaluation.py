@@ -16,9 +16,9 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from object_detection.coco_evaluation import MEASURE_NAMES, CocoEvaluator
-from object_detection.coco_ground_truth import ground_truth_from_dataset
-from object_detection.coco_results import DetectionRows, results_json
+from object_detection.coco.evaluation import MEASURE_NAMES, CocoEvaluator
+from object_detection.coco.ground_truth import ground_truth_from_dataset
+from object_detection.coco.results import DetectionRows, results_json
 
 OBJECTS, DETECTIONS, CLASSES, SIDE = 7, 100, 80, 640
 

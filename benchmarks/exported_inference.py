@@ -18,10 +18,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 
+from efficientdet.devices.device import device_name, versions
 from efficientdet.inference.opening import ModelConfig, open_model
 from efficientdet.inference.predict import exported_network, predict_on_host
-from efficientdet.machine.device import device_name, versions
-from object_detection.processor_cores import available_cores
+from program_support.processor_cores import available_cores
 
 SIZE, TURN, PAUSE = 512, 5, 0.05
 CLASSES = {"efficientdet-d0": 90, "retinanet-resnet50": 91, "mask-rcnn-resnet50": 90}  # as the peers have

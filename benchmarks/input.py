@@ -23,8 +23,8 @@ from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import training_dataset
 from dataset.records.record_index import RecordIndex, index_records
 from dataset.records.schema import parse_record
-from object_detection.anchor_grid import AnchorConfig, anchor_grid
-from object_detection.assignment import assign_anchors
+from object_detection.assignment.anchor_assignment import assign_anchors
+from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid
 from object_detection.structures import Batch, Objects, Targets
 
 MEAN, STDDEV = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

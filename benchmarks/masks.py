@@ -23,7 +23,7 @@ from dataset.input.crop import crop_masks, decoded_mask
 from dataset.input.resize import Letterbox
 from dataset.records.record_index import RecordIndex, RecordReader, index_records
 from dataset.records.schema import parse_record
-from object_detection.mask_pasting import pasted_masks
+from object_detection.coco.mask_pasting import pasted_masks
 
 INPUT, OBJECTS = (832, 1344), 100
 SMALL, LARGE = 32**2, 96**2  # pixels of a mask, COCO's limits

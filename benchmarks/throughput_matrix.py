@@ -22,13 +22,13 @@ from throughput.launching import Launch, commit_here, run_cell
 from throughput.matrix import Matrix
 from throughput.rendering import write_tables
 
-from dataset.command_line import run
+from efficientdet.configuration.flag_paths import records_of, writable_folder
 from efficientdet.configuration.flag_values import whole_numbers
-from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of
-from efficientdet.flags.paths import records_of, writable_folder
-from object_detection.errors import InputError
+from program_support.command_line import run
+from program_support.errors import InputError
 
 FLAGS = flags.FLAGS
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dataset.files.bounded_files import read_json
-from dataset.files.foreign_values import LARGEST_ID, shown, storable_text, told_with, whole_number
-from object_detection.atomic_files import write_text
-from object_detection.errors import InputError, printable
+from dataset.files.untrusted_values import LARGEST_ID, shown, storable_text, told_with, whole_number
+from program_support.atomic_files import write_text
+from program_support.errors import InputError, printable
 
 LONGEST_CLASS_NAME = 200  # characters; the longest names of public data sets have fewer than 100
 _SHARD_NAME = re.compile(r"(?P<prefix>.+)-\d{5}-of-\d{5}(\.tfrecord)?")

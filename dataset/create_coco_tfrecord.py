@@ -16,11 +16,11 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 from absl import flags
 
-from dataset import command_line
-from dataset.conversion.coco import read_coco
 from dataset.conversion.conversion_flags import conversion_config, convert_and_report, define_shared_flags
+from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.other_annotations import recognised
 from dataset.files.file_kinds import FileKind
+from program_support import command_line
 
 
 def define_flags() -> None:

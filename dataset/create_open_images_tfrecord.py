@@ -17,16 +17,16 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 from absl import flags
 
-from dataset import command_line
 from dataset.conversion.conversion_flags import (
     conversion_config,
     convert_and_report,
     define_shared_flags,
     ending_when_interrupted,
 )
-from dataset.conversion.open_images_flags import define_choice_flags, read_choice
-from object_detection.atomic_files import unfinished_folder
-from object_detection.errors import InputError
+from dataset.conversion.formats.open_images.open_images_flags import define_choice_flags, read_choice
+from program_support import command_line
+from program_support.atomic_files import unfinished_folder
+from program_support.errors import InputError
 
 
 def define_flags() -> None:

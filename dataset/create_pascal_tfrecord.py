@@ -20,12 +20,12 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 from absl import flags
 
-from dataset import command_line
 from dataset.conversion.conversion_flags import conversion_config, convert_and_report, define_shared_flags
+from dataset.conversion.formats.voc import read_voc
 from dataset.conversion.other_annotations import recognised
-from dataset.conversion.voc import read_voc
 from dataset.files.file_kinds import FileKind
-from object_detection.errors import InputError
+from program_support import command_line
+from program_support.errors import InputError
 
 
 def define_flags() -> None:

@@ -17,18 +17,18 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 from absl import flags
 
-from dataset import command_line
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.class_numbering import read_label_map
 from dataset.conversion.conversion_flags import conversion_config, convert_and_report, define_writing_flags
 from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.format_recognition import FORMATS, recognise
 from dataset.conversion.image_split import split_off
-from dataset.conversion.label_formats import FORMATS, recognise
 from dataset.conversion.label_parts import read_labels
 from dataset.conversion.named_splits import SPLITS
-from dataset.conversion.shard_files import standing_shards
+from dataset.conversion.sharding.shard_files import standing_shards
 from dataset.files.image_files import image_folder
-from object_detection.errors import InputError
+from program_support import command_line
+from program_support.errors import InputError
 
 
 def define_flags() -> None:

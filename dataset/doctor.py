@@ -16,16 +16,16 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 from absl import flags
 
-from dataset import command_line
 from dataset.conversion.annotations import AnnotatedDataSet
-from dataset.conversion.label_formats import FORMATS, recognise
+from dataset.conversion.format_recognition import FORMATS, recognise
 from dataset.labelled_images import LabelledImages
-from dataset.progress import Progress
-from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
-from efficientdet.flags.definitions import define_model_flags, hyperparameters
-from efficientdet.flags.paths import class_names_for, records_of, writable_folder
-from efficientdet.machine.runtime_environment import prepare_environment
-from object_detection.errors import InputError
+from efficientdet.configuration.flag_definitions import define_model_flags, hyperparameters
+from efficientdet.configuration.flag_paths import class_names_for, records_of, writable_folder
+from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
+from program_support import command_line
+from program_support.errors import InputError
+from program_support.progress import Progress
 
 FLAGS = flags.FLAGS
 
@@ -51,9 +51,9 @@ def main() -> None:
     hparams, folder = _hyperparameters(), writable_folder(FLAGS.output_dir, "output_dir")
     splits = _splits()
     prepare_environment()
-    from efficientdet.doctor.examination import examine
-    from efficientdet.doctor.findings import as_hparams
-    from efficientdet.doctor.page import write_page
+    from efficientdet.data_checks.check_report import write_page
+    from efficientdet.data_checks.examination import examine
+    from efficientdet.data_checks.findings import as_hparams
 
     total = sum(min(len(images), FLAGS.images_read) for images in splits.values())
     with Progress("doctor", total=total, noun="image", patient=True) as bar:
@@ -83,7 +83,7 @@ def _splits() -> dict[str, LabelledImages]:
 
 
 def _of_records(paths: tuple[str, ...]) -> LabelledImages:
-    from dataset.conversion.report import left_out_at_conversion
+    from dataset.conversion.conversion_report import left_out_at_conversion
     from dataset.records.labelled_records import labelled_records
     from dataset.records.record_index import index_records
 

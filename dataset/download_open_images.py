@@ -16,11 +16,11 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 from absl import flags
 
-from dataset import command_line
-from dataset.conversion.open_images_download import SITE, download_images
-from dataset.conversion.open_images_flags import define_choice_flags, read_choice
-from object_detection.atomic_files import unfinished_folder, write_text
-from object_detection.errors import InputError
+from dataset.conversion.formats.open_images.open_images_download import SITE, download_images
+from dataset.conversion.formats.open_images.open_images_flags import define_choice_flags, read_choice
+from program_support import command_line
+from program_support.atomic_files import unfinished_folder, write_text
+from program_support.errors import InputError
 
 
 def define_flags() -> None:

@@ -14,11 +14,11 @@ import numpy as np
 from absl import flags
 from PIL import Image
 
-from dataset import command_line
 from dataset.synthetic_scenes import draw_image
 from dataset.synthetic_shapes import KINDS
-from object_detection.atomic_files import telling_write_errors, write_bytes, write_text
-from object_detection.errors import InputError
+from program_support import command_line
+from program_support.atomic_files import telling_write_errors, write_bytes, write_text
+from program_support.errors import InputError
 
 
 def draw_data_set(

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from dataset.synthetic_shapes import FISH, KINDS, Kind, draw_shoal, draw_sprite, extent
-from object_detection.coco_masks import run_lengths
+from object_detection.coco.run_length_masks import run_lengths
 
 _UNITS = 128
 _LEAST_SIDE = 10.0  # units; what is smaller could not be learnt at an input of 128

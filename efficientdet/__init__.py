@@ -19,7 +19,7 @@ if Path(__file__).with_name("checkout.py").exists():  # not in a wheel, which ha
 if TYPE_CHECKING:
     from efficientdet.inference.detector import ImageDetections, LoadedDetector
     from efficientdet.inference.loading import load_detector
-    from object_detection.errors import InputError
+    from program_support.errors import InputError
 
     __version__: str
 
@@ -43,7 +43,7 @@ def __getattr__(name: str):
 
         return loading.load_detector
     if name == "InputError":
-        from object_detection import errors
+        from program_support import errors
 
         return errors.InputError
     if name in __all__:

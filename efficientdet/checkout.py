@@ -1,7 +1,8 @@
 """Make the names of an installed wheel importable in a checkout: `efficientdet.model` is `model` there.
 
-A wheel holds dataset, model and object_detection below `efficientdet`, and the programs in `efficientdet.programs`
-(scripts/wheel_layout.py); it does not hold this file. Code outside the project uses those names and runs with both.
+A wheel holds dataset, model, object_detection and program_support below `efficientdet`, and the programs in
+`efficientdet.programs` (scripts/wheel_layout.py); it does not hold this file. Code outside the project uses those names and
+runs with both.
 """
 
 import importlib
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("dataset", "model", "object_detection")
+PACKAGES = ("dataset", "model", "object_detection", "program_support")
 _HERE, _PROGRAMS = "efficientdet.", "efficientdet.programs."
 
 

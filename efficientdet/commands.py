@@ -42,8 +42,8 @@ def serve() -> None:
 
 
 def get_weights() -> None:
-    """Run efficientdet/checkpoints/get_weights.py."""
-    _run("efficientdet.checkpoints.get_weights")
+    """Run efficientdet/weights/get_weights.py."""
+    _run("efficientdet.weights.get_weights")
 
 
 def convert() -> None:

@@ -11,8 +11,8 @@ from keras import ops
 
 from model.activations import activation_layer
 from model.batch_norm import BatchNormalization
-from object_detection.errors import InputError
 from object_detection.structures import Tensor
+from program_support.errors import InputError
 
 WEIGHT_METHODS = ("fastattn", "sum")
 

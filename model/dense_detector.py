@@ -11,11 +11,10 @@ from keras import ops
 from model import tensorflow_cpu
 from model.detector import named_variables
 from model.folding import folded, has_frozen_norms
-from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV, normalised
-from object_detection.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
-from object_detection.assignment import MatchRule, assign_anchors
-from object_detection.box_geometry import IOU_KINDS, generalised_iou
-from object_detection.errors import InputError
+from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalised
+from object_detection.assignment.anchor_assignment import MatchRule, assign_anchors
+from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
+from object_detection.geometry.box_geometry import IOU_KINDS, generalised_iou
 from object_detection.losses import (
     focal_loss_of_classes,
     hardest,
@@ -25,7 +24,8 @@ from object_detection.losses import (
     softmax_cross_entropy,
 )
 from object_detection.structures import Detections, Objects, Targets, Tensor
-from object_detection.suppression import SuppressionConfig, detections_from_outputs
+from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
+from program_support.errors import InputError
 
 BOX_LOSSES: dict[str, Callable] = {  # of errors and LossConfig.delta, each entry by itself
     "huber": lambda errors, delta: huber_loss(errors, delta=delta),

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import keras
 from keras import ops
 
-from object_detection.box_geometry import clip_boxes
+from object_detection.geometry.box_geometry import clip_boxes
 from object_detection.structures import Batch, Detections, Objects, Tensor
 
 Outputs = Any  # tensors, or any nest of them, whose first axis is the image; float32

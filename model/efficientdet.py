@@ -7,8 +7,8 @@ import keras
 from model.bifpn import BifpnConfig, build_bifpn
 from model.efficientnet import build_backbone
 from model.heads import HeadConfig, build_box_head, build_class_head
-from object_detection.anchor_grid import AnchorConfig
-from object_detection.errors import InputError
+from object_detection.geometry.anchor_grid import AnchorConfig
+from program_support.errors import InputError
 
 _BACKBONE_LEVELS = 5
 

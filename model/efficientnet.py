@@ -12,8 +12,8 @@ import numpy as np
 from model.activations import SiLU
 from model.batch_norm import BatchNormalization
 from model.depthwise_conv import DepthwiseConv2D
-from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV
-from object_detection.errors import InputError
+from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
+from program_support.errors import InputError
 
 _APPLICATIONS_DROP_RATE = 0.2  # what keras.applications builds with
 _NAME = re.compile(r"efficientnet-b([0-7])")

@@ -15,14 +15,14 @@ from keras import layers
 from model.feature_pyramid import WIDTH, build_feature_pyramid
 from model.region_layers import AlignedRegions, DetectedRegions, MasksOfClasses, Proposals
 from model.resnet import build_resnet, freeze
-from object_detection.anchor_conventions import PROPOSAL_SIZES, rounded_levels
-from object_detection.anchor_grid import AnchorGrid, AnchorLevel, grid_of_levels
-from object_detection.errors import InputError
-from object_detection.proposals import ProposalConfig
-from object_detection.region_detections import REGION_SUPPRESSION
-from object_detection.roi_align import TORCHVISION_POOLING, RegionPooling
+from object_detection.geometry.anchor_conventions import PROPOSAL_SIZES, rounded_levels
+from object_detection.geometry.anchor_grid import AnchorGrid, AnchorLevel, grid_of_levels
+from object_detection.regions.proposals import ProposalConfig
+from object_detection.regions.region_detections import REGION_SUPPRESSION
+from object_detection.regions.roi_align import TORCHVISION_POOLING, RegionPooling
 from object_detection.structures import Tensor
-from object_detection.suppression import SuppressionConfig
+from object_detection.suppression.tensor_suppression import SuppressionConfig
+from program_support.errors import InputError
 
 BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # what names of layers begin with
 FINEST = 2  # level of the pyramid

@@ -5,14 +5,14 @@ import keras
 from keras import KerasTensor, ops
 
 from model import tensorflow_cpu
-from object_detection.anchor_grid import AnchorGrid
-from object_detection.greedy_nms import greedy_nms
-from object_detection.proposals import ProposalConfig, proposal_slots, region_proposals
-from object_detection.region_detections import region_detections
-from object_detection.region_losses import of_classes
-from object_detection.roi_align import RegionPooling, features_of_regions
+from object_detection.geometry.anchor_grid import AnchorGrid
+from object_detection.regions.proposals import ProposalConfig, proposal_slots, region_proposals
+from object_detection.regions.region_detections import region_detections
+from object_detection.regions.region_losses import of_classes
+from object_detection.regions.roi_align import RegionPooling, features_of_regions
 from object_detection.structures import Tensor
-from object_detection.suppression import SuppressionConfig
+from object_detection.suppression.greedy_nms import greedy_nms
+from object_detection.suppression.tensor_suppression import SuppressionConfig
 
 
 class Proposals(keras.layers.Layer):

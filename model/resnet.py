@@ -13,8 +13,8 @@ from keras import layers
 
 from model.batch_norm import BatchNormalization
 from model.grouped_conv import GroupedConv2D
-from object_detection.errors import InputError
 from object_detection.structures import Tensor
+from program_support.errors import InputError
 
 WIDTHS = (64, 128, 256, 512)  # of the four stages
 _STAGES = 1 + len(WIDTHS)  # with the stem

@@ -11,8 +11,8 @@ from keras import layers
 from model.feature_pyramid import WIDTH, build_feature_pyramid, with_two_coarser
 from model.heads import PRIOR_PROBABILITY
 from model.resnet import build_resnet, freeze
-from object_detection.errors import InputError
 from object_detection.structures import Tensor
+from program_support.errors import InputError
 
 BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # what names of layers begin with
 _DEPTH = 4  # hidden convolutions of a head

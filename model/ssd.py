@@ -10,9 +10,9 @@ from keras import initializers, layers
 
 from model.batch_norm import BatchNormalization
 from model.resnet import build_resnet, convolution
-from object_detection.anchor_conventions import SSD300_BOXES_A_CELL, ssd300_counts
-from object_detection.errors import InputError
+from object_detection.geometry.anchor_conventions import SSD300_BOXES_A_CELL, ssd300_counts
 from object_detection.structures import Tensor
+from program_support.errors import InputError
 
 BACKBONE_PREFIX = "backbone."
 _STAGE_STRIDES = (1, 2, 1)  # the last stage that is there keeps the size of the one before: stride 8

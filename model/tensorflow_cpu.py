@@ -12,9 +12,9 @@ from functools import lru_cache
 
 import keras
 
-from object_detection import greedy_nms as by_keras
-from object_detection.roi_align import gathered_sums
+from object_detection.regions.roi_align import gathered_sums
 from object_detection.structures import Tensor
+from object_detection.suppression import greedy_nms as by_keras
 
 _SHAPES_ARE_FIXED = ContextVar("shapes are fixed", default=False)
 
@@ -147,7 +147,8 @@ def sparse_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
 
 
 def greedy_nms(boxes: Tensor, alive: Tensor, *, iou_threshold: float) -> Tensor:
-    """`object_detection.greedy_nms` of boxes [B, G, N, 4] by TensorFlow's operation, a group a thread; XLA does not have it.
+    """`object_detection.suppression.greedy_nms` of boxes [B, G, N, 4] by TensorFlow's kernel, one group per
+    thread; XLA does not have it.
 
     Scores are places counted from the end, so that they tell which boxes stayed.
     """

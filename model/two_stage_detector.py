@@ -12,18 +12,18 @@ from keras import ops
 from model.detector import named_variables
 from model.folding import folded, has_frozen_norms
 from model.mask_rcnn import FINEST, MASK_SIDE, MaskRcnn
-from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV, normalised
+from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalised
 from model.region_layers import nms, worth_computing
-from object_detection.assignment import MatchRule, assign_anchors
-from object_detection.box_coding import BoxCoder
-from object_detection.entries import entries
-from object_detection.errors import InputError
-from object_detection.mask_targets import mask_targets
-from object_detection.proposals import ProposalConfig, region_proposals
-from object_detection.region_detections import REGION_BOX_CODER
-from object_detection.region_losses import BETA, box_loss_sum, mask_loss_sum, proposal_loss_sums, region_loss_sums
-from object_detection.region_sampling import assign_regions, sample_masks, sample_regions
+from object_detection.assignment.anchor_assignment import MatchRule, assign_anchors
+from object_detection.gather import entries
+from object_detection.geometry.box_coding import BoxCoder
+from object_detection.regions.mask_targets import mask_targets
+from object_detection.regions.proposals import ProposalConfig, region_proposals
+from object_detection.regions.region_detections import REGION_BOX_CODER
+from object_detection.regions.region_losses import BETA, box_loss_sum, mask_loss_sum, proposal_loss_sums, region_loss_sums
+from object_detection.regions.region_sampling import assign_regions, sample_masks, sample_regions
 from object_detection.structures import Detections, Objects, Targets, Tensor
+from program_support.errors import InputError
 
 DECAYS = ("kernels", "all")
 MEANS = ("drawn", "nvidia")

@@ -3,4 +3,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 [[ -x "$PYTHON" ]] || PYTHON="$(_find_python)" # of what is installed into .venv nothing is needed
-PYTHONPATH="$REPOSITORY" exec "$PYTHON" -P -m efficientdet.checkpoints.get_weights "$@"
+PYTHONPATH="$REPOSITORY" exec "$PYTHON" -P -m efficientdet.weights.get_weights "$@"

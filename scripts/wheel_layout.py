@@ -1,7 +1,7 @@
 """Build commands that put everything in the wheel below the one name `efficientdet`; pyproject.toml names them.
 
-A checkout has dataset/, model/, object_detection/ and the programs at its top. A wheel with those names at the top of
-site-packages would collide with a user's own folders, so `model.heads` becomes `efficientdet.model.heads` in it and
+A checkout has dataset/, model/, object_detection/, program_support/ and the programs at its top. A wheel with those names at
+the top of site-packages would collide with a user's own folders, so `model.heads` becomes `efficientdet.model.heads` in it and
 train.py becomes `efficientdet.programs.train`. In a checkout efficientdet/checkout.py offers the same names.
 """
 
@@ -14,7 +14,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.egg_info import egg_info
 
 NAME = "efficientdet"
-PACKAGES = ("dataset", "model", "object_detection")
+PACKAGES = ("dataset", "model", "object_detection", "program_support")
 COMMANDS = {  # what messages and --help of a checkout call a program -> the command that pip installs
     "train.py": "efficientdet-train", "eval.py": "efficientdet-eval", "infer.py": "efficientdet-infer",
     "inspector.py": "efficientdet-inspect", "export.py": "efficientdet-export", "quickstart.py": "efficientdet-quickstart",

@@ -23,11 +23,11 @@ from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig
 from model.mask_rcnn import MaskRcnnConfig, build_mask_rcnn
 from model.two_stage_detector import TwoStageConfig, TwoStageDetector
-from object_detection.anchor_grid import AnchorConfig, anchor_grid
-from object_detection.assignment import assign_anchors
-from object_detection.proposals import ProposalConfig
+from object_detection.assignment.anchor_assignment import assign_anchors
+from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid
+from object_detection.regions.proposals import ProposalConfig
 from object_detection.structures import Batch, Objects
-from object_detection.suppression import SuppressionConfig, detections_from_outputs
+from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 
 
 def given_arrays() -> dict[str, np.ndarray]:

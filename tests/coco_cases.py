@@ -7,8 +7,8 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from object_detection.coco_ground_truth import ground_truth_from_dataset
-from object_detection.coco_results import DetectionRows
+from object_detection.coco.ground_truth import ground_truth_from_dataset
+from object_detection.coco.results import DetectionRows
 
 CATEGORIES = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
 BOX = (10, 20, 100, 50)

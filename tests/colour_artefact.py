@@ -8,8 +8,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from dataset.class_names import ClassNames
 from dataset.input.host_resize import HostResize
+from efficientdet.artifacts.artifact_metadata import DETECTIONS, ArtefactMetadata
 from efficientdet.checkpoints.description import Description
-from efficientdet.export.artefact_metadata import DETECTIONS, ArtefactMetadata
 
 SIDE = 64  # of the input
 CLASSES = ClassNames((1, 5, 9), ("red", "<img src=x onerror=document.title='broken'>", "blue & co"))

@@ -40,7 +40,7 @@ class _Poison(importlib.abc.MetaPathFinder):
 def _outcome(script, arguments, *, kept):
     from absl import flags
 
-    from dataset.command_line import run
+    from program_support.command_line import run
 
     for name in set(flags.FLAGS) - kept:
         delattr(flags.FLAGS, name)

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dataset.class_names import ClassNames, read_class_names
-from dataset.conversion.coco import read_coco
-from dataset.conversion.shards import ConversionConfig, convert
+from dataset.conversion.formats.coco import read_coco
+from dataset.conversion.sharding.shards import ConversionConfig, convert
 from dataset.synthetic import draw_data_set
 
 

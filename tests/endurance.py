@@ -31,7 +31,7 @@ from drawn_records import Drawn, draw_records
 from endurance_run import LAUNCHER, PHASES, Course, differences, kill_all, one_line, rank_process, wait_until
 
 from efficientdet.checkpoints.checkpoint import read_arrays
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 DEADLINE = 10  # seconds; HOROVOD_STALL_SHUTDOWN_TIME_SECONDS
 _TOLERANCE = 2e-5  # two ranks against one, as in tests/test_distributed.py

@@ -13,7 +13,7 @@ from dataset.class_names import ClassNames
 from efficientdet.serving import server
 from efficientdet.serving.application import build_application
 from efficientdet.serving.limits import Limits
-from object_detection.coco_results import DetectionRows
+from object_detection.coco.results import DetectionRows
 
 MOST_IMAGES = 6
 HEAD_S, CONNECTIONS = 0.5, 24

@@ -6,12 +6,12 @@ backbone weights, the class predictor) can be tried on it.
 
 import keras
 
-from efficientdet.configuration.hyperparameters import height_and_width
+from efficientdet.families.hyperparameters import height_and_width
 from model.batch_norm import BatchNormalization
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.heads import HeadConfig, build_box_head, build_class_head
-from object_detection.anchor_grid import AnchorConfig
-from object_detection.suppression import SuppressionConfig
+from object_detection.geometry.anchor_grid import AnchorConfig
+from object_detection.suppression.tensor_suppression import SuppressionConfig
 
 MINIATURE_BACKBONE = "efficientnet-miniature"
 HPARAMS = {"image_size": 64, "num_epochs": 3, "learning_rate": 0.02, "lr_warmup_epoch": 1.0, "lr_warmup_init": 0.001,

@@ -9,7 +9,7 @@ import sys
 
 from absl import flags
 
-from dataset.command_line import run
+from program_support.command_line import run
 
 
 def main():

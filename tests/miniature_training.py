@@ -26,7 +26,7 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training import loop as train_loop
 from efficientdet.training import run
 from efficientdet.training import start as training_start
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 def with_accident(training_dataset, rank, step, kind):

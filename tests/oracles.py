@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from object_detection.box_coding import encode_boxes
-from object_detection.box_geometry import pairwise_iou
+from object_detection.geometry.box_coding import encode_boxes
+from object_detection.geometry.box_geometry import pairwise_iou
 from object_detection.structures import Targets
 
 TESTDATA = Path(__file__).resolve().parents[1] / "testdata"

@@ -13,10 +13,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dataset.conversion.coco import read_coco
 from dataset.conversion.conversion_config import ConversionConfig
-from dataset.conversion.put_off_signals import Interrupted, PutOffSignals
-from dataset.conversion.shards import convert
+from dataset.conversion.formats.coco import read_coco
+from dataset.conversion.sharding.shards import convert
+from program_support.deferred_signals import Interrupted, PutOffSignals
 
 _heard = threading.Event()  # by the thread that listens: on a busy machine that takes its time
 

@@ -8,11 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from efficientdet.object_detection.errors import InputError
+from efficientdet.program_support.errors import InputError
 
-from efficientdet.configuration.hyperparameters import Hyperparameters
-from efficientdet.configuration.limits import at_least
 from efficientdet.families.family import Family
+from efficientdet.families.hyperparameters import Hyperparameters
+from efficientdet.families.limits import at_least
 
 SHAPES = (((12, 12), (10, 20), (20, 10), (18, 18)),  # height and width of the anchors on each level, in pixels
           ((28, 28), (20, 40), (40, 20), (40, 40), (30, 56), (56, 30)))
@@ -59,10 +59,10 @@ class StandinDense(Family):
 
     def build(self, hparams, *, num_classes, precision="float32", backbone_weights=None):
         from efficientdet.model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
-        from efficientdet.object_detection.anchor_grid import AnchorLevel
-        from efficientdet.object_detection.assignment import MatchRule
-        from efficientdet.object_detection.box_coding import BoxCoder
-        from efficientdet.object_detection.suppression import SuppressionConfig
+        from efficientdet.object_detection.assignment.anchor_assignment import MatchRule
+        from efficientdet.object_detection.geometry.anchor_grid import AnchorLevel
+        from efficientdet.object_detection.geometry.box_coding import BoxCoder
+        from efficientdet.object_detection.suppression.tensor_suppression import SuppressionConfig
 
         if backbone_weights:
             raise InputError(f"--backbone_init={backbone_weights}: nobody has published a trunk of standin-dense")

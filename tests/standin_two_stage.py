@@ -6,17 +6,17 @@ from typing import NamedTuple
 import keras
 import numpy as np
 from efficientdet.model.batch_norm import BatchNormalization
-from efficientdet.object_detection.anchor_grid import AnchorLevel, grid_of_levels
-from efficientdet.object_detection.assignment import assign_anchors
-from efficientdet.object_detection.box_coding import decode_boxes, encode_boxes
-from efficientdet.object_detection.box_geometry import pairwise_iou
+from efficientdet.object_detection.assignment.anchor_assignment import assign_anchors
+from efficientdet.object_detection.geometry.anchor_grid import AnchorLevel, grid_of_levels
+from efficientdet.object_detection.geometry.box_coding import decode_boxes, encode_boxes
+from efficientdet.object_detection.geometry.box_geometry import pairwise_iou
 from efficientdet.object_detection.losses import l1_loss, softmax_cross_entropy
-from efficientdet.object_detection.seeded_draws import uniform_draws
+from efficientdet.object_detection.stateless_random import uniform_draws
 from efficientdet.object_detection.structures import Detections, Targets
 from keras import layers, ops
 
-from efficientdet.configuration.hyperparameters import Hyperparameters
 from efficientdet.families.family import Family
+from efficientdet.families.hyperparameters import Hyperparameters
 
 CELLS, REGIONS, SIDE = 8, 12, 14  # a side, an image, and a mask's side
 

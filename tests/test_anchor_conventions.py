@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from object_detection.anchor_conventions import PROPOSAL_SIZES, RETINANET_SIZES, rounded_levels, ssd300_levels
-from object_detection.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, feature_sizes, grid_of_levels
+from object_detection.geometry.anchor_conventions import PROPOSAL_SIZES, RETINANET_SIZES, rounded_levels, ssd300_levels
+from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, feature_sizes, grid_of_levels
 
 TWO_SHAPES = ((4.0, 8.0), (10.0, 2.0))
 

@@ -5,12 +5,12 @@ import oracles
 import pytest
 from oracles import TESTDATA
 
-from efficientdet.configuration.hyperparameters import height_and_width
 from efficientdet.families.efficientdet.build import anchor_config
 from efficientdet.families.efficientdet.presets import PRESETS
+from efficientdet.families.hyperparameters import height_and_width
 from efficientdet.families.registry import hyperparameters_of
-from object_detection.anchor_grid import AnchorConfig, anchor_grid, feature_sizes
-from object_detection.errors import InputError
+from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid, feature_sizes
+from program_support.errors import InputError
 
 COUNTS = {"efficientdet-d0": 49_104, "efficientdet-d1": 76_725, "efficientdet-d2": 110_484, "efficientdet-d3": 150_381,
           "efficientdet-d4": 196_416, "efficientdet-d5": 306_900, "efficientdet-d6": 306_900, "efficientdet-d7": 441_936,

@@ -8,15 +8,15 @@ from PIL import Image, ImageOps
 
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.description import Description
-from efficientdet.checkpoints.score_thresholds import ScoreThresholds
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.image_rows import OpenedModel, rows_of_signature
 from efficientdet.inference.inputs import Inputs
-from object_detection.coco_masks import decoded, pasted_run_lengths, run_lengths
-from object_detection.coco_results import DetectionRows
-from object_detection.drawing import class_colour
-from object_detection.errors import InputError
+from efficientdet.reports.drawing import class_colour
+from object_detection.coco.results import DetectionRows
+from object_detection.coco.run_length_masks import decoded, pasted_run_lengths, run_lengths
+from program_support.errors import InputError
 
 TOP, LEFT, BOTTOM, RIGHT = 24, 100, 48, 172  # of the white patch in the 96 x 192 stored pixels
 STORED = np.full((96, 192, 3), 60, np.uint8)

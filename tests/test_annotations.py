@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dataset.conversion.annotations import AnnotatedObject, checked_file_name, fitted_object
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 SIZE = (480, 640)  # height, width
 

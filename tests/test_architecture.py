@@ -13,12 +13,20 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = {  # folder -> the folders of ours that it may use
-    "object_detection": {"object_detection"},
-    "model": {"model", "object_detection"},
-    "dataset": {"dataset", "object_detection"},
-    "efficientdet": {"efficientdet", "dataset", "model", "object_detection"},
+    "program_support": {"program_support"},
+    "object_detection": {"object_detection", "program_support"},
+    "model": {"model", "object_detection", "program_support"},
+    "dataset": {"dataset", "object_detection", "program_support"},
+    "efficientdet": {"efficientdet", "dataset", "model", "object_detection", "program_support"},
 }
-ROOMS = {  # of a floor; each may use itself and those before it, and no other
+ROOMS = {  # packages of a floor; each may use itself and the ones before it, and no other
+    "object_detection": (
+        "coco",  # evaluation measures and error analysis on NumPy arrays
+        "geometry",  # boxes, box coding, anchors
+        "assignment",  # ground truth to anchors
+        "suppression",  # of overlapping detections
+        "regions",  # of two-stage detectors: proposals, RoIAlign, sampling, mask targets
+    ),
     "dataset": (
         "files",  # of strangers: read safely, recognised, told what is wrong with them
         "records",  # TFRecords: their schema, their index, what is in them
@@ -26,26 +34,28 @@ ROOMS = {  # of a floor; each may use itself and those before it, and no other
         "input",  # records become batches
     ),
     "efficientdet": (
-        "observing",  # logs, curves, reports, clocks
-        "configuration",  # what a run is told, and which values that may have
-        "families",  # detectors: one folder each, looked up by name
-        "doctor",  # data sets as a family's network is shown them: what is wrong, and which setting mends it
-        "machine",  # devices, memory, precision, several processes
-        "checkpoints",  # written, read, and put back into a detector
-        "export",  # SavedModels and ONNX files
+        "run_log",  # the log of a run in all its formats, clocks
+        "reports",  # HTML pages and drawn images
+        "families",  # detectors: one package each, looked up by name; the hyperparameters that all share
+        "configuration",  # flags and the values they may have
+        "data_checks",  # data sets as a family's network is shown them: what is wrong, and which setting fixes it
+        "devices",  # devices, memory, precision, several processes
+        "weights",  # published and third-party weights: downloads, PyTorch, safetensors
+        "checkpoints",  # written, read, and restored into a detector
+        "artifacts",  # files of exported models: SavedModel, ONNX, OpenVINO, LiteRT
         "inference",  # images in, detections out
         "serving",  # the same over HTTP
         "evaluation",  # detections of records, measured
-        "flags",  # of the entry points
-        "training",  # the loop and what it is made of
-        "benchmark",  # how long things take, and what a model is
+        "export",  # artifacts written, compared with their checkpoint and described
+        "training",  # the loop and its parts
+        "benchmark",  # latency and throughput
         "quickstart",  # all of it one after another, with settings chosen for the data and the machine
-        "programs",  # empty; in a wheel, the entry points
+        "programs",  # empty here; a wheel has the root scripts in it
     ),
 }
 MOST_LINES_OF_A_FILE = 250
 ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export", "quickstart", "serve")
-ENTRY_POINTS_MAY_USE = {"efficientdet", "dataset.command_line", "dataset.files.image_files", "object_detection.errors"}
+ENTRY_POINTS_MAY_USE = {"efficientdet", "program_support.command_line", "dataset.files.image_files", "program_support.errors"}
 SCRIPTS = ("dataset.create_tfrecord", "dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord",
            "dataset.create_open_images_tfrecord", "dataset.download_open_images", "dataset.synthetic", "dataset.doctor")
 # A script about data that needs to know a family's network: it stands with the others about data, and is not of that floor.
@@ -56,35 +66,35 @@ SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a use
 KNOWN_IN = {
     "tensorflow": {"dataset.*", "efficientdet.*", "model.batch_norm", "model.tensorflow_cpu"},
     "keras": {"object_detection.*", "model.*", "efficientdet.*"},
-    "jax": {"efficientdet.training.jax_step", "efficientdet.machine.runtime", "efficientdet.machine.distributed",
-            "efficientdet.machine.device"},
-    "horovod": {"efficientdet.machine.distributed"},
-    "pycocotools": {"object_detection.coco_masks", "dataset.*"},  # in dataset/ for the masks of records
-    "PIL": {"object_detection.drawing", "dataset.*", "efficientdet.inference.annotate", "efficientdet.inference.detector",
+    "jax": {"efficientdet.training.jax_step", "efficientdet.devices.runtime", "efficientdet.devices.distributed",
+            "efficientdet.devices.device"},
+    "horovod": {"efficientdet.devices.distributed"},
+    "pycocotools": {"object_detection.coco.run_length_masks", "dataset.*"},  # in dataset/ for the masks of records
+    "PIL": {"efficientdet.reports.drawing", "dataset.*", "efficientdet.inference.annotate", "efficientdet.inference.detector",
             "dataset.files.image_files"},
-    "absl": {"dataset.*", "efficientdet.flags.definitions", *ENTRY_POINTS},
-    "tensorboard": {"efficientdet.observing.event_file"},
-    "starlette": {"efficientdet.serving.application", "efficientdet.serving.guard", "efficientdet.serving.request_body",
+    "absl": {"dataset.*", "program_support.*", "efficientdet.configuration.flag_definitions", *ENTRY_POINTS},
+    "tensorboard": {"efficientdet.run_log.event_file"},
+    "starlette": {"efficientdet.serving.application", "efficientdet.serving.middleware", "efficientdet.serving.request_body",
                   "efficientdet.serving.server"},
     "uvicorn": {"efficientdet.serving.server"},
     "python_multipart": {"efficientdet.serving.request_body"},
 }
 INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it
     "model.batch_norm": "tensorflow", "model.tensorflow_cpu": "tensorflow",
-    "efficientdet.machine.device": "tensorflow", "efficientdet.machine.runtime": "tensorflow",
+    "efficientdet.devices.device": "tensorflow", "efficientdet.devices.runtime": "tensorflow",
     "efficientdet.checkpoints.checkpoint": "tensorflow",
 }
 ASKS_FOR_THE_BACKEND = {
     "model.batch_norm",  # TensorFlow's fused kernel, a third of the training speed on a CPU
     "model.tensorflow_cpu",
-    "object_detection.suppression",  # TensorFlow's kernel on a CPU
+    "object_detection.suppression.tensor_suppression",  # TensorFlow's kernel on a CPU
     "efficientdet.training.build_step",  # one class for each backend
-    "efficientdet.machine.distributed", "efficientdet.machine.runtime", "efficientdet.machine.device",
-    "efficientdet.export.saved_model", "efficientdet.benchmark.inspection",  # SavedModels are TensorFlow's
-    "efficientdet.export.litert_file",  # and so is the converter
+    "efficientdet.devices.distributed", "efficientdet.devices.runtime", "efficientdet.devices.device",
+    "efficientdet.artifacts.saved_model", "efficientdet.export.inspection",  # SavedModels are TensorFlow's
+    "efficientdet.artifacts.litert_file",  # and so is the converter
     "efficientdet.benchmark.measurements",  # says whether XLA compiled: under JAX always
     "efficientdet.training.loop", "efficientdet.training.run",  # an export at the end; whether shapes may vary between steps
-    "efficientdet.training.announcement",  # tells it
+    "efficientdet.training.run_logging",  # tells it
 }
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc", "tools", "core", "stuff"}
 TENSOR_NAMES = {"boxes", "anchors", "scores", "classes", "images", "targets", "objects", "detections", "batch", "logits",
@@ -302,7 +312,7 @@ def test_every_folder_with_code_is_a_floor():
 
 
 PLANTED = [
-    (breaks_of_rooms, "efficientdet/machine/x.py", "def f():\n    from efficientdet.training.y import z", "x:2"),
+    (breaks_of_rooms, "efficientdet/devices/x.py", "def f():\n    from efficientdet.training.y import z", "x:2"),
     (breaks_of_rooms, "dataset/records/x.py", "import dataset.input.y", "not a room before"),
     (breaks_of_file_length, "model/x.py", "pass\n" * MOST_LINES_OF_A_FILE, "model.x has 251 lines"),
     (breaks_of_floors, "object_detection/x.py", "from model import y", "x:1"),

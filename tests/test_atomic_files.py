@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from object_detection.atomic_files import (
+from program_support.atomic_files import (
     flush_to_disk,
     link_or_copy,
     telling_write_errors,
@@ -15,7 +15,7 @@ from object_detection.atomic_files import (
     unfinished_path,
     write_text,
 )
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node())
 EARLIER = re.compile(r"\.old\.\d+")

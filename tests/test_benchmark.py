@@ -15,8 +15,8 @@ from dataset.class_names import ClassNames
 from dataset.input.resize import Letterbox
 from efficientdet.benchmark import measurements as module
 from efficientdet.benchmark.latency import Latency, Run, figures, latency_of, timed_runs
+from efficientdet.benchmark.latency_report import log_values
 from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
-from efficientdet.benchmark.report import log_values
 from efficientdet.benchmark.stages import (
     Images,
     detector_programs,
@@ -25,12 +25,12 @@ from efficientdet.benchmark.stages import (
 )
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.restore import Restored
+from efficientdet.devices.runtime import Runtime
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference.opening import ModelConfig, open_model
-from efficientdet.machine.runtime import Runtime
 from model.multiply_adds import multiply_adds
-from object_detection.host_suppression import NetworkOutputs, count_candidates
-from object_detection.suppression import SuppressionConfig
+from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates
+from object_detection.suppression.tensor_suppression import SuppressionConfig
 
 ROOT = Path(__file__).parents[1]
 MODEL = ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={})
@@ -208,7 +208,7 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-import efficientdet.benchmark.measurements, efficientdet.benchmark.inspection, efficientdet.observing.journal
+import efficientdet.benchmark.measurements, efficientdet.export.inspection, efficientdet.run_log.journal
 from efficientdet.benchmark import stages
 from miniature import miniature_detector
 detector = miniature_detector()

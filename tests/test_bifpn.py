@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from model.bifpn import BifpnConfig, NearestResize, WeightedFusion, build_bifpn, cell_nodes
 from model.detector import named_variables
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 LEVELS_3_TO_7 = [(6, [3, 4]), (5, [2, 5]), (4, [1, 6]), (3, [0, 7]), (4, [1, 7, 8]), (5, [2, 6, 9]), (6, [3, 5, 10]),
                  (7, [4, 11])]

@@ -7,7 +7,7 @@ import pytest
 
 from dataset.files import bounded_files
 from dataset.files.bounded_files import read_json, read_regular_file
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 def test_a_file_is_its_bytes(tmp_path, monkeypatch):

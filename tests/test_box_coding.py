@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from object_detection.box_coding import LARGEST_LOG_SIZE, BoxCoder, decode_boxes, encode_boxes
+from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, BoxCoder, decode_boxes, encode_boxes
 
 ANCHOR = [0.0, 0.0, 40.0, 20.0]
 BOX = [10.0, 20.0, 30.0, 60.0]  # centre (20, 40), 20 high, 40 wide; the anchor's (20, 10), 40 high, 20 wide

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from object_detection.box_geometry import IOU_KINDS, box_area, clip_boxes, generalised_iou, iou, pairwise_iou
+from object_detection.geometry.box_geometry import IOU_KINDS, box_area, clip_boxes, generalised_iou, iou, pairwise_iou
 
 ONE = [0.0, 0.0, 2.0, 2.0]
 OTHER = [1.0, 1.0, 3.0, 3.0]  # intersection 1, union 7, hull 9, centres 2 apart squared, diagonal squared 18

@@ -7,7 +7,7 @@ from PIL import Image
 
 from dataset.conversion import check
 from dataset.conversion.check import SizeDisagreement, UnusableImage, check_image
-from dataset.stderr_capture import captured_stderr
+from program_support.stderr_capture import captured_stderr
 
 
 def photo(height=48, width=64, mode="RGB"):

@@ -20,7 +20,7 @@ from efficientdet.checkpoints.checkpoint import (
     read_whole,
     write_arrays,
 )
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 DESCRIPTION = Description(model_name="efficientdet-d0", hparams={"image_size": 64, "aspect_ratios": [[1.0, 1.0]]},
                           categories=[{"id": 7, "name": "é"}], weights="raw and averaged", global_step=3)

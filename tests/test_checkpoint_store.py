@@ -22,7 +22,7 @@ from efficientdet.checkpoints.checkpoint import (
     write_arrays,
 )
 from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 IMAGES_A_STEP = 8
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from dataset.class_names import LONGEST_CLASS_NAME, ClassNames, class_file_of, class_names_of_records, read_class_names
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 PETS = ClassNames((0, 7, 300), ("cat", "dög, small", "bird"))
 

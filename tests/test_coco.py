@@ -4,8 +4,8 @@ import json
 import pytest
 from pycocotools.coco import COCO
 
-from dataset.conversion.coco import read_coco
-from object_detection.errors import InputError
+from dataset.conversion.formats.coco import read_coco
+from program_support.errors import InputError
 
 GOOD = {
     "categories": [{"id": 9, "name": "dog"}, {"id": 0, "name": "cat"}],

@@ -7,13 +7,13 @@ from coco_cases import BOX, CATEGORIES, OTHER, by_pycocotools, detections, groun
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from object_detection.coco_evaluation import MEASURE_NAMES, CocoEvaluator, shown_measure
-from object_detection.coco_explanation import explain_poor_result
-from object_detection.coco_ground_truth import read_ground_truth
-from object_detection.coco_masks import run_lengths
-from object_detection.coco_results import CocoResults, results_json
-from object_detection.errors import InputError
-from object_detection.mask_pasting import pasted_masks
+from object_detection.coco.evaluation import MEASURE_NAMES, CocoEvaluator, shown_measure
+from object_detection.coco.explanation import explain_poor_result
+from object_detection.coco.ground_truth import read_ground_truth
+from object_detection.coco.mask_pasting import pasted_masks
+from object_detection.coco.results import CocoResults, results_json
+from object_detection.coco.run_length_masks import run_lengths
+from program_support.errors import InputError
 
 
 def measure(objects, found, *, images=(0, 1), **truth):

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from object_detection.coco_ground_truth import ground_truth_from_dataset, read_ground_truth
-from object_detection.errors import InputError
+from object_detection.coco.ground_truth import ground_truth_from_dataset, read_ground_truth
+from program_support.errors import InputError
 
 
 def dataset(**changes):

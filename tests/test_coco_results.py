@@ -4,9 +4,9 @@ import json
 import numpy as np
 import pytest
 
-from object_detection.coco_masks import decoded, pasted_run_lengths
-from object_detection.coco_results import TESTDEV_FILE_NAME, CocoResults, results_json, write_results
-from object_detection.errors import InputError
+from object_detection.coco.results import TESTDEV_FILE_NAME, CocoResults, results_json, write_results
+from object_detection.coco.run_length_masks import decoded, pasted_run_lengths
+from program_support.errors import InputError
 
 
 def batch(**changes):

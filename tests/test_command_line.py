@@ -11,7 +11,7 @@ from command_lines import outcomes
 
 from dataset.class_names import ClassNames
 from efficientdet.configuration.flag_values import RANGES
-from efficientdet.flags.former import ALIASES, GONE
+from efficientdet.configuration.removed_flags import ALIASES, GONE
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ClassNames((1, 7), ("cat", "dog"))
@@ -316,13 +316,13 @@ def test_mistake_in_a_process_of_its_own(data):
 @pytest.mark.parametrize(("mode", "training_mode"), [("train", "train300"), ("traineval", "traineval")])
 def test_what_the_modes_of_automl_mean(mode, training_mode):
     program = (f"import train; train.define_flags(); train.FLAGS(['x', '--mode={mode}', '--train_file_pattern=a']);"
-               "from efficientdet.flags.former import training_mode;"
+               "from efficientdet.configuration.removed_flags import training_mode;"
                "print(train.FLAGS.training_file_pattern, training_mode('traineval', train.FLAGS.mode, both=False))")
     assert call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}).stdout == f"a {training_mode}\n"
 
 
 def test_error_of_ours_keeps_its_traceback_and_code(data):
-    program = ("import sys; from dataset.command_line import run\n"
+    program = ("import sys; from program_support.command_line import run\n"
                "def main(): raise KeyError('ours')\n"
                "run(main, ['x.py'])")
     done = call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=data)
@@ -331,7 +331,7 @@ def test_error_of_ours_keeps_its_traceback_and_code(data):
 
 
 def test_names_of_files_that_utf8_cannot_hold_are_printed():
-    program = ("from dataset.command_line import run\n"
+    program = ("from program_support.command_line import run\n"
                "run(lambda: print('left out:', b'\\xff.jpg'.decode(errors='surrogateescape')), ['x.py'])")
     done = call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8:strict"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "left out: \\udcff.jpg\n", "")

@@ -3,21 +3,20 @@ import json
 import pytest
 
 from dataset.class_names import ClassNames
-from efficientdet.configuration.flag_values import RANGES, Range
-from efficientdet.configuration.hyperparameters import with_overrides
-from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
-from efficientdet.flags.paths import (
+from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
+from efficientdet.configuration.flag_paths import (
     class_names_for,
-    existing_backbone,
-    existing_checkpoint,
     existing_file,
     records_of,
     required,
     writable_file,
     writable_folder,
 )
-from object_detection.errors import InputError
+from efficientdet.configuration.flag_values import RANGES, Range
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
+from efficientdet.families.hyperparameters import with_overrides
+from program_support.errors import InputError
 
 NAMES = ClassNames((1, 7), ("cat", "dog"))
 

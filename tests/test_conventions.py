@@ -9,14 +9,14 @@ from drawn_records import draw_records
 
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.checkpoints.checkpoint_flags import existing_backbone
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.flags.paths import existing_backbone
 from efficientdet.training import loop as train_loop
 from efficientdet.training.conventions import with_conventions_of_start
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 NAMES = ClassNames((1, 2, 3), ("one", "two", "three"))
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"

@@ -11,10 +11,10 @@ from oracles import to_numpy
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.detector import losses as losses_of_outputs
 from model.detector import losses_of_batch, named_variables
-from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV
-from object_detection.anchor_grid import AnchorConfig
-from object_detection.errors import InputError
+from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
+from object_detection.geometry.anchor_grid import AnchorConfig
 from object_detection.structures import Batch, Objects, Targets
+from program_support.errors import InputError
 
 MEAN, STDDEV = np.float32(IMAGENET_MEAN), np.float32(IMAGENET_STDDEV)
 

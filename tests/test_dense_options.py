@@ -9,18 +9,18 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from efficientdet.export.onnx_file import onnx_model
+from efficientdet.artifacts.onnx_file import onnx_model
 from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.predict import build_predict, host_reader
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.detector import losses
-from object_detection.anchor_conventions import ssd300_levels
-from object_detection.anchor_grid import AnchorLevel
-from object_detection.assignment import MatchRule
-from object_detection.box_coding import BoxCoder
-from object_detection.errors import InputError
+from object_detection.assignment.anchor_assignment import MatchRule
+from object_detection.geometry.anchor_conventions import ssd300_levels
+from object_detection.geometry.anchor_grid import AnchorLevel
+from object_detection.geometry.box_coding import BoxCoder
 from object_detection.structures import Objects, Targets
-from object_detection.suppression import SuppressionConfig
+from object_detection.suppression.tensor_suppression import SuppressionConfig
+from program_support.errors import InputError
 
 LEVELS = (  # 4 and 6 anchors a cell
     AnchorLevel(counts=(7, 6), strides=(8, 8), offset=(3.5, 3.5), shapes=((16, 16), (12, 24), (24, 12), (20, 20))),

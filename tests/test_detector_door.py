@@ -22,8 +22,8 @@ from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.detector import LoadedDetector
 from efficientdet.inference.inputs import Inputs
 from model.detector import named_variables
-from object_detection.coco_masks import run_lengths
-from object_detection.coco_results import DetectionRows
+from object_detection.coco.results import DetectionRows
+from object_detection.coco.run_length_masks import run_lengths
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = {"tensorflow", "keras", "jax", "numpy", "PIL", "cv2", "absl"}

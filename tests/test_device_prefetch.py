@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from efficientdet.machine.device import device_prefetch
-from object_detection.errors import InputError
+from efficientdet.devices.device import device_prefetch
+from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,8 +18,8 @@ import json
 import jax
 import numpy as np
 import tensorflow as tf
-from efficientdet.machine.device import device_prefetch
-from object_detection.errors import InputError
+from efficientdet.devices.device import device_prefetch
+from program_support.errors import InputError
 from object_detection.structures import Batch, Objects
 
 drawn = []

@@ -14,8 +14,8 @@ import pytest
 from drawn_records import draw_records
 
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
-from efficientdet.machine.distributed import World, average_over_ranks, is_batch_statistic, join_world, launched_by
-from object_detection.errors import InputError
+from efficientdet.devices.distributed import World, average_over_ranks, is_batch_statistic, join_world, launched_by
+from program_support.errors import InputError
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ def test_launchers(variables, wanted):
 
 
 def test_alone_nothing_is_imported():
-    code = ("import sys; from efficientdet.machine.distributed import join_world; world = join_world(); "
+    code = ("import sys; from efficientdet.devices.distributed import join_world; world = join_world(); "
             "assert world.size == 1 and world.is_first; assert not any('horovod' in name for name in sys.modules)")
     subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY, env=environment())
 
@@ -135,7 +135,7 @@ def test_groups_of_ranks(tmp_path):
     """Of four processes, the neighbours' means and their slopes."""
     (tmp_path / "groups.py").write_text("""
 import tensorflow as tf
-from efficientdet.machine.distributed import join_world
+from efficientdet.devices.distributed import join_world
 world = join_world(group_size=2)
 own = tf.constant([float(world.rank), 1.0])
 @tf.function(autograph=False)

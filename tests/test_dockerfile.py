@@ -144,9 +144,9 @@ def test_the_packages_installed_are_those_named(tmp_path):
     top = (tmp_path / "efficientdet_tf2.egg-info" / "top_level.txt").read_text().split()
     done = subprocess.run([sys.executable, "-c", "from setuptools import find_packages; print(*find_packages())"], cwd=tmp_path,
                           capture_output=True, text=True, check=True)  # a namespace's `import efficientdet` is empty
-    assert set(done.stdout.split()) == {"dataset", "efficientdet", "model", "object_detection"}
-    assert set(top) == {"dataset", "efficientdet", "model", "object_detection", "train", "eval", "infer", "inspector",
-                        "export", "quickstart", "serve"}
+    assert set(done.stdout.split()) == {"dataset", "efficientdet", "model", "object_detection", "program_support"}
+    assert set(top) == {"dataset", "efficientdet", "model", "object_detection", "program_support", "train", "eval",
+                        "infer", "inspector", "export", "quickstart", "serve"}
 
 
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="OpenSSH is not installed")

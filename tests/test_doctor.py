@@ -11,21 +11,21 @@ import pytest
 from labelled import healthy, jpeg, picture, with_boxes, with_pictures, without_objects_of
 from PIL import Image
 
-from dataset.conversion.coco import read_coco
 from dataset.conversion.conversion_config import ConversionConfig
-from dataset.conversion.image_looks import look_at
+from dataset.conversion.formats.coco import read_coco
+from dataset.conversion.image_statistics import look_at
 from dataset.conversion.labelled_annotations import labelled_annotations
-from dataset.conversion.shards import convert
-from efficientdet.doctor.anchor_fit import best_overlaps
-from efficientdet.doctor.examination import examine, numbers, quick_findings
-from efficientdet.doctor.findings import NOTE, WARNING, Finding, as_hparams
-from efficientdet.doctor.input_view import InputView
-from efficientdet.doctor.label_checks import duplicate_boxes
-from efficientdet.doctor.mending import better_shape
-from efficientdet.doctor.page import write_page
-from efficientdet.doctor.picture_checks import same_pictures
+from dataset.conversion.sharding.shards import convert
+from efficientdet.data_checks.anchor_fit import best_overlaps
+from efficientdet.data_checks.check_report import write_page
+from efficientdet.data_checks.examination import examine, numbers, quick_findings
+from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
+from efficientdet.data_checks.image_checks import same_pictures
+from efficientdet.data_checks.input_view import InputView
+from efficientdet.data_checks.label_checks import duplicate_boxes
+from efficientdet.data_checks.suggestions import better_shape
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 HPARAMS = hyperparameters_of("efficientdet-d0", {"image_size": 128, "jitter_min": 0.8, "jitter_max": 1.2})
 ROOT = Path(__file__).resolve().parent.parent

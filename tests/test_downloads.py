@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from efficientdet.checkpoints import downloads, get_weights
-from efficientdet.checkpoints.downloads import cache_folder, kept, local_path, ready
-from efficientdet.checkpoints.published_files import GOOGLE_AUTOML, PUBLISHED, PublishedFile
-from efficientdet.flags.paths import existing_backbone, existing_checkpoint
-from object_detection import file_lock
-from object_detection.errors import InputError
+from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
+from efficientdet.weights import downloads, get_weights
+from efficientdet.weights.downloads import cache_folder, kept, local_path, ready
+from efficientdet.weights.published_files import GOOGLE_AUTOML, PUBLISHED, PublishedFile
+from program_support import file_lock
+from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTENT = bytes(range(256)) * 2000
@@ -205,8 +205,8 @@ DOWNLOAD = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from efficientdet.checkpoints.downloads import kept
-from efficientdet.checkpoints.published_files import PublishedFile
+from efficientdet.weights.downloads import kept
+from efficientdet.weights.published_files import PublishedFile
 print(kept(PublishedFile({NAME!r}, {len(CONTENT)}, "", ""), Path(sys.argv[1])))
 """
 

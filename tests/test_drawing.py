@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFont
 
-from object_detection.drawing import (
+from efficientdet.reports.drawing import (
     PALETTE_SIZE,
     _cielab,
     _contrasting,

@@ -8,7 +8,7 @@ from onnxruntime import InferenceSession
 from oracles import TESTDATA
 from unfilled import unfilled_weights
 
-from efficientdet.export.onnx_file import onnx_model
+from efficientdet.artifacts.onnx_file import onnx_model
 from efficientdet.families.efficientdet.build import build_detector, network_config
 from efficientdet.families.efficientdet.presets import PRESETS
 from efficientdet.families.registry import hyperparameters_of
@@ -18,8 +18,8 @@ from model.dense_detector import DenseDetector, DenseDetectorConfig
 from model.detector import named_variables
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig, build_box_head, build_class_head
-from object_detection.anchor_grid import AnchorConfig, anchor_grid
-from object_detection.errors import InputError
+from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid
+from program_support.errors import InputError
 
 SIZES = {  # with 90 classes: variables, their values, the trainable ones; anchors at the model's own size
     "efficientdet-d0": (709, 3_927_203, 3_880_067, 49_104),

@@ -9,8 +9,8 @@ from unfilled import unfilled_weights
 
 from model.detector import named_variables
 from model.efficientnet import build_backbone
-from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV
-from object_detection.errors import InputError
+from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
+from program_support.errors import InputError
 
 CHANNELS = {  # of levels 1 to 5, and the number of blocks
     0: ((16, 24, 40, 112, 320), 16), 1: ((16, 24, 40, 112, 320), 23), 2: ((16, 24, 48, 120, 352), 23),

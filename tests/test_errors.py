@@ -1,6 +1,6 @@
 import pytest
 
-from object_detection.errors import nearest_name, printable
+from program_support.errors import nearest_name, printable
 
 
 @pytest.mark.parametrize(("name", "candidates", "nearest"), [

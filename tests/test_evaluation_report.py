@@ -11,16 +11,16 @@ from html_reading import Balanced
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import original_images
 from dataset.records.record_index import index_records
+from efficientdet.devices.distributed import World
 from efficientdet.evaluation.error_pictures import COLOURS, error_pictures
 from efficientdet.evaluation.evaluate import detect_all, read_evaluator, record_numbers
-from efficientdet.evaluation.report import EvaluationReport, evaluation_page, write_evaluation_report
-from efficientdet.machine.distributed import World
-from object_detection.coco_evaluation import CocoEvaluator
-from object_detection.coco_ground_truth import ground_truth_from_dataset, read_ground_truth
-from object_detection.coco_results import DetectionRows
-from object_detection.error_analysis import ErrorAnalysis
-from object_detection.errors import InputError
+from efficientdet.evaluation.evaluation_report import EvaluationReport, evaluation_page, write_evaluation_report
+from object_detection.coco.error_analysis import ErrorAnalysis
+from object_detection.coco.evaluation import CocoEvaluator
+from object_detection.coco.ground_truth import ground_truth_from_dataset, read_ground_truth
+from object_detection.coco.results import DetectionRows
 from object_detection.structures import Detections
+from program_support.errors import InputError
 
 
 @pytest.fixture(scope="module")

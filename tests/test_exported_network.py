@@ -10,18 +10,18 @@ from onnx import TensorProto
 from PIL import Image
 
 from dataset.input.resize import Letterbox
-from efficientdet.export.calibration import calibration_of_files
-from efficientdet.export.onnx_file import onnx_model
-from efficientdet.export.quantisation import quantised
+from efficientdet.artifacts.int8_calibration import calibration_of_files
+from efficientdet.artifacts.onnx_file import onnx_model
+from efficientdet.artifacts.quantization import quantised
+from efficientdet.devices.cpu import sums_of_bytes_saturate
 from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference import exported_network as runtimes
 from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.predict import build_predict, by_anchor, exported_network, predict_on_host
-from efficientdet.machine.cpu import sums_of_bytes_saturate
-from object_detection.errors import InputError
-from object_detection.host_suppression import NetworkOutputs, detections_on_host, stacked
-from object_detection.suppression import SuppressionConfig, detections_from_outputs
+from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host, stacked
+from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
+from program_support.errors import InputError
 
 RUNTIMES = ("onnxruntime", "openvino")
 

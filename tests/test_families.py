@@ -14,7 +14,7 @@ from standins import available, environment
 from test_distributed import LAUNCHER, needs_horovod
 
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
-from object_detection.coco_results import TESTDEV_FILE_NAME
+from object_detection.coco.results import TESTDEV_FILE_NAME
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,7 @@
 import pytest
 from absl import flags
 
-from efficientdet.flags.definitions import hyperparameters
+from efficientdet.configuration.flag_definitions import hyperparameters
 
 
 @pytest.mark.parametrize(("words", "rate", "warmup_init"), [

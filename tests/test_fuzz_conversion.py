@@ -22,13 +22,13 @@ from pycocotools import mask as coco_mask
 
 from dataset.conversion import check
 from dataset.conversion.check import SizeDisagreement, UnusableImage, check_image
-from dataset.conversion.coco import read_coco
 from dataset.conversion.convert import convert_shard
+from dataset.conversion.formats.coco import read_coco
+from dataset.conversion.formats.voc import read_voc
 from dataset.conversion.segmentation import UnusableSegmentation, check_segmentation, mask_png
-from dataset.conversion.shard_task import ShardTask
-from dataset.conversion.voc import read_voc
+from dataset.conversion.sharding.shard_task import ShardTask
 from dataset.records.record_inspection import inspect_record
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 CASES, SEED = int(os.environ.get("FUZZ_CASES", "0")), os.environ.get("FUZZ_SEED", "1")
 SECONDS = 60

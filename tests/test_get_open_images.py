@@ -19,15 +19,15 @@ import pytest
 from PIL import Image
 
 from dataset.class_names import class_names_of_records
-from dataset.conversion import open_images_download
-from dataset.conversion.coco import read_coco
 from dataset.conversion.conversion_config import ConversionConfig
-from dataset.conversion.open_images_classes import MLPERF_FILE
-from dataset.conversion.open_images_download import download_images
-from dataset.conversion.shards import convert
+from dataset.conversion.formats.coco import read_coco
+from dataset.conversion.formats.open_images import open_images_download
+from dataset.conversion.formats.open_images.open_images_classes import MLPERF_FILE
+from dataset.conversion.formats.open_images.open_images_download import download_images
+from dataset.conversion.sharding.shards import convert
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside\n"

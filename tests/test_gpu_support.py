@@ -7,10 +7,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-from efficientdet.machine import gpu_support, runtime
-from efficientdet.machine.gpu_support import cudnn_version
-from efficientdet.machine.runtime import start_runtime
-from object_detection.errors import InputError
+from efficientdet.devices import gpu_support, runtime
+from efficientdet.devices.gpu_support import cudnn_version
+from efficientdet.devices.runtime import start_runtime
+from program_support.errors import InputError
 
 V100, A100, H100 = ("Tesla V100-SXM2-32GB", (7, 0)), ("NVIDIA A100-SXM4-80GB", (8, 0)), ("NVIDIA H100 80GB HBM3", (9, 0))
 T4, L40S, B200 = ("Tesla T4", (7, 5)), ("NVIDIA L40S", (8, 9)), ("NVIDIA B200", (10, 0))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from efficientdet.training.guards import SKIPS_IN_A_ROW, NotFinite, StepFacts, StepGuard, check_collapse
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 FACTS = StepFacts(step=7, learning_rate=0.08, image_ids=np.arange(100, 110))
 

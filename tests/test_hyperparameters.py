@@ -9,9 +9,6 @@ import pytest
 import yaml
 
 from dataset.class_names import ClassNames
-from efficientdet.configuration.hyperparameters import height_and_width, with_overrides
-from efficientdet.configuration.limits import stated_classes
-from efficientdet.configuration.nms_configs import NmsConfigs
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.hyperparameters import (
@@ -21,11 +18,15 @@ from efficientdet.families.efficientdet.hyperparameters import (
 )
 from efficientdet.families.efficientdet.presets import BACKBONES, PRESETS
 from efficientdet.families.efficientdet.reference_keys import GONE
+from efficientdet.families.hyperparameters import height_and_width, with_overrides
+from efficientdet.families.limits import stated_classes
+from efficientdet.families.nms_configs import NmsConfigs
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.families.suppression import suppression_config
 from model import bifpn
-from object_detection import box_geometry, suppression
-from object_detection.errors import InputError
+from object_detection.geometry import box_geometry
+from object_detection.suppression import tensor_suppression as suppression
+from program_support.errors import InputError
 
 
 def test_keys_of_the_reference_are_taken_or_have_a_reason():

@@ -18,7 +18,7 @@ from dataset.files.image_files import (
     read_stored_image,
 )
 from dataset.files.image_formats import FORMATS
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Ann
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.image_split import alike_groups, split_off, stratified_groups
 from dataset.conversion.near_duplicates import near_duplicates, thumbnail
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 def alone(count):

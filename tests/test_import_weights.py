@@ -10,17 +10,17 @@ from miniature import MINIATURE_BACKBONE, miniature_detector
 from oracles import TESTDATA, to_numpy
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.checkpoints import weights
+from efficientdet.checkpoints import pretrained_weights as weights
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.checkpoints.pretrained_weights import Source, read_source
 from efficientdet.checkpoints.restore import restore_detector
-from efficientdet.checkpoints.weights import Source, read_source
 from efficientdet.families.efficientdet.family import FAMILY
 from efficientdet.families.efficientdet.published_weights import from_nvidia
 from model.bifpn import NearestResize
 from model.detector import named_variables
-from model.normalisation import IMAGENET_MEAN, IMAGENET_STDDEV
+from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
 from model.weight_arrays import check_against, is_object_based, model_arrays
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 SEVEN = ClassNames(tuple(range(1, 8)), tuple("abcdefg"))
 THREE = ClassNames((1, 2, 3), ("one", "two", "three"))

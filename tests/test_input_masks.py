@@ -20,9 +20,9 @@ from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.resize import FitWithin, Letterbox
 from dataset.records.schema import Record, RecordObject
 from efficientdet.evaluation.evaluate import detect_all, read_evaluator
-from object_detection.coco_masks import decoded
-from object_detection.errors import InputError
+from object_detection.coco.run_length_masks import decoded
 from object_detection.structures import Detections
+from program_support.errors import InputError
 
 HEIGHT, WIDTH, SIDE = 60, 80, 14
 POLYGONS = [[8, 6, 40, 10, 30, 44], [50, 20, 76, 24, 70, 56, 44, 50], [2, 40, 22, 40, 22, 58, 2, 58]]

@@ -8,19 +8,19 @@ from command_lines import outcomes
 from miniature import miniature_detector
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.benchmark import inspection
-from efficientdet.benchmark.inspection import Agreement, compare_detections, dry_run, summary
+from efficientdet.artifacts import saved_model as export_module
 from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_arrays, read_description
 from efficientdet.checkpoints.restore import Restored
-from efficientdet.checkpoints.score_thresholds import ScoreThresholds
-from efficientdet.export import saved_model as export_module
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.devices.runtime import Runtime
+from efficientdet.export import inspection
+from efficientdet.export.inspection import Agreement, compare_detections, dry_run, summary
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import opening
 from efficientdet.inference.opening import ModelConfig, open_model
-from efficientdet.machine.runtime import Runtime
 from model.detector import named_variables
-from object_detection.coco_results import DetectionRows
+from object_detection.coco.results import DetectionRows
 
 MODEL = ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={})
 MISTAKES = [

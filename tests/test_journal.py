@@ -5,9 +5,9 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from efficientdet.observing.event_file import EventFile
-from efficientdet.observing.journal import TRAINING_UNITS, Interval, Journal, Speed, average_speed, read_curves, read_intervals
-from object_detection.errors import InputError
+from efficientdet.run_log.event_file import EventFile
+from efficientdet.run_log.journal import TRAINING_UNITS, Interval, Journal, Speed, average_speed, read_curves, read_intervals
+from program_support.errors import InputError
 
 
 def parsed(path):

@@ -9,15 +9,15 @@ from drawn_records import draw_records
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.conversion.coco import read_coco
+from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.labelled_annotations import labelled_annotations
 from dataset.records.labelled_records import labelled_records
 from dataset.records.record_fields import record_fields
 from dataset.records.record_index import index_records
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.doctor.at_start import with_suggestions
+from efficientdet.data_checks.at_start import with_suggestions
 from efficientdet.families.registry import hyperparameters_of
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 ONE = ClassNames((1,), ("a",))
 

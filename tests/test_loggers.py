@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from efficientdet.observing.loggers import open_loggers
-from object_detection.errors import InputError
+from efficientdet.run_log.loggers import open_loggers
+from program_support.errors import InputError
 
 PICTURE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 
@@ -124,14 +124,14 @@ def test_the_extra_is_the_loggers_though_another_package_is_missing(tmp_path, mo
     def lacks(*_):
         raise ModuleNotFoundError("No module named 'sentry'", name="sentry")
 
-    monkeypatch.setattr("efficientdet.observing.loggers.WeightsAndBiases", lacks)
+    monkeypatch.setattr("efficientdet.run_log.loggers.WeightsAndBiases", lacks)
     with pytest.raises(InputError, match=r"--loggers=wandb: sentry is not installed: pip install -e '\.\[wandb\]'"):
         open_loggers(["wandb"], tmp_path, settings={})
 
 
 def test_when_one_is_missing_the_others_are_closed(tmp_path, monkeypatch):
     closed = []
-    monkeypatch.setattr("efficientdet.observing.loggers.JsonLines.close", lambda logger: closed.append(logger._stream.close()))
+    monkeypatch.setattr("efficientdet.run_log.loggers.JsonLines.close", lambda logger: closed.append(logger._stream.close()))
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(InputError):
         open_loggers(["json", "wandb"], tmp_path, settings={})

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from object_detection.box_coding import encode_boxes
+from object_detection.geometry.box_coding import encode_boxes
 from object_detection.losses import (
     focal_loss,
     focal_loss_of_classes,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from drawn_records import draw_records
 
-from object_detection.coco_results import TESTDEV_FILE_NAME
+from object_detection.coco.results import TESTDEV_FILE_NAME
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from dataset.conversion.coco import read_coco
-from dataset.conversion.shards import ConversionConfig, convert
+from dataset.conversion.formats.coco import read_coco
+from dataset.conversion.sharding.shards import ConversionConfig, convert
 from dataset.records.schema import parse_record
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 README = Path(__file__).resolve().parent.parent / "dataset" / "README.md"
 ROW = re.compile(r"^\| `([^`]+)` \| (kept|fixed|noted|skipped|refused) \|", re.MULTILINE)

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from object_detection.mask_pasting import pasted_masks
+from object_detection.coco.mask_pasting import pasted_masks
 
 
 def by_loop(mask, box, size):

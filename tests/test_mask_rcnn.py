@@ -9,7 +9,7 @@ import tensorflow as tf
 from torch_recipe import named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
-from efficientdet.checkpoints.weights import Source, load_weights
+from efficientdet.checkpoints.pretrained_weights import Source, load_weights
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.exported_network import copied
 from efficientdet.inference.predict import exported_network
@@ -17,8 +17,8 @@ from model.batch_norm import BatchNormalization
 from model.detector import losses, named_variables
 from model.region_layers import MasksOfClasses
 from model.two_stage_detector import FirstStage
-from object_detection.mask_targets import mask_targets
-from object_detection.region_sampling import assign_regions
+from object_detection.regions.mask_targets import mask_targets
+from object_detection.regions.region_sampling import assign_regions
 from object_detection.structures import Objects
 
 MODEL, CLASSES = "mask-rcnn-resnet50", 90

@@ -10,13 +10,13 @@ from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.inference.exported_network import copied
 from efficientdet.inference.predict import exported_network
 from model.detector import losses
-from object_detection.anchor_conventions import centred_levels
-from object_detection.anchor_grid import feature_sizes, grid_of_levels
-from object_detection.box_coding import BoxCoder
-from object_detection.box_geometry import clip_boxes
-from object_detection.mask_targets import mask_targets
-from object_detection.proposals import ProposalConfig, region_proposals
-from object_detection.roi_align import RegionPooling, roi_align
+from object_detection.geometry.anchor_conventions import centred_levels
+from object_detection.geometry.anchor_grid import feature_sizes, grid_of_levels
+from object_detection.geometry.box_coding import BoxCoder
+from object_detection.geometry.box_geometry import clip_boxes
+from object_detection.regions.mask_targets import mask_targets
+from object_detection.regions.proposals import ProposalConfig, region_proposals
+from object_detection.regions.roi_align import RegionPooling, roi_align
 from object_detection.structures import Objects
 
 MODEL = "mask-rcnn-resnet18-dle"

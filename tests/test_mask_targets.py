@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from object_detection.mask_targets import mask_targets
+from object_detection.regions.mask_targets import mask_targets
 
 YX = [1, 0, 3, 2]
 

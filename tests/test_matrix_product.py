@@ -3,8 +3,8 @@ from itertools import chain, repeat
 import keras
 import pytest
 
-from efficientdet.machine import matrix_product
-from efficientdet.machine.matrix_product import multiply_adds_per_second
+from efficientdet.devices import matrix_product
+from efficientdet.devices.matrix_product import multiply_adds_per_second
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", "float32"), ("mixed_bfloat16", "bfloat16")])

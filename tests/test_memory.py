@@ -11,13 +11,13 @@ from unfilled import unfilled_weights
 
 from dataset.class_names import ClassNames
 from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.devices import device, memory
+from efficientdet.devices.distributed import World
+from efficientdet.devices.memory import is_out_of_memory, telling_out_of_memory, with_batch_sizes
+from efficientdet.devices.runtime import Runtime
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
-from efficientdet.machine import device, memory
-from efficientdet.machine.distributed import World
-from efficientdet.machine.memory import is_out_of_memory, telling_out_of_memory, with_batch_sizes
-from efficientdet.machine.runtime import Runtime
 from efficientdet.training import loop as train_loop
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 FLOAT32, FLOAT16 = (Runtime(precision=precision, use_xla=False) for precision in ("float32", "mixed_float16"))
 GB = 1e9

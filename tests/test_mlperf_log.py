@@ -7,8 +7,8 @@ from mlperf_checker import verdict
 from efficientdet.families.registry import family_of, hyperparameters_of
 from efficientdet.families.retinanet import mlperf as retinanet
 from efficientdet.families.ssd import mlperf as ssd
-from efficientdet.observing.mlperf_log import MlperfLog, NoMlperfLog, Submission, check_submission
-from object_detection.errors import InputError
+from efficientdet.run_log.mlperf_log import MlperfLog, NoMlperfLog, Submission, check_submission
+from program_support.errors import InputError
 
 HYPERPARAMETERS = {"seed": 1, "global_batch_size": 64, "gradient_accumulation_steps": 1, "train_samples": 100,
                    "eval_samples": 10, "opt_name": "sgd", "opt_base_learning_rate": 0.08, "opt_weight_decay": 4e-5,

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from efficientdet.machine.distributed import World
+from efficientdet.devices.distributed import World
 from efficientdet.training.model_dir_lock import sole_training
-from object_detection import file_lock
-from object_detection.errors import InputError
+from program_support import file_lock
+from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
-HOLD = ("import sys, time; from efficientdet.machine.distributed import World\n"
+HOLD = ("import sys, time; from efficientdet.devices.distributed import World\n"
         "from efficientdet.training.model_dir_lock import sole_training\n"
         "with sole_training(sys.argv[1], World()):\n    print('held', flush=True); time.sleep(60)\n")
 

@@ -5,11 +5,11 @@ import onnxruntime
 import pytest
 from miniature import miniature_detector
 
-from efficientdet.export.artefact_metadata import DETECTIONS
-from efficientdet.export.onnx_file import onnx_model
+from efficientdet.artifacts.artifact_metadata import DETECTIONS
+from efficientdet.artifacts.onnx_file import onnx_model
 from model.detector import named_variables
-from object_detection.box_coding import BoxCoder
-from object_detection.suppression import SuppressionConfig
+from object_detection.geometry.box_coding import BoxCoder
+from object_detection.suppression.tensor_suppression import SuppressionConfig
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 64, 64, 3)).astype(np.uint8)
 SIZES = np.int32([[64, 64], [40, 64], [64, 10]])

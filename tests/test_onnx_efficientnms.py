@@ -7,10 +7,10 @@ import pytest
 from miniature import miniature_detector
 from onnx.defs import OpSchema
 
-from efficientdet.export.onnx_efficientnms import efficientnms_model, without_plugin
-from object_detection.box_coding import BoxCoder
-from object_detection.errors import InputError
-from object_detection.suppression import SuppressionConfig
+from efficientdet.artifacts.onnx_efficientnms import efficientnms_model, without_plugin
+from object_detection.geometry.box_coding import BoxCoder
+from object_detection.suppression.tensor_suppression import SuppressionConfig
+from program_support.errors import InputError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 64, 64, 3)).astype(np.uint8)
 SIZES = np.int32([[64, 64], [40, 64], [64, 10]])

@@ -9,12 +9,12 @@ from keras import layers, ops
 from onnx import TensorProto, helper
 from other_family import OtherFamily, drawn
 
-from efficientdet.export.onnx_file import onnx_model
-from efficientdet.export.onnx_graph import OnnxGraph
-from efficientdet.export.onnx_layers import add_network
+from efficientdet.artifacts.onnx_file import onnx_model
+from efficientdet.artifacts.onnx_graph import OnnxGraph
+from efficientdet.artifacts.onnx_layers import add_network
 from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.predict import build_predict
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 IMAGE = (9, 11, 6)
 VALUES = np.random.default_rng(0).normal(size=(2, *IMAGE)).astype(np.float32)

@@ -12,16 +12,16 @@ import pytest
 from PIL import Image
 from test_get_open_images import HEADER, box
 
-from dataset.conversion import shards
-from dataset.conversion.coco import read_coco
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.convert import convert_shard
-from dataset.conversion.open_images import read_open_images
+from dataset.conversion.formats.coco import read_coco
+from dataset.conversion.formats.open_images.open_images_labels import read_open_images
 from dataset.conversion.other_annotations import recognised
+from dataset.conversion.sharding import shards
 from dataset.files.file_kinds import FileKind
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 SCRIPT = Path(__file__).resolve().parent.parent / "dataset" / "create_open_images_tfrecord.py"
 COMMAND = [sys.executable, str(SCRIPT), "--image_dir=images", "--object_annotations_file=boxes.csv",

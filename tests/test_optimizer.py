@@ -4,7 +4,7 @@ import pytest
 
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training.optimizer import SGD, build_optimizer, global_norm
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 def built(values, *, precision="float32", **overrides):

@@ -3,11 +3,11 @@
 import pytest
 from test_file_kinds import COCO, CVAT, LABELME, OPEN_IMAGES_CSV, VOC, YOLO_DATA
 
-from dataset.conversion.coco import read_coco
+from dataset.conversion.formats.coco import read_coco
+from dataset.conversion.formats.voc import read_voc
 from dataset.conversion.other_annotations import recognised
-from dataset.conversion.voc import read_voc
 from dataset.files.file_kinds import FileKind
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 def coco_line(path, wanted=FileKind.COCO):

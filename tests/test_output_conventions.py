@@ -6,12 +6,12 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from object_detection.anchor_conventions import RETINANET_SIZES, rounded_levels, ssd300_levels
-from object_detection.anchor_grid import feature_sizes, grid_of_levels
-from object_detection.box_coding import LARGEST_LOG_SIZE, BoxCoder
-from object_detection.errors import InputError
-from object_detection.host_suppression import NetworkOutputs, detections_on_host, stacked
-from object_detection.suppression import SuppressionConfig, detections_from_outputs
+from object_detection.geometry.anchor_conventions import RETINANET_SIZES, rounded_levels, ssd300_levels
+from object_detection.geometry.anchor_grid import feature_sizes, grid_of_levels
+from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, BoxCoder
+from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host, stacked
+from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
+from program_support.errors import InputError
 
 YX = [1, 0, 3, 2]  # from x, y, x, y or dx, dy, dw, dh, and back
 TORCHVISION = {"method": "hard", "candidates_per_level": 1000, "score_threshold": 0.05, "max_detections": 300,

@@ -10,7 +10,7 @@ from PIL import Image
 from test_augmentation import encoded, picture
 
 from dataset.input.overlap_crop import OverlapCrop
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 WHOLE = "the whole image"
 OPTIONS = (WHOLE, 0.1, 0.3, 0.5, 0.7, 0.9, None)

@@ -20,7 +20,7 @@ from efficientdet import commands
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = SETTINGS["project"]
-PACKAGES = ("dataset", "efficientdet", "model", "object_detection")
+PACKAGES = ("dataset", "efficientdet", "model", "object_detection", "program_support")
 PROGRAMS = ("train.py", "eval.py", "infer.py", "inspector.py", "export.py", "quickstart.py", "serve.py",
             "dataset/create_tfrecord.py", "dataset/create_coco_tfrecord.py", "dataset/create_pascal_tfrecord.py",
             "dataset/create_open_images_tfrecord.py", "dataset/download_open_images.py", "dataset/doctor.py",
@@ -281,7 +281,7 @@ def test_a_namesake_before_an_editable_install_is_named(tmp_path, name):
 
 def test_a_checkout_has_the_names_of_a_wheel():
     """Each is the module itself, and leaves it as it was."""
-    names = ["model", "model.weight_arrays", "dataset.files.image_files", "object_detection.errors", "quickstart"]
+    names = ["model", "model.weight_arrays", "dataset.files.image_files", "program_support.errors", "quickstart"]
     modules = [importlib.import_module(name) for name in names]
     specs = [module.__spec__ for module in modules]
     assert [importlib.import_module(f"efficientdet.{name}".replace(".quickstart", ".programs.quickstart"))

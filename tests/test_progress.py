@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from dataset.progress import Progress, Rate, duration
+from program_support.progress import Progress, Rate, duration
 
 
 class Clock:

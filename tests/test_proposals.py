@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 from model import tensorflow_cpu
-from object_detection.errors import InputError
-from object_detection.greedy_nms import greedy_nms
-from object_detection.proposals import ProposalConfig, region_proposals
+from object_detection.regions.proposals import ProposalConfig, region_proposals
+from object_detection.suppression.greedy_nms import greedy_nms
+from program_support.errors import InputError
 
 YX = [1, 0, 3, 2]
 WAYS = pytest.mark.parametrize("nms", [greedy_nms, tensorflow_cpu.greedy_nms])

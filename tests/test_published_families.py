@@ -13,7 +13,7 @@ from drawn_records import draw_records
 from test_families import call, command
 
 from efficientdet.checkpoints.checkpoint import read_arrays
-from object_detection.coco_results import TESTDEV_FILE_NAME
+from object_detection.coco.results import TESTDEV_FILE_NAME
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from efficientdet.quickstart import choices, steps
 from efficientdet.quickstart.choices import Pace
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.steps import QuickstartConfig, quickstart
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -16,7 +16,7 @@ from dataset.input.pipeline import evaluation_dataset, training_dataset
 from dataset.input.record_batches import input_error
 from dataset.records import record_index
 from dataset.records.record_index import RecordReader, index_records
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 def config(**changes):

@@ -3,7 +3,7 @@ import tensorflow as tf
 from PIL import Image
 
 from dataset.records.record_files import expand_glob
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 def test_files_come_sorted_and_folders_are_no_files(tmp_path):

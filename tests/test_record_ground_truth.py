@@ -10,7 +10,7 @@ from test_pipeline import NAMES, box, record, written
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.records.record_index import index_records
 from dataset.records.schema import encode_record
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 def test_ground_truth_is_what_was_written(tmp_path):

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from dataset.records import record_index
 from dataset.records.record_index import RecordReader, index_records
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 PAYLOADS = [b"first", b"", b"third" * 1000, bytes(range(256)), b"fifth"]
 

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from object_detection.region_detections import REGION_BOX_CODER, REGION_SUPPRESSION, region_detections
-from object_detection.suppression import SuppressionConfig
+from object_detection.regions.region_detections import REGION_BOX_CODER, REGION_SUPPRESSION, region_detections
+from object_detection.suppression.tensor_suppression import SuppressionConfig
 
 YX = [1, 0, 3, 2]
 

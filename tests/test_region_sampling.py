@@ -5,12 +5,12 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from object_detection.box_coding import BoxCoder
-from object_detection.errors import InputError
-from object_detection.region_losses import mask_loss_sum, proposal_loss_sums, region_loss_sums
-from object_detection.region_sampling import assign_regions, sample_masks, sample_regions
-from object_detection.seeded_draws import seeds_of
+from object_detection.geometry.box_coding import BoxCoder
+from object_detection.regions.region_losses import mask_loss_sum, proposal_loss_sums, region_loss_sums
+from object_detection.regions.region_sampling import assign_regions, sample_masks, sample_regions
+from object_detection.stateless_random import seeds_of
 from object_detection.structures import Objects
+from program_support.errors import InputError
 
 YX = [1, 0, 3, 2]
 

@@ -10,7 +10,7 @@ from test_augmentation import encoded, picture
 
 from dataset.files.image_decoding import decode_image, image_size
 from dataset.input.resize import FitWithin, Letterbox, Stretch, host_resize
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
 

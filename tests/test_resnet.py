@@ -8,7 +8,7 @@ from torch_recipe import named_shapes, recipe_weights
 from model.detector import named_variables
 from model.resnet import RESNETS, build_resnet, is_in_first_stages
 from model.torch_weights import from_torch, is_torch
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 @pytest.mark.parametrize("name", RESNETS)

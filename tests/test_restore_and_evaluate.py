@@ -14,11 +14,12 @@ from dataset.class_names import COCO_2017, ClassNames
 from dataset.input.pipeline import InputConfig, evaluation_dataset
 from dataset.input.resize import Letterbox
 from dataset.records.record_index import index_records
+from efficientdet.artifacts.saved_model import export_saved_model, load_saved_model
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, read_whole, write_arrays
 from efficientdet.checkpoints.restore import restore_detector
-from efficientdet.checkpoints.score_thresholds import ScoreThresholds
-from efficientdet.configuration.hyperparameters import height_and_width
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.evaluation import evaluate
 from efficientdet.evaluation.evaluate import (
     EvaluationConfig,
@@ -27,22 +28,21 @@ from efficientdet.evaluation.evaluate import (
     read_evaluator,
     with_category_ids,
 )
-from efficientdet.export.saved_model import export_saved_model, load_saved_model
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
+from efficientdet.families.hyperparameters import height_and_width
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.flags.paths import class_names_for
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.image_rows import OpenedModel
 from efficientdet.inference.inputs import Inputs
 from efficientdet.inference.predict import build_predict
 from model.detector import named_variables
-from object_detection.coco_evaluation import MEASURE_NAMES
-from object_detection.coco_ground_truth import read_ground_truth
-from object_detection.coco_masks import run_lengths
-from object_detection.coco_results import DetectionRows
-from object_detection.errors import InputError
+from object_detection.coco.evaluation import MEASURE_NAMES
+from object_detection.coco.ground_truth import read_ground_truth
+from object_detection.coco.results import DetectionRows
+from object_detection.coco.run_length_masks import run_lengths
 from object_detection.structures import Detections
+from program_support.errors import InputError
 
 HPARAMS = hyperparameters_of("efficientdet-d0", {"image_size": 64, "nms_configs.sigma": 0.4})
 

@@ -13,18 +13,18 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from dataset.class_names import ClassNames
-from dataset.conversion.csv_boxes import read_csv_boxes
 from dataset.conversion.folder_files import ImageFolder
+from dataset.conversion.formats.csv_boxes import read_csv_boxes
 from dataset.files.folder_names import folder_names
-from efficientdet.checkpoints.score_thresholds import ScoreThresholds
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.image_rows import OpenedModel
 from efficientdet.inference.inputs import Inputs, find_inputs
 from efficientdet.inference.result_files import FORMATS, ResultFiles, chosen_formats
 from efficientdet.inference.tiles import Tiling
-from object_detection.coco_results import DetectionRows
-from object_detection.errors import InputError
+from object_detection.coco.results import DetectionRows
+from program_support.errors import InputError
 
 NAMES = ClassNames((3, 8), ("cat", "../../x"))
 BOXES = np.float32([[4.5, 10, 20, 30.25], [-3, -2, 9, 9], [0, 0, 5, 5]])  # y_min, x_min, y_max, x_max

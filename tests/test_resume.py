@@ -8,18 +8,18 @@ from drawn_records import draw_records
 from miniature import HPARAMS, build_miniature
 from stored_checkpoints import steps_in, without_order
 
+from efficientdet.artifacts import saved_model as export
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix, read_arrays
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.export import saved_model as export
+from efficientdet.devices.distributed import World
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.machine.distributed import World
 from efficientdet.training import guards
 from efficientdet.training import start as training_start
 from efficientdet.training.loop import train
 from efficientdet.training.model_dir_lock import sole_training
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,14 +12,14 @@ from torch_recipe import drawn_steps, named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
 from dataset.input.resize import FitWithin, Stretch
-from efficientdet.checkpoints.weights import Source, load_backbone, load_weights, load_what_fits
+from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_weights, load_what_fits
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer
 from model.batch_norm import BatchNormalization
 from model.detector import losses, named_variables
-from object_detection.errors import InputError
 from object_detection.structures import Batch, Objects
+from program_support.errors import InputError
 
 MODEL, CLASSES = "retinanet-resnext50", 12
 YX = [1, 0, 3, 2]

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from model import tensorflow_cpu
-from object_detection.roi_align import gathered_sums, region_levels, roi_align
+from object_detection.regions.roi_align import gathered_sums, region_levels, roi_align
 
 YX = [1, 0, 3, 2]
 WAYS = pytest.mark.parametrize("sums", [gathered_sums, tensorflow_cpu.sparse_sums])

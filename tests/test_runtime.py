@@ -2,8 +2,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from efficientdet.machine import runtime
-from efficientdet.machine.runtime import Runtime, start_runtime
+from efficientdet.devices import runtime
+from efficientdet.devices.runtime import Runtime, start_runtime
 
 
 @pytest.fixture

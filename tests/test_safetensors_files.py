@@ -6,8 +6,8 @@ import struct
 import numpy as np
 import pytest
 
-from efficientdet.checkpoints.safetensors_files import read_safetensors_file
-from object_detection.errors import InputError
+from efficientdet.weights.safetensors_files import read_safetensors_file
+from program_support.errors import InputError
 
 
 def written(path, header, data=b"", *, length=None):

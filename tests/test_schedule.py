@@ -5,7 +5,7 @@ import pytest
 
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training.schedule import Schedule
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 def from_epochs(peak, *, steps_per_epoch, **hparams):

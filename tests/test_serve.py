@@ -22,15 +22,15 @@ from PIL import Image
 from serving import FORM, ROOT, encoded, form, received, request_bytes, running, wait_until
 
 from efficientdet.inference.detector import LoadedDetector
+from efficientdet.reports.drawing import class_colour
 from efficientdet.serving import detection
 from efficientdet.serving.batching import Found
 from efficientdet.serving.limits import MOST_SIDE
 from efficientdet.serving.replies import image_reply
 from efficientdet.serving.server import bind
-from object_detection.coco_masks import run_lengths
-from object_detection.coco_results import DetectionRows
-from object_detection.drawing import class_colour
-from object_detection.errors import InputError
+from object_detection.coco.results import DetectionRows
+from object_detection.coco.run_length_masks import run_lengths
+from program_support.errors import InputError
 
 MOST_BYTES, MOST_PIXELS = 300_000, 1_000_000
 BLUE, GREEN = (0, 40, 220), (10, 180, 90)

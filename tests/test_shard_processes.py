@@ -13,7 +13,7 @@ import pytest
 from heeded_signals import heeding_ctrl_c
 from PIL import Image
 
-from dataset.conversion import shard_processes
+from dataset.conversion.sharding import shard_processes
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNT = 10
@@ -77,7 +77,7 @@ def test_a_signal_that_a_busy_machine_tells_late_is_raised_all_the_same(number):
 def test_a_second_signal_ends_the_process_at_once(first, second):
     code = f"""
 import signal, time
-from dataset.conversion.put_off_signals import PutOffSignals
+from program_support.deferred_signals import PutOffSignals
 with PutOffSignals(at_the_second=lambda: print("second", flush=True)):
     for number in {[int(first), int(second)]}:
         signal.raise_signal(number)

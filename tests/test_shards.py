@@ -15,14 +15,14 @@ from PIL import Image, ImageDraw
 
 from dataset.class_names import read_class_names
 from dataset.conversion import convert as convert_module
-from dataset.conversion.coco import read_coco
 from dataset.conversion.conversion_flags import default_num_shards
-from dataset.conversion.report import summary_lines
-from dataset.conversion.shards import ConversionConfig, convert
+from dataset.conversion.conversion_report import summary_lines
+from dataset.conversion.formats.coco import read_coco
+from dataset.conversion.sharding.shards import ConversionConfig, convert
 from dataset.records.record_files import expand_glob
 from dataset.records.record_index import index_records
-from object_detection import atomic_files
-from object_detection.errors import InputError
+from program_support import atomic_files
+from program_support.errors import InputError
 
 COUNT = 10
 

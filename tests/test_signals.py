@@ -35,18 +35,20 @@ def ended(arguments, *signals, env=None, pause=0.8):
 
 @pytest.mark.parametrize(("number", "code", "name"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")])
 def test_ends_at_once_whatever_it_does(number, code, name):
-    program = f"from dataset.command_line import run\ndef main():\n    {BUSY}\nrun(main, ['a/x.py'], ends_at_once=True)"
+    program = f"from program_support.command_line import run\ndef main():\n    {BUSY}\nrun(main, ['a/x.py'], ends_at_once=True)"
     assert ended(["-c", program], number) == (code, "", f"x.py: ended by {name}\n")
 
 
 def test_what_has_to_tidy_up_gets_an_exception():
-    program = ("from dataset.command_line import run\nimport time\ndef main():\n    try:\n        print('busy', flush=True)\n"
+    program = ("from program_support.command_line import run\nimport time\n"
+               "def main():\n    try:\n        print('busy', flush=True)\n"
                "        time.sleep(60)\n    finally:\n        print('tidy')\nrun(main, ['x.py'])")
     assert ended(["-c", program], signal.SIGINT) == (130, "tidy\n", "x.py: ended by Ctrl-C\n")
 
 
 def test_a_signal_that_was_ignored_stays_ignored():
-    program = ("import os, signal, time\nfrom dataset.signals import Listener\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    program = ("import os, signal, time\nfrom program_support.signals import Listener\n"
+               "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
                "heard = []\nlistener = Listener(heard.append).start()\n"
                "os.kill(os.getpid(), signal.SIGINT)\nos.kill(os.getpid(), signal.SIGTERM)\n"
                "while not heard:\n    time.sleep(0.01)\n"
@@ -56,7 +58,7 @@ def test_a_signal_that_was_ignored_stays_ignored():
 
 
 def test_the_one_who_listened_before_hears_again():
-    program = ("import os, signal, time\nfrom dataset.signals import Listener\nouter, inner = [], []\n"
+    program = ("import os, signal, time\nfrom program_support.signals import Listener\nouter, inner = [], []\n"
                "first = Listener(outer.append).start()\nsecond = Listener(inner.append).start()\n"
                "def send(number, heard):\n    os.kill(os.getpid(), number)\n    while number not in heard:\n"
                "        time.sleep(0.01)\n"
@@ -69,7 +71,7 @@ def test_the_one_who_listened_before_hears_again():
 
 
 def stop_wish(*, unsaved, then=BUSY, ranks=1):
-    return ("from efficientdet.training import interruption\nfrom efficientdet.machine.distributed import World\n"
+    return ("from efficientdet.training import interruption\nfrom efficientdet.devices.distributed import World\n"
             "interruption._PATIENCE_SECONDS = interruption._TOLD_SECONDS = 0.3\n"
             f"with interruption.StopWish(World(size={ranks}), saved_step=lambda: 7, unsaved_steps=lambda: {unsaved}) as wish:\n"
             f"    {then}")

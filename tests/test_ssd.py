@@ -10,22 +10,22 @@ from oracles import to_numpy
 from torch_recipe import named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
-from dataset.input.colours import ColourJitter
+from dataset.input.color_jitter import ColourJitter
 from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.resize import Stretch
-from efficientdet.checkpoints.weights import Source, load_backbone, load_what_fits
-from efficientdet.export.onnx_boxes import not_suppressed
-from efficientdet.export.onnx_file import onnx_model
-from efficientdet.export.onnx_graph import OnnxGraph
+from efficientdet.artifacts.onnx_boxes import not_suppressed
+from efficientdet.artifacts.onnx_file import onnx_model
+from efficientdet.artifacts.onnx_graph import OnnxGraph
+from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_what_fits
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.predict import build_predict, host_reader
 from efficientdet.training.schedule import Schedule
 from model.detector import named_variables
 from model.ssd import SsdConfig, build_ssd
-from object_detection.errors import InputError
-from object_detection.host_suppression import NetworkOutputs, detections_on_host
-from object_detection.suppression import suppress
+from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
+from object_detection.suppression.tensor_suppression import suppress
+from program_support.errors import InputError
 
 MODEL = "ssd300-resnet34"
 FAMILY = family_of(MODEL)

@@ -1,6 +1,6 @@
 import pytest
 
-from efficientdet.observing.stopwatch import Stopwatch, input_stall
+from efficientdet.run_log.stopwatch import Stopwatch, input_stall
 
 
 def test_seconds_by_name():

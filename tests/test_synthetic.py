@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from dataset import synthetic, synthetic_scenes, synthetic_shapes
-from object_detection.coco_masks import decoded
-from object_detection.errors import InputError
+from object_detection.coco.run_length_masks import decoded
+from program_support.errors import InputError
 
 ROOT = Path(__file__).parent.parent
 

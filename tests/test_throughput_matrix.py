@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from efficientdet.observing.journal import Interval, Journal
-from object_detection.errors import InputError
+from efficientdet.run_log.journal import Interval, Journal
+from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
@@ -252,7 +252,7 @@ def test_all_rows_of_the_references_tables_are_there(tmp_path):
 
 WRITES_A_LOG = f"""
 sys.path.insert(0, {str(ROOT)!r})
-from efficientdet.observing.journal import Interval, Journal
+from efficientdet.run_log.journal import Interval, Journal
 with Journal(flags["model_dir"], loggers=()) as journal:
     for step in range(int(flags["benchmark_steps"])):
         journal.interval(Interval(step, step + 1, int(flags["batch_size"]), 0.5, 0.0))

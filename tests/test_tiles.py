@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from efficientdet.inference.tile_merging import merged_over_tiles
 from efficientdet.inference.tiles import Tiling, detect_in_tiles
-from object_detection.coco_masks import DecodedMasks, moved, run_lengths, united
-from object_detection.coco_results import DetectionRows
-from object_detection.errors import InputError
-from object_detection.tile_merging import merged_over_tiles
+from object_detection.coco.results import DetectionRows
+from object_detection.coco.run_length_masks import DecodedMasks, moved, run_lengths, united
+from program_support.errors import InputError
 
 TILE, SIZE = 100, (250, 330)
 TILING = Tiling(size=(TILE, TILE), overlap=0.2, whole=False)

@@ -7,12 +7,12 @@ import pytest
 from drawn_records import draw_records
 from miniature import HPARAMS, build_miniature
 
+from efficientdet.artifacts import saved_model as export
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_arrays
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.export import saved_model as export
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.observing.journal import read_curves
+from efficientdet.run_log.journal import read_curves
 from efficientdet.training import epoch as epoch_module
 from efficientdet.training import start as training_start
 from efficientdet.training.loop import train

@@ -11,10 +11,10 @@ import pytest
 from oracles import TESTDATA
 from torch_bytes import NUMBERS, call, dictionary, integer, named, pickled, storage, tensor, text, tuple_of, zipped
 
-from efficientdet.checkpoints import torch_pickle
-from efficientdet.checkpoints.safetensors_files import read_safetensors_file
-from efficientdet.checkpoints.torch_files import read_torch_file
-from object_detection.errors import InputError
+from efficientdet.weights import torch_pickle
+from efficientdet.weights.safetensors_files import read_safetensors_file
+from efficientdet.weights.torch_files import read_torch_file
+from program_support.errors import InputError
 
 FILES = ("torch_zip.pth", "torch_pickles.pth", "torch_tar.pth", "torch_tar_parameters.pth", "torch.safetensors")
 IN_TAR = {"conv1.weight", "conv1.transposed", "bn1.running_var", "double", "bytes", "shared.a", "shared.b"}  # types of 2017

@@ -20,19 +20,19 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from dataset.class_names import ClassNames, read_class_names
-from dataset.conversion.coco import read_coco
-from dataset.conversion.shards import ConversionConfig, convert
+from dataset.conversion.formats.coco import read_coco
+from dataset.conversion.sharding.shards import ConversionConfig, convert
 from dataset.input.pipeline import InputConfig, evaluation_dataset, training_dataset
 from dataset.input.resize import Letterbox
 from dataset.records.record_index import index_records
+from efficientdet.artifacts.saved_model import load_saved_model
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.export.saved_model import load_saved_model
+from efficientdet.devices.distributed import World
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predict import build_predict
-from efficientdet.machine.distributed import World
-from efficientdet.observing.journal import Journal
+from efficientdet.run_log.journal import Journal
 from efficientdet.training import epoch as epoch_module
 from efficientdet.training import guards, saving, validation
 from efficientdet.training import loop as train_loop
@@ -43,9 +43,9 @@ from efficientdet.training.loop import train
 from efficientdet.training.start import initial_state
 from model.detector import losses_of_batch, named_variables
 from model.multiply_adds import multiply_adds
-from object_detection import coco_evaluation
-from object_detection.coco_evaluation import MEASURE_NAMES
-from object_detection.errors import InputError
+from object_detection.coco import evaluation as coco_evaluation
+from object_detection.coco.evaluation import MEASURE_NAMES
+from program_support.errors import InputError
 
 pytestmark = pytest.mark.slow
 
@@ -439,7 +439,7 @@ def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
         def table(self):
             return ""
 
-    monkeypatch.setattr("object_detection.coco_evaluation.CocoEvaluator.evaluate",
+    monkeypatch.setattr("object_detection.coco.evaluation.CocoEvaluator.evaluate",
                         lambda evaluator, rows: Numbers(dict.fromkeys(MEASURE_NAMES, next(found))))
     for _ in range(2):  # the same command again does not train on
         train(config(drawn, tmp_path, {"num_epochs": 5}, patience=1))

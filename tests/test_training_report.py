@@ -3,8 +3,8 @@ import re
 import numpy as np
 from html_reading import Balanced
 
-from efficientdet.observing.report import RunSummary, page, write_report
-from object_detection.html_page import chart
+from efficientdet.reports.html_page import chart
+from efficientdet.reports.training_report import RunSummary, page, write_report
 
 
 def summary(**changes):

@@ -9,7 +9,7 @@ from tiny_records import FOOTER, HEADER, SIDES, altered, example, starts, withou
 from dataset.records import verify
 from dataset.records.record_index import RecordReader, index_records
 from dataset.records.verify import verify_records
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 def verified(paths, *, when="always", max_bad_fraction=0.01, category_ids=None):

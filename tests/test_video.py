@@ -12,8 +12,8 @@ import pytest
 from dataset.class_names import ClassNames
 from efficientdet.inference import video
 from efficientdet.inference.video import VideoConfig, annotate_video
-from object_detection.coco_results import DetectionRows
-from object_detection.errors import InputError
+from object_detection.coco.results import DetectionRows
+from program_support.errors import InputError
 
 NAMES = ClassNames((3, 8), ("cat", "dog"))
 FRAMES, HEIGHT, WIDTH = 7, 96, 128

@@ -4,9 +4,9 @@ import os
 import pytest
 
 from dataset.conversion.class_numbering import VOC_NAMES
-from dataset.conversion.coco import read_coco
-from dataset.conversion.voc import read_voc
-from object_detection.errors import InputError
+from dataset.conversion.formats.coco import read_coco
+from dataset.conversion.formats.voc import read_voc
+from program_support.errors import InputError
 
 
 def xml(*objects, name="", size=(20, 30)):

@@ -16,7 +16,7 @@ from standins import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-PACKAGES = ("dataset", "efficientdet", "model", "object_detection")
+PACKAGES = ("dataset", "efficientdet", "model", "object_detection", "program_support")
 BUILD = "import setuptools.build_meta as build; print(build.build_{kind}({folder!r}))"
 
 

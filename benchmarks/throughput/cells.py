@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from object_detection.errors import InputError
-from object_detection.processor_cores import available_cores
+from program_support.errors import InputError
+from program_support.processor_cores import available_cores
 
 PRECISIONS = {"fp32": "float32", "tf32": "float32", "amp": "mixed_float16", "bf16": "mixed_bfloat16"}  # to --precision
 _TF32_FROM = 8.0  # compute capability: Ampere

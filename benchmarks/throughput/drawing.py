@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from dataset.synthetic import draw_data_set
-from object_detection.atomic_files import unfinished_folder
+from program_support.atomic_files import unfinished_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 DRAWN_IMAGES = 64

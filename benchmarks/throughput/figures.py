@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from efficientdet.observing.journal import average_speed, read_intervals, read_log
+from efficientdet.run_log.journal import average_speed, read_intervals, read_log
 
 _ENOUGH_DROPPED, _ENOUGH_TIMED = 100, 200
 

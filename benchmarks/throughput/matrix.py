@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from object_detection.atomic_files import write_text
+from program_support.atomic_files import write_text
 from throughput.cells import Cell
 from throughput.figures import Figures
 from throughput.launching import Outcome

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from object_detection.atomic_files import write_text
+from program_support.atomic_files import write_text
 from throughput.cells import Cell
 from throughput.figures import Figures
 from throughput.matrix import Matrix

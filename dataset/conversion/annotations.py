@@ -7,8 +7,8 @@ from pathlib import PurePath
 from typing import Any
 
 from dataset.class_names import ClassNames
-from dataset.files.foreign_values import shown, storable_text
-from object_detection.errors import InputError
+from dataset.files.untrusted_values import shown, storable_text
+from program_support.errors import InputError
 
 LEAST_SHARE, MOST_SHARE = -1.0, 2.0  # a coordinate in shares of the image's side beyond these is none: pixels, most likely
 

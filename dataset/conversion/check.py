@@ -18,7 +18,7 @@ import tensorflow as tf
 from PIL import Image
 
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_PIXELS
-from dataset.stderr_capture import captured_stderr
+from program_support.stderr_capture import captured_stderr
 
 JPEG_QUALITY = 95
 LONGEST_SIDE = 65_500  # that libjpeg writes and reads

@@ -8,9 +8,9 @@ from dataclasses import replace
 from dataset.class_names import ClassNames, class_names_in
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, AnnotatedObject
 from dataset.files.bounded_files import read_json
-from dataset.files.foreign_values import LARGEST_ID, listed, shown, told_with, whole_number
 from dataset.files.image_files import image_ids
-from object_detection.errors import InputError
+from dataset.files.untrusted_values import LARGEST_ID, listed, shown, told_with, whole_number
+from program_support.errors import InputError
 
 VOC_NAMES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",

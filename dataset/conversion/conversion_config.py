@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from dataset.files.foreign_values import storable_text
-from object_detection.errors import InputError
+from dataset.files.untrusted_values import storable_text
+from program_support.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,14 +11,14 @@ from absl import flags
 
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.conversion_config import ConversionConfig
-from dataset.conversion.put_off_signals import Interrupted
-from dataset.conversion.report import summary_lines
-from dataset.conversion.shard_files import standing_shards
-from dataset.conversion.shard_processes import CONTINUE
-from dataset.conversion.shards import convert
-from dataset.signals import exit_code
-from object_detection.errors import printable
-from object_detection.processor_cores import available_cores
+from dataset.conversion.conversion_report import summary_lines
+from dataset.conversion.sharding.shard_files import standing_shards
+from dataset.conversion.sharding.shard_processes import CONTINUE
+from dataset.conversion.sharding.shards import convert
+from program_support.deferred_signals import Interrupted
+from program_support.errors import printable
+from program_support.processor_cores import available_cores
+from program_support.signals import exit_code
 
 MOST_DEFAULT_SHARDS = 32  # the reference's default
 IMAGES_WORTH_A_SHARD = 100

@@ -8,14 +8,14 @@ import tensorflow as tf
 
 from dataset.conversion.annotations import AnnotatedImage, AnnotatedObject, Finding, fitted_object, in_pixels
 from dataset.conversion.check import CheckedImage, SizeDisagreement, UnusableImage, check_image
-from dataset.conversion.report import Report
+from dataset.conversion.conversion_report import Report
+from dataset.conversion.exif_mismatch import labelled_as_turned
 from dataset.conversion.segmentation import UnusableSegmentation, mask_png
-from dataset.conversion.shard_task import ShardTask, settle
-from dataset.conversion.turned_pictures import labelled_as_turned
+from dataset.conversion.sharding.shard_task import ShardTask, settle
 from dataset.files.bounded_files import read_regular_file
 from dataset.records.schema import Record, RecordObject, encode_record
-from object_detection.atomic_files import write_text
-from object_detection.errors import InputError
+from program_support.atomic_files import write_text
+from program_support.errors import InputError
 
 
 def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:

@@ -12,10 +12,10 @@ from PIL import Image
 from dataset.conversion.annotations import AnnotatedImage, checked_file_name, in_hundredths
 from dataset.conversion.named_splits import split_of_folders
 from dataset.files.bounded_files import open_regular_file
-from dataset.files.foreign_values import listed, shown
 from dataset.files.image_files import IMAGE_SUFFIXES
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
-from object_detection.errors import InputError
+from dataset.files.untrusted_values import listed, shown
+from program_support.errors import InputError
 
 
 class FolderFiles:

@@ -11,8 +11,8 @@ from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.near_duplicates import near_duplicates, thumbnail
 from dataset.files.image_files import read_stored_image
-from dataset.progress import Progress
-from object_detection.errors import InputError
+from program_support.errors import InputError
+from program_support.progress import Progress
 
 _LEAST_SIDE = 128  # pixels that a thumbnail is made of: many for each of its cells
 

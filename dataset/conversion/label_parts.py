@@ -9,21 +9,21 @@ from pathlib import Path
 from dataset.class_names import ClassNames
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Finding
 from dataset.conversion.class_numbering import common_classes, in_one_order
-from dataset.conversion.coco import read_coco
-from dataset.conversion.csv_boxes import read_csv_boxes
-from dataset.conversion.cvat import read_cvat
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
-from dataset.conversion.label_formats import FORMATS, RecognisedLabels
-from dataset.conversion.labelme import read_labelme
+from dataset.conversion.format_recognition import FORMATS, RecognisedLabels
+from dataset.conversion.formats.coco import read_coco
+from dataset.conversion.formats.csv_boxes import read_csv_boxes
+from dataset.conversion.formats.cvat import read_cvat
+from dataset.conversion.formats.labelme import read_labelme
+from dataset.conversion.formats.open_images.open_images_labels import read_open_images
+from dataset.conversion.formats.voc import read_voc
+from dataset.conversion.formats.yolo.yolo_labels import read_yolo
 from dataset.conversion.named_splits import SPLITS, split_of_file, split_of_folders
-from dataset.conversion.open_images import read_open_images
 from dataset.conversion.segmentation import reason_to_skip
-from dataset.conversion.voc import read_voc
-from dataset.conversion.yolo import read_yolo
 from dataset.files.csv_files import csv_rows
-from dataset.files.foreign_values import listed
-from object_detection.atomic_files import unfinished_folder
-from object_detection.errors import InputError
+from dataset.files.untrusted_values import listed
+from program_support.atomic_files import unfinished_folder
+from program_support.errors import InputError
 
 Parts = dict[str, AnnotatedDataSet]
 _NUMBERED = ("coco", "yolo", "open_images")  # whose data say which number a class has

@@ -8,7 +8,7 @@ from dataset.conversion.annotations import AnnotatedDataSet, fitted_object, in_p
 from dataset.files.bounded_files import read_regular_file
 from dataset.files.image_files import stored_size
 from dataset.labelled_images import LabelledImages
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 def labelled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabelledImages:

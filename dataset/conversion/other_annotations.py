@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dataset.files.file_kinds import FileKind, annotations_in, kind_of_file
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 _WANTED = {FileKind.COCO: "a COCO json (instances_*.json)", FileKind.VOC: "a folder of Pascal VOC XML files",
            FileKind.OPEN_IMAGES: "a csv of Open Images boxes (oidv6-train-annotations-bbox.csv)"}

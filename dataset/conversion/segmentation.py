@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dataset.files.foreign_values import shown
-from object_detection.coco_masks import RunLengths, decoded, encoded, run_lengths
+from dataset.files.untrusted_values import shown
+from object_detection.coco.run_length_masks import RunLengths, decoded, encoded, run_lengths
 
 LARGEST_COORDINATE = 1e9
 MOST_POLYGONS = 10_000  # of one object; to unite these takes 2 s in a photo, 14 s in an image of 100 megapixels

@@ -7,8 +7,8 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dataset.files.foreign_values import shown, told_with
-from object_detection.errors import InputError
+from dataset.files.untrusted_values import shown, told_with
+from program_support.errors import InputError
 
 LARGEST_FILE_BYTES = 2**30  # of an image or an XML file: a record holds less than 2 GiB
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket",

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Callable, Iterator
 
 from dataset.files.bounded_files import open_regular_file
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 _LONGEST_LINE_BYTES = 1 << 16
 

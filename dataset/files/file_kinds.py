@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from dataset.files.bounded_files import open_regular_file
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 _HEAD_BYTES = 1 << 16
 _MOST_PARSED_BYTES = 1 << 26  # a larger json is none of a single image

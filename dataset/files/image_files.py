@@ -14,9 +14,9 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from dataset.files.bounded_files import LARGEST_FILE_BYTES, open_regular_file
-from dataset.files.foreign_values import LARGEST_ID
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
-from object_detection.errors import InputError
+from dataset.files.untrusted_values import LARGEST_ID
+from program_support.errors import InputError
 
 IMAGE_SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".mpo", ".png", ".tif", ".tiff", ".webp"}
 

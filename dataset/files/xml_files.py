@@ -6,8 +6,8 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 from dataset.files.bounded_files import read_regular_file
-from dataset.files.foreign_values import shown
-from object_detection.errors import InputError
+from dataset.files.untrusted_values import shown
+from program_support.errors import InputError
 
 _DECLARED_ENCODING = re.compile(rb"""(?:\xef\xbb\xbf)?<\?xml\s[^>]*?encoding\s*=\s*["']([^"'>]*)["']""")
 _READ_BY_EXPAT = {"utf-8", "utf-16", "us-ascii", "iso-8859-1"}

@@ -7,8 +7,8 @@ from typing import Any
 import yaml
 
 from dataset.files.bounded_files import read_regular_file
-from dataset.files.foreign_values import shown
-from object_detection.errors import InputError
+from dataset.files.untrusted_values import shown
+from program_support.errors import InputError
 
 _MOST_BYTES = 1 << 20  # PyYAML reads a MiB in a few seconds
 

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from dataset.input.crop import Crop, Window, crop_boxes, crop_image, decode_window
 from dataset.input.resize import ResizeRule, fitting_scale, scaled_by
-from object_detection.errors import InputError
 from object_detection.structures import Tensor
+from program_support.errors import InputError
 
 
 class Augmentation(Protocol):

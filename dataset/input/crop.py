@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from dataset.files.image_decoding import decode_image
-from object_detection.errors import InputError
 from object_detection.structures import Tensor
+from program_support.errors import InputError
 
 # Of a box that the crop cuts, at least this much must stay in each direction: a sliver thinner than a pixel shows
 # nothing to learn, while every anchor that it is forced upon is told that it does.

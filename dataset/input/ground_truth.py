@@ -12,9 +12,9 @@ from dataset.input.record_batches import RecordBatches, Rows, read_record
 from dataset.input.tracing import as_written
 from dataset.records.record_index import RecordIndex, RecordReader
 from dataset.records.schema import parse_record
-from object_detection.coco_masks import RunLengths, run_lengths
-from object_detection.errors import InputError
+from object_detection.coco.run_length_masks import RunLengths, run_lengths
 from object_detection.structures import Tensor
+from program_support.errors import InputError
 
 
 def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with_masks: bool = False) -> dict:

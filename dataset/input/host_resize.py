@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 RULES = ("letterbox", "stretch", "fit")
 _MOST_SIDE = 16_384  # pixels of a network's input; more is a slip or meant to fill the memory

@@ -5,7 +5,7 @@ from typing import Any
 
 from dataset.input.augmentation import Augmentation, ScaleJitterCrop
 from dataset.input.resize import Letterbox, ResizeRule
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)

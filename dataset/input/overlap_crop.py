@@ -7,10 +7,10 @@ import tensorflow as tf
 from PIL import Image
 
 from dataset.input.augmentation import Cropping, check_probability
-from dataset.input.colours import ColourJitter
+from dataset.input.color_jitter import ColourJitter
 from dataset.input.crop import Crop, Window, crop_boxes, decode_window
-from object_detection.errors import InputError
 from object_detection.structures import Tensor
+from program_support.errors import InputError
 
 _NO_RULE = -1.0  # that every overlap exceeds
 _LEAST_OVERLAPS = (0.1, 0.3, 0.5, 0.7, 0.9, _NO_RULE)  # the options of which one is drawn, beside that of no crop

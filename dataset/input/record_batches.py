@@ -10,8 +10,8 @@ import tensorflow as tf
 from dataset.input.tracing import as_written
 from dataset.records.record_index import RecordReader
 from dataset.records.record_inspection import inspect_record
-from object_detection.errors import InputError
 from object_detection.structures import Tensor
+from program_support.errors import InputError
 
 _RAISED_IN_PYTHON = "Traceback (most recent call last):"
 _INPUT_ERROR = re.compile(r"\bInputError: (.*?)\s*" + re.escape(_RAISED_IN_PYTHON), re.DOTALL)

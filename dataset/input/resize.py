@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from dataset.input.crop import Crop
 from dataset.input.host_resize import HostResize
-from object_detection.errors import InputError
 from object_detection.structures import Tensor
+from program_support.errors import InputError
 
 
 class ResizeRule(Protocol):

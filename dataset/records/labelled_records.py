@@ -10,7 +10,7 @@ from dataset.files.image_files import stored_size
 from dataset.labelled_images import LabelledImages, inside
 from dataset.records.record_fields import record_fields
 from dataset.records.record_index import RecordIndex, RecordReader
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 _SIDES = tuple(f"image/object/bbox/{side}".encode() for side in ("ymin", "xmin", "ymax", "xmax"))
 _LABELS, _CROWD = b"image/object/class/label", b"image/object/is_crowd"

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from dataset.files.file_kinds import FileKind, annotations_in, holds_records, kind_of_file
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 _SHARD_NAME = re.compile(r"(?P<prefix>.*)-\d{5}-of-(?P<total>\d{5})(?P<suffix>\.tfrecord)?")
 _NAMES_SHOWN = 5

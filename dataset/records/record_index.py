@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import google_crc32c
 import numpy as np
 
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 _HEADER_BYTES = 12
 _FOOTER_BYTES = 4

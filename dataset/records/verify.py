@@ -13,7 +13,7 @@ import numpy as np
 from dataset.bad_fraction import allowing_fraction
 from dataset.records.record_index import RecordIndex, RecordReader, demand_unchanged
 from dataset.records.record_inspection import NO_BOX_KEYS, inspect_record
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 WHEN = ("auto", "always", "never")
 # Six seconds of one core at 2.5 GHz, from memory: 600 MB a second are compared, 14,000 records a second looked at.

@@ -14,15 +14,14 @@ import numpy as np
 
 from dataset.files.image_files import read_image
 from efficientdet.benchmark.latency import Run, figures, timed, timed_runs
-from efficientdet.benchmark.report import table, write_report
+from efficientdet.benchmark.latency_report import table, write_report
 from efficientdet.benchmark.stages import (
     Images,
     detector_programs,
     measure_detector,
     preprocess,
 )
-from efficientdet.inference.opening import ModelConfig, open_model
-from efficientdet.machine.device import (
+from efficientdet.devices.device import (
     backend_name,
     device_name,
     peak_device_memory,
@@ -32,12 +31,13 @@ from efficientdet.machine.device import (
     trace,
     versions,
 )
-from efficientdet.machine.matrix_product import multiply_adds_per_second
-from efficientdet.machine.runtime import start_runtime
+from efficientdet.devices.matrix_product import multiply_adds_per_second
+from efficientdet.devices.runtime import start_runtime
+from efficientdet.inference.opening import ModelConfig, open_model
 from model.dense_detector import DenseDetector
 from model.detector import Detector
 from model.multiply_adds import multiply_adds
-from object_detection.host_suppression import NetworkOutputs, count_candidates
+from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates
 
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
@@ -131,7 +131,7 @@ def _suppression_work(detector: Detector, images: Images) -> dict[str, Any]:
 
 def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:
     """One run of a SavedModel on images of its network's size; and what it is."""
-    from efficientdet.export.saved_model import load_saved_model
+    from efficientdet.artifacts.saved_model import load_saved_model
     from efficientdet.families.registry import family_of, hyperparameters_of
 
     start_runtime(precision=model.precision, amp=model.amp, use_xla=model.use_xla)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from efficientdet.benchmark.latency import Run, timed
+from efficientdet.devices.device import compiled, to_device, wait
 from efficientdet.inference.predict import (
     Network,
     Predict,
@@ -15,7 +16,6 @@ from efficientdet.inference.predict import (
     network_read_on_host,
     predict_on_host,
 )
-from efficientdet.machine.device import compiled, to_device, wait
 from model.detector import Detector
 from object_detection.structures import Detections
 

@@ -17,7 +17,7 @@ from efficientdet.checkpoints.description import (
     said_of,
     write_description,
 )
-from object_detection.atomic_files import flush_to_disk, link_or_copy
+from program_support.atomic_files import flush_to_disk, link_or_copy
 
 INDEX_SUFFIX = ".index"
 BUNDLE_SUFFIXES = (".data-00000-of-00001", INDEX_SUFFIX)  # in the order in which they may appear

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from efficientdet.checkpoints.array_files import is_array_file
 from efficientdet.checkpoints.bundle_files import (
     BUNDLE_SUFFIXES,
     INDEX_SUFFIX,
@@ -32,8 +31,9 @@ from efficientdet.checkpoints.description import (
     bundle_digest,
     read_description,
 )
-from object_detection.atomic_files import flush_to_disk, unfinished_folder, write_text
-from object_detection.errors import InputError
+from efficientdet.weights.array_files import is_array_file
+from program_support.atomic_files import flush_to_disk, unfinished_folder, write_text
+from program_support.errors import InputError
 
 _BUNDLE_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 _LEFT_BY_EARLIER_VERSIONS = re.compile(r"\.(checkpoint|(ema)?ckpt(-\w+)?)(\.json|\.index|\.data-\d{5}-of-\d{5})?\.\d+"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_origin
 
-from object_detection.atomic_files import write_text
-from object_detection.errors import InputError
+from program_support.atomic_files import write_text
+from program_support.errors import InputError
 
 DESCRIPTION_SUFFIX = ".json"
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description
-from efficientdet.checkpoints.weights import load_weights, read_source
-from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
-from efficientdet.configuration.limits import stated_classes
+from efficientdet.checkpoints.pretrained_weights import load_weights, read_source
+from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.families.limits import stated_classes
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of, model_names
 from model.detector import Detector
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule

@@ -25,9 +25,9 @@ from efficientdet.checkpoints.checkpoint import (
     writing_order,
 )
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, Description, read_description
+from efficientdet.checkpoints.pretrained_weights import Source, read_source
 from efficientdet.checkpoints.training_progress import TrainingProgress
-from efficientdet.checkpoints.weights import Source, read_source
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 KEPT = 3
 NEWEST = "ckpt"  # the name under which the reference's users look for the newest

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 @dataclass

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 _LARGEST_INTEGER = 2**31 - 1  # of what TensorFlow counts with
 _LARGEST_NUMBER = sys.float_info.max

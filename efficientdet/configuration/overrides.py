@@ -4,10 +4,10 @@ import ast
 from collections import Counter
 from typing import Any
 
-from dataset.files.foreign_values import shown
+from dataset.files.untrusted_values import shown
 from dataset.files.yaml_files import ValueLoader, read_yaml
-from efficientdet.configuration.hyperparameters import flattened
-from object_detection.errors import InputError
+from efficientdet.families.hyperparameters import flattened
+from program_support.errors import InputError
 
 
 def parse_overrides(text: str) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from dataset.class_names import ClassNames
 from efficientdet.configuration.flag_values import check_eval_epochs, check_numbers
-from efficientdet.configuration.hyperparameters import Hyperparameters
-from efficientdet.configuration.limits import stated_classes
-from efficientdet.observing.loggers import check_logger_names
-from efficientdet.observing.mlperf_log import check_submission
-from object_detection.errors import InputError
+from efficientdet.families.hyperparameters import Hyperparameters
+from efficientdet.families.limits import stated_classes
+from efficientdet.run_log.loggers import check_logger_names
+from efficientdet.run_log.mlperf_log import check_submission
+from program_support.errors import InputError
 
 TRAINING_MODES = ("train", "train300", "traineval")
 ON_NAN = ("stop", "rollback")
@@ -29,7 +29,7 @@ class TrainingConfig:
     class_names: ClassNames
     model_dir: str
     training_mode: str = "traineval"
-    batch_size: int | None = None  # None, as of the next: efficientdet.machine.memory.with_batch_sizes says
+    batch_size: int | None = None  # None, as of the next: efficientdet.devices.memory.with_batch_sizes says
     eval_batch_size: int | None = None
     num_examples_per_epoch: int | None = None  # None: the number of records
     max_minutes: float | None = None  # of training, evaluations included; the schedule is shortened to them
@@ -57,7 +57,7 @@ class TrainingConfig:
     mlperf_organization: str = "unknown"
     mlperf_platform: str | None = None  # None: so many devices of such a kind
     mlperf_cache_cleared: bool = False
-    suggest: bool = False  # set what efficientdet.doctor.at_start finds better
+    suggest: bool = False  # set what efficientdet.data_checks.at_start finds better
     balance: str = "none"
     balance_threshold: float = 0.001  # a class in a smaller share of the images is shown more often
     verify_records: str = "auto"
@@ -72,7 +72,7 @@ class TrainingConfig:
     benchmark_steps: int = 100
     use_fake_data: bool = False
     cache: str = "none"
-    calibration_images: int | None = None  # None: those of efficientdet.training.calibration where batches are small
+    calibration_images: int | None = None  # None: those of efficientdet.training.batch_norm_calibration where batches are small
     validate: bool = False
     testdev_dir: str | None = None
     log_filename: str = "time_log.txt"

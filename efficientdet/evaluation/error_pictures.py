@@ -7,9 +7,9 @@ import numpy as np
 
 from dataset.input.pipeline import original_images
 from dataset.records.record_index import RecordIndex
-from object_detection.coco_results import DetectionRows
-from object_detection.drawing import draw_detections, resized
-from object_detection.error_analysis import ErrorAnalysis, ImageErrors
+from efficientdet.reports.drawing import draw_detections, resized
+from object_detection.coco.error_analysis import ErrorAnalysis, ImageErrors
+from object_detection.coco.results import DetectionRows
 
 COLOURS = {"right": (44, 150, 80), "missed": (232, 150, 10), "wrong": (214, 48, 40)}  # RGB
 _LONGER_SIDE = 560  # pixels of one of the two pictures

@@ -10,28 +10,28 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.conversion.segmentation import UnusableSegmentation, proved_run_lengths
-from dataset.files.foreign_values import shown
+from dataset.files.untrusted_values import shown
 from dataset.input.ground_truth import ground_truth_of_records
 from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset, original_images
-from dataset.progress import Progress
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, store_thresholds
 from efficientdet.checkpoints.restore import Restored, restore_detector
+from efficientdet.devices.distributed import World, join_world
+from efficientdet.devices.runtime import start_runtime
 from efficientdet.evaluation.error_pictures import error_pictures
-from efficientdet.evaluation.report import EvaluationReport, write_evaluation_report
+from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.image_rows import Detect
 from efficientdet.inference.predict import Predict, build_predict
-from efficientdet.machine.distributed import World, join_world
-from efficientdet.machine.runtime import start_runtime
-from object_detection.atomic_files import telling_write_errors
-from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures
-from object_detection.coco_ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
-from object_detection.coco_masks import RunLengths
-from object_detection.coco_results import TESTDEV_FILE_NAME, CocoResults, DetectionRows, results_json, write_results
-from object_detection.error_analysis import ErrorAnalysis
-from object_detection.errors import InputError
+from object_detection.coco.error_analysis import ErrorAnalysis
+from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures
+from object_detection.coco.ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
+from object_detection.coco.results import TESTDEV_FILE_NAME, CocoResults, DetectionRows, results_json, write_results
+from object_detection.coco.run_length_masks import RunLengths
+from program_support.atomic_files import telling_write_errors
+from program_support.errors import InputError
+from program_support.progress import Progress
 
 _PICTURES = 20  # of a report
 

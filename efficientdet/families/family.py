@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from efficientdet.configuration.hyperparameters import Hyperparameters
+from efficientdet.families.hyperparameters import Hyperparameters
 from model.weight_arrays import model_arrays
 
 if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation
     from dataset.input.resize import ResizeRule
     from model.detector import Detector
-    from object_detection.anchor_grid import AnchorGrid
+    from object_detection.geometry.anchor_grid import AnchorGrid
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from dataset.class_names import ClassNames
 from dataset.input.input_config import InputConfig
-from efficientdet.configuration.hyperparameters import Hyperparameters
+from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.registry import family_of
 
 

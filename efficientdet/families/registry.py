@@ -8,9 +8,9 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from efficientdet import families as folder
-from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.family import Family
-from object_detection.errors import InputError, nearest_name
+from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
+from program_support.errors import InputError, nearest_name
 
 if TYPE_CHECKING:
     from model.detector import Detector

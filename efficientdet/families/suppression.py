@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from efficientdet.configuration.nms_configs import NmsConfigs
-from object_detection.suppression import SuppressionConfig
+from efficientdet.families.nms_configs import NmsConfigs
+from object_detection.suppression.tensor_suppression import SuppressionConfig
 
 
 def suppression_config(nms: NmsConfigs, *, drops_equal: bool = False, **others: Any) -> SuppressionConfig:

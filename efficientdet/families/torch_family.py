@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from efficientdet.configuration.hyperparameters import Hyperparameters
 from efficientdet.families.family import Arrays, Family
+from efficientdet.families.hyperparameters import Hyperparameters
 from model.torch_weights import YX_OF_XY, from_torch, is_torch
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 if TYPE_CHECKING:
     from model.detector import Detector

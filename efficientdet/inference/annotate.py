@@ -11,18 +11,18 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.files.image_files import StoredImage, distinct_names, encode_image, image_ids, output_names
-from dataset.progress import Progress
-from efficientdet.checkpoints.score_thresholds import ScoreThresholds
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
 from efficientdet.inference.image_rows import Detect, OpenedModel
 from efficientdet.inference.inputs import Inputs, read_input, shown_path
 from efficientdet.inference.result_files import ResultFiles, write_output
 from efficientdet.inference.tiles import Tiling, detect_in_tiles
-from object_detection.atomic_files import telling_write_errors
-from object_detection.coco_masks import DecodedMasks
-from object_detection.coco_results import DetectionRows, results_json, write_results
-from object_detection.drawing import draw_detections
-from object_detection.errors import InputError, printable
+from efficientdet.reports.drawing import draw_detections
+from object_detection.coco.results import DetectionRows, results_json, write_results
+from object_detection.coco.run_length_masks import DecodedMasks
+from program_support.atomic_files import telling_write_errors
+from program_support.errors import InputError, printable
+from program_support.progress import Progress
 
 if TYPE_CHECKING:
     from efficientdet.checkpoints.restore import Restored
@@ -195,12 +195,12 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
 
 def _opened(config: AnnotationConfig) -> OpenedModel:
     if config.artefact:
-        from efficientdet.inference.artefact import artefact_detection
+        from efficientdet.inference.artifact import artefact_detection
 
         return artefact_detection(config.artefact, runtime=config.runtime)
     from efficientdet.checkpoints.restore import restore_detector
+    from efficientdet.devices.runtime import start_runtime
     from efficientdet.inference.opened_detection import detect_with_checkpoint
-    from efficientdet.machine.runtime import start_runtime
 
     runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla)
     if config.debug:
@@ -222,7 +222,7 @@ def _from_saved_model(config: AnnotationConfig, restored: "Restored | None") -> 
     from efficientdet.inference.opened_detection import saved_model_detector
 
     if restored is not None:
-        from efficientdet.export.saved_model import export_saved_model
+        from efficientdet.artifacts.saved_model import export_saved_model
 
         export_saved_model(restored.detector, config.saved_model_dir, description=restored.description, resize=restored.resize)
         print(f"wrote {config.saved_model_dir}")

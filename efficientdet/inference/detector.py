@@ -10,10 +10,10 @@ from PIL import Image
 from dataset.class_names import ClassNames
 from dataset.files.image_files import as_rgb, read_image
 from dataset.files.image_formats import DECODING_ERRORS
-from efficientdet.checkpoints.score_thresholds import ScoreThresholds
-from object_detection.coco_masks import decoded
-from object_detection.coco_results import DetectionRows
-from object_detection.errors import InputError
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from object_detection.coco.results import DetectionRows
+from object_detection.coco.run_length_masks import decoded
+from program_support.errors import InputError
 
 AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
 Detect = Callable[[list[np.ndarray]], list[DetectionRows]]  # of at most so many images [h, w, 3] uint8 of any sizes

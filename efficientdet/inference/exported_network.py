@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from efficientdet.export.artefact_files import ModelContent
-from efficientdet.export.artefact_metadata import DETECTIONS
-from efficientdet.machine.signal_stack import kept_signal_stack
-from object_detection.errors import InputError, printable
-from object_detection.processor_cores import available_cores
+from efficientdet.artifacts.artifact_files import ModelContent
+from efficientdet.artifacts.artifact_metadata import DETECTIONS
+from efficientdet.devices.signal_stack import kept_signal_stack
+from program_support.errors import InputError, printable
+from program_support.processor_cores import available_cores
 
 _MOST_STREAMS = 8  # each has activations of its own: some 200 MB for D0 at 512
 _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}

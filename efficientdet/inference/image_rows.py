@@ -7,9 +7,9 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.description import Description
-from efficientdet.checkpoints.score_thresholds import ScoreThresholds
-from object_detection.coco_masks import pasted_run_lengths
-from object_detection.coco_results import DetectionRows
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from object_detection.coco.results import DetectionRows
+from object_detection.coco.run_length_masks import pasted_run_lengths
 
 Detect = Callable[[list[np.ndarray]], list[DetectionRows]]  # of images [h, w, 3] uint8 the detections of each, best first
 

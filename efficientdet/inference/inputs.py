@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dataset.files.image_files import StoredImage, find_images, read_image_stream, read_stored_image
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 STANDARD_INPUT = "-"
 VIDEO_SUFFIXES = {".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"}

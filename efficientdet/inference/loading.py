@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 if TYPE_CHECKING:
     from efficientdet.inference.detector import LoadedDetector
@@ -37,10 +37,10 @@ def load_detector(
 
     Raises InputError, one line, where there is no such checkpoint or the settings do not go with it.
     """
+    from efficientdet.artifacts.artifact_files import kind_of
+    from efficientdet.artifacts.saved_model_files import is_saved_model
     from efficientdet.checkpoints.checkpoint import checkpoint_prefix
-    from efficientdet.checkpoints.downloads import local_path
-    from efficientdet.export.artefact_files import kind_of
-    from efficientdet.export.saved_model_files import is_saved_model
+    from efficientdet.weights.downloads import local_path
 
     path = os.fspath(path)
     exported = is_saved_model(path)
@@ -57,12 +57,12 @@ def load_detector(
     _check_runtime(runtime, int8_images=int8_images)
     prefix = None if exported else checkpoint_prefix(local_path(path))
     # Only now what takes seconds, TensorFlow with its start-up notices kept off the console.
-    from efficientdet.machine.runtime_environment import prepare_environment
+    from efficientdet.devices.runtime_environment import prepare_environment
 
     prepare_environment()
+    from efficientdet.devices.runtime import start_runtime
     from efficientdet.inference.detector import LoadedDetector
     from efficientdet.inference.opened_detection import detect_with_checkpoint, saved_model_detector
-    from efficientdet.machine.runtime import start_runtime
 
     started = start_runtime(precision=precision, use_xla=use_xla, owns_process=False)
     if exported:
@@ -76,7 +76,7 @@ def load_detector(
 
 
 def _artefact(path: str, *, runtime: str, batch_size: int) -> "LoadedDetector":
-    from efficientdet.inference.artefact import artefact_detection, artefact_runtime
+    from efficientdet.inference.artifact import artefact_detection, artefact_runtime
     from efficientdet.inference.detector import LoadedDetector
 
     runtime = artefact_runtime(path, runtime, asked_by="load_detector")
@@ -96,7 +96,7 @@ def _restored(prefix: str, *, model_name: str | None, class_names: Sequence[str]
 
 def _check_runtime(runtime: str, *, int8_images: Sequence[str]) -> None:
     """Raises InputError for a runtime that is unknown or not installed."""
-    from efficientdet.inference.runtimes import RUNTIMES, require_runtime
+    from efficientdet.configuration.inference_runtimes import RUNTIMES, require_runtime
 
     if runtime not in RUNTIMES:
         raise InputError(f"runtime={runtime!r}: wanted one of {', '.join(RUNTIMES)}")

@@ -4,7 +4,7 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.restore import Restored
-from efficientdet.checkpoints.score_thresholds import ScoreThresholds
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.image_rows import OpenedModel, rows_of_image, rows_of_signature
 from efficientdet.inference.predict import Network, build_predict, predict_on_host
 
@@ -36,7 +36,7 @@ def detect_with_checkpoint(
 
 def saved_model_detector(folder: str) -> OpenedModel:
     """Detection by a SavedModel in images of one size."""
-    from efficientdet.export.saved_model import load_saved_model
+    from efficientdet.artifacts.saved_model import load_saved_model
 
     signature, description = load_saved_model(folder)
 

@@ -6,9 +6,9 @@ from typing import Any
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.restore import Restored, restore_detector
-from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.devices.runtime import Runtime, start_runtime
+from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.registry import build_detector, hyperparameters_of
-from efficientdet.machine.runtime import Runtime, start_runtime
 
 
 @dataclass(frozen=True, kw_only=True)

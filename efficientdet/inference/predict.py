@@ -7,14 +7,14 @@ import keras
 import numpy as np
 from keras import ops
 
+from efficientdet.devices import device
+from efficientdet.devices.cpu import sums_of_bytes_saturate
+from efficientdet.devices.runtime import accelerator_count
 from efficientdet.inference.exported_network import ExportedNetwork, Outputs, copied
-from efficientdet.machine import device
-from efficientdet.machine.cpu import sums_of_bytes_saturate
-from efficientdet.machine.runtime import accelerator_count
 from model.dense_detector import DenseDetector
 from model.detector import Detector, detections_in_original
-from object_detection.host_suppression import NetworkOutputs, detections_on_host, stacked
 from object_detection.structures import Detections, Tensor
+from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host, stacked
 
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
@@ -82,12 +82,12 @@ def exported_network(
     detector: Detector, *, runtime: str, int8_images: Sequence[str] = (), resize: "ResizeRule | None" = None
 ) -> ExportedNetwork:
     """The detector's network as it is now, in another runtime; with files to take ranges from, in 8 bits."""
-    from efficientdet.export.onnx_file import onnx_model
+    from efficientdet.artifacts.onnx_file import onnx_model
 
     model = onnx_model(detector, for_onnxruntime=runtime == "onnxruntime" and not int8_images)
     if int8_images:
-        from efficientdet.export.calibration import calibration_of_files
-        from efficientdet.export.quantisation import quantised
+        from efficientdet.artifacts.int8_calibration import calibration_of_files
+        from efficientdet.artifacts.quantization import quantised
 
         model = quantised(model, calibration_of_files(int8_images).inputs(resize), narrow=sums_of_bytes_saturate())
     return ExportedNetwork(model.SerializeToString(), runtime=runtime)

@@ -14,10 +14,10 @@ import numpy as np
 from dataset.class_names import ClassNames
 from dataset.files.folder_names import folder_names
 from dataset.files.image_files import distinct_stem, encode_image
-from object_detection.atomic_files import telling_write_errors, write_bytes
-from object_detection.coco_masks import mask_areas
-from object_detection.coco_results import DetectionRows, results_json
-from object_detection.errors import InputError, nearest_name
+from object_detection.coco.results import DetectionRows, results_json
+from object_detection.coco.run_length_masks import mask_areas
+from program_support.atomic_files import telling_write_errors, write_bytes
+from program_support.errors import InputError, nearest_name
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes a cell that begins with one, and shows text after a '
 FORMATS = ("coco", "yolo", "csv")

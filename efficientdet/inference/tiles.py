@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from efficientdet.inference.image_rows import Detect
-from object_detection.coco_masks import moved, united
-from object_detection.coco_results import DetectionRows
-from object_detection.errors import InputError
-from object_detection.tile_merging import merged_over_tiles
+from efficientdet.inference.tile_merging import merged_over_tiles
+from object_detection.coco.results import DetectionRows
+from object_detection.coco.run_length_masks import moved, united
+from program_support.errors import InputError
 
 SMALLEST_TILE = 32  # pixels a side
 Told = Callable[[int, int], None]  # how many tiles of an image are done, and how many it has

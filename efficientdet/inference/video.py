@@ -15,15 +15,15 @@ import cv2
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.progress import Progress
-from dataset.signals import Listener
-from efficientdet.checkpoints.score_thresholds import ScoreThresholds
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.image_rows import Detect
-from object_detection.atomic_files import unfinished_folder
-from object_detection.coco_masks import DecodedMasks
-from object_detection.coco_results import DetectionRows
-from object_detection.drawing import draw_detections
-from object_detection.errors import InputError
+from efficientdet.reports.drawing import draw_detections
+from object_detection.coco.results import DetectionRows
+from object_detection.coco.run_length_masks import DecodedMasks
+from program_support.atomic_files import unfinished_folder
+from program_support.errors import InputError
+from program_support.progress import Progress
+from program_support.signals import Listener
 
 _USUAL_FPS = 25.0  # where a file does not say
 _MOST_OF_IT = 0.9  # of the frames that a file says it has: some kinds only say how long it lasts

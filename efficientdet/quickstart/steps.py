@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from dataset.class_names import class_names_of_records
-from dataset.conversion.label_formats import FORMATS
+from dataset.conversion.format_recognition import FORMATS
 from dataset.labelled_images import LabelledImages
 from dataset.records.labelled_records import labelled_records
 from dataset.records.record_index import index_records
-from efficientdet.checkpoints.downloads import local_path
-from efficientdet.checkpoints.published_files import PUBLISHED
+from efficientdet.configuration.artifact_formats import IN_8_BITS
 from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.doctor.findings import as_hparams, counted
-from efficientdet.export.formats import IN_8_BITS
+from efficientdet.data_checks.findings import as_hparams, counted
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.observing.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.zip_files import unpacked
-from object_detection.atomic_files import write_text
-from object_detection.errors import InputError
+from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
+from efficientdet.weights.downloads import local_path
+from efficientdet.weights.published_files import PUBLISHED
+from program_support.atomic_files import write_text
+from program_support.errors import InputError
 
 NO_WEIGHTS = "none"
 LABEL_FORMATS = tuple(FORMATS)

@@ -6,8 +6,8 @@ import zlib
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
-from object_detection.atomic_files import unfinished_folder
-from object_detection.errors import InputError
+from program_support.atomic_files import unfinished_folder
+from program_support.errors import InputError
 
 _OF_MACOS = "__MACOSX/"  # a second entry for each file, which is none
 

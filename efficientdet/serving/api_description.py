@@ -4,8 +4,8 @@ import json
 from importlib import metadata
 from typing import Any
 
+from efficientdet.reports.html_page import command, document, heading, paragraph, section, table
 from efficientdet.serving.limits import MOST_SIDE, Limits
-from object_detection.html_page import command, document, heading, paragraph, section, table
 
 _PACKAGE = "efficientdet-tf2"
 _CALLS = """curl -F image=@photo.jpg 'http://127.0.0.1:8000/v1/detect?min_score=0.3'

@@ -19,13 +19,13 @@ from dataset.class_names import ClassNames
 from efficientdet.inference.image_rows import Detect
 from efficientdet.serving.api_description import api_document, api_page
 from efficientdet.serving.batching import Batcher, Found
-from efficientdet.serving.guard import Guard
 from efficientdet.serving.limits import REQUESTS_HELD, Limits, Refusal
+from efficientdet.serving.memory_budget import Room
 from efficientdet.serving.metrics import CONTENT_TYPE, Metrics
+from efficientdet.serving.middleware import Guard
 from efficientdet.serving.page import content_security_policy, detector_page
 from efficientdet.serving.replies import classes_reply, image_reply
 from efficientdet.serving.request_body import Asked, read_request
-from efficientdet.serving.room import Room
 
 _DETECT = "/v1/detect"
 

@@ -18,8 +18,8 @@ from efficientdet.inference.image_rows import Detect
 from efficientdet.serving.limits import Limits, Refusal
 from efficientdet.serving.metrics import Metrics
 from efficientdet.serving.request_body import Picture, place_of
-from object_detection.coco_results import DetectionRows
-from object_detection.errors import InputError
+from object_detection.coco.results import DetectionRows
+from program_support.errors import InputError
 
 
 class Found(NamedTuple):

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from efficientdet.export.artefact_files import kind_of
-from efficientdet.export.saved_model_files import is_saved_model
+from efficientdet.artifacts.artifact_files import kind_of
+from efficientdet.artifacts.saved_model_files import is_saved_model
 from efficientdet.inference.image_rows import Detect, OpenedModel
 from efficientdet.inference.loading import load_detector
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from efficientdet.checkpoints.score_thresholds import DEFAULT_THRESHOLD
+from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
 
 MOST_SIDE = 16_384  # pixels: resampling a line of millions would take gigabytes
 REQUESTS_HELD = 16  # of the largest size, in memory at one time

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from dataset.class_names import ClassNames
+from efficientdet.reports.drawing import class_colour
 from efficientdet.serving.batching import Found
-from object_detection.drawing import class_colour
 
 
 def image_reply(found: Found, *, names: Mapping[int, str], min_score: float) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from dataset.files.foreign_values import shown
 from dataset.files.image_files import TooManyPixels, stored_size
 from dataset.files.image_formats import FORMATS
 from dataset.files.image_parts import image_parts
+from dataset.files.untrusted_values import shown
 from efficientdet.serving.limits import MOST_SIDE, Limits, Refusal
 
 _KINDS = "wanted multipart/form-data or application/json"

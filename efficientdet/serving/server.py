@@ -12,9 +12,9 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dataset.signals import Listener
 from efficientdet.serving.limits import MOST_CONNECTIONS, Limits
-from object_detection.errors import InputError
+from program_support.errors import InputError
+from program_support.signals import Listener
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _HEAD_S = 20.0  # within twice this a request must have begun in full, and a reply must have been taken

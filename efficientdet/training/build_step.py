@@ -2,12 +2,12 @@
 
 import keras
 
-from efficientdet.machine.distributed import World
+from efficientdet.devices.distributed import World
 from efficientdet.training.optimizer import PackedOptimizer
 from efficientdet.training.step import TrainStep
 from efficientdet.training.weight_average import WeightAverage
 from model.detector import Detector
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 def build_train_step(

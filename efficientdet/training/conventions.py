@@ -7,13 +7,13 @@ from typing import Any
 
 from efficientdet.checkpoints.checkpoint import checkpoint_prefix, prefixes, writing_order
 from efficientdet.checkpoints.description import read_description
-from efficientdet.checkpoints.weights import read_source
-from efficientdet.configuration.hyperparameters import Hyperparameters, with_overrides
-from efficientdet.configuration.limits import stated_classes
+from efficientdet.checkpoints.pretrained_weights import read_source
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
+from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.families.limits import stated_classes
 from efficientdet.families.registry import family_of
 from efficientdet.training.start import is_checkpoint
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]:

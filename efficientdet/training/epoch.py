@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dataset.progress import Progress
-from efficientdet.machine.runtime import accelerator_count
-from efficientdet.observing.journal import Interval
-from efficientdet.observing.stopwatch import input_stall
+from efficientdet.devices.runtime import accelerator_count
+from efficientdet.run_log.journal import Interval
+from efficientdet.run_log.stopwatch import input_stall
 from efficientdet.training.guards import StepFacts, StepGuard
 from efficientdet.training.interruption import StopWish
 from efficientdet.training.run import Run
 from efficientdet.training.saving import Saver
 from efficientdet.training.step import TrainStep
-from object_detection.errors import InputError
 from object_detection.structures import Batch, Tensor
+from program_support.errors import InputError
+from program_support.progress import Progress
 
 _COMPILATION_FACTOR = 20.0  # how much longer than others a first step may take
 

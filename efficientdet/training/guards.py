@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 IMAGES_TO_SEE_A_POSITIVE = 1000
 SKIPS_IN_A_ROW = 30  # loss scaling halves with each: from 2^15 down to nothing

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from dataset.signals import Listener, exit_code
-from efficientdet.machine.distributed import World
+from efficientdet.devices.distributed import World
+from program_support.signals import Listener, exit_code
 
 INTERRUPTED_EXIT_CODE = exit_code(signal.SIGTERM)  # 143: everything is saved, start the same command again
 _SAME_WISH_SECONDS = 0.5  # a terminal and a launcher may both pass one Ctrl-C on

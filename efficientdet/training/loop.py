@@ -10,29 +10,29 @@ from itertools import islice
 import keras
 import tensorflow as tf
 
-from dataset.progress import Progress
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.doctor.at_start import with_suggestions
+from efficientdet.data_checks.at_start import with_suggestions
+from efficientdet.devices.distributed import World, join_world
+from efficientdet.devices.memory import is_out_of_memory, out_of_memory, with_batch_sizes
+from efficientdet.devices.runtime import Runtime, skip_graph_rewriting, start_runtime
 from efficientdet.families.registry import family_of
 from efficientdet.inference.predict import build_predict
-from efficientdet.machine.distributed import World, join_world
-from efficientdet.machine.memory import is_out_of_memory, out_of_memory, with_batch_sizes
-from efficientdet.machine.runtime import Runtime, skip_graph_rewriting, start_runtime
-from efficientdet.observing.journal import Journal
-from efficientdet.training.announcement import announce, announce_end, announce_report, announce_to_mlperf, write_run_report
+from efficientdet.run_log.journal import Journal
+from efficientdet.training.batch_norm_calibration import IMAGES, SMALL_BATCH, Calibration, calibration_batch
 from efficientdet.training.build_step import build_train_step
-from efficientdet.training.calibration import IMAGES, SMALL_BATCH, Calibration, calibration_batch
 from efficientdet.training.conventions import with_conventions_of_start
 from efficientdet.training.epoch import EpochOfSteps
 from efficientdet.training.guards import NotFinite, StepGuard
 from efficientdet.training.interruption import Interrupted, StopWish, farewell
 from efficientdet.training.model_dir_lock import sole_training
 from efficientdet.training.run import Run
+from efficientdet.training.run_logging import announce, announce_end, announce_report, announce_to_mlperf, write_run_report
 from efficientdet.training.saving import Saver
 from efficientdet.training.start import initial_state, resume, warn_of_frozen_random_weights
 from efficientdet.training.time_budget import TimeBudget
 from efficientdet.training.validation import Validation
-from object_detection.errors import InputError
+from program_support.errors import InputError
+from program_support.progress import Progress
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
@@ -232,7 +232,7 @@ class Training:
         self._saver.save_final()
         with state.averaged_weights():
             if run.world.is_first and keras.backend.backend() == "tensorflow":
-                from efficientdet.export.saved_model import export_saved_model
+                from efficientdet.artifacts.saved_model import export_saved_model
 
                 export_saved_model(state.detector, f"{self._config.model_dir}/emackpt-final",
                                    description=state.description(run.description, weights="averaged"),

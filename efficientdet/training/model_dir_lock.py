@@ -6,10 +6,10 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-from dataset.command_line import USER_ERROR_EXIT_CODE
-from efficientdet.machine.distributed import World
-from object_detection.errors import InputError
-from object_detection.file_lock import lock_file
+from efficientdet.devices.distributed import World
+from program_support.command_line import USER_ERROR_EXIT_CODE
+from program_support.errors import InputError
+from program_support.file_lock import lock_file
 
 FILE_NAME = "lock"
 

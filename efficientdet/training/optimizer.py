@@ -10,11 +10,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from efficientdet.configuration.hyperparameters import OptimizerHyperparameters
+from efficientdet.families.hyperparameters import OptimizerHyperparameters
 from efficientdet.training.packing import Packing
 from model import tensorflow_cpu
-from object_detection.errors import InputError
 from object_detection.structures import Tensor
+from program_support.errors import InputError
 
 State = dict[str, Tensor]
 _GROWTH_STEPS = 2000  # without an overflow, after which the loss scale doubles

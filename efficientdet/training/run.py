@@ -20,18 +20,18 @@ from dataset.records.verify import verify_records
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.devices.device import device_name, device_prefetch
+from efficientdet.devices.distributed import World
+from efficientdet.devices.runtime import Runtime, accelerator_count
 from efficientdet.families.inputs import input_config
 from efficientdet.families.registry import family_of
-from efficientdet.machine.device import device_name, device_prefetch
-from efficientdet.machine.distributed import World
-from efficientdet.machine.runtime import Runtime, accelerator_count
-from efficientdet.observing.journal import Journal
-from efficientdet.observing.mlperf_log import MlperfLog, NoMlperfLog, Submission
-from efficientdet.observing.stopwatch import Stopwatch
+from efficientdet.run_log.journal import Journal
+from efficientdet.run_log.mlperf_log import MlperfLog, NoMlperfLog, Submission
+from efficientdet.run_log.stopwatch import Stopwatch
 from efficientdet.training.schedule import Schedule
 from efficientdet.training.state import TrainingState
-from object_detection.processor_cores import available_cores
 from object_detection.structures import Batch
+from program_support.processor_cores import available_cores
 
 
 @dataclass(kw_only=True)

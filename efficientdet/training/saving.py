@@ -5,13 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from efficientdet.artifacts.saved_model_files import DESCRIPTION_FILE
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.description import store_thresholds
-from efficientdet.export.saved_model_files import DESCRIPTION_FILE
 from efficientdet.training.guards import NotFinite
 from efficientdet.training.run import Run
 from efficientdet.training.start import go_on_from
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 _MOST_ROLLBACKS = 3
 _SECONDS_BETWEEN_EPOCH_SAVES = 10.0  # epochs of a few images would else spend their time on writing

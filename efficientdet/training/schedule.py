@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from efficientdet.configuration.hyperparameters import ScheduleHyperparameters
-from object_detection.errors import InputError
+from efficientdet.families.hyperparameters import ScheduleHyperparameters
+from program_support.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,17 +4,17 @@ import math
 import re
 from collections.abc import Callable
 
+from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_what_fits, read_source
 from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
-from efficientdet.checkpoints.weights import Source, load_backbone, load_what_fits, read_source
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
+from efficientdet.devices.distributed import World
 from efficientdet.families.registry import build_detector, family_of
-from efficientdet.machine.distributed import World
 from efficientdet.training.optimizer import build_optimizer
 from efficientdet.training.state import TrainingState
 from efficientdet.training.weight_average import WeightAverage
 from model.batch_norm import BatchNormalization, join_statistics
 from model.detector import Detector, named_variables
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 Say = Callable[[str], None]
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.training_progress import TrainingProgress
-from efficientdet.machine.distributed import World, average_over_ranks, is_batch_statistic
+from efficientdet.devices.distributed import World, average_over_ranks, is_batch_statistic
 from efficientdet.training.optimizer import PackedOptimizer
 from efficientdet.training.weight_average import WeightAverage
 from model.detector import SEED_STATE, Detector, named_variables
 from model.weight_arrays import AVERAGE_SUFFIX
-from object_detection.errors import InputError
+from program_support.errors import InputError
 
 
 @dataclass

@@ -14,11 +14,11 @@ the same bits everywhere. So two ranks equal one with twice the batch, batch sta
 
 from keras import ops
 
-from efficientdet.machine.distributed import World
+from efficientdet.devices.distributed import World
 from efficientdet.training.optimizer import PackedOptimizer, global_norm
 from efficientdet.training.weight_average import WeightAverage
 from model.detector import Detector, losses
-from object_detection.seeded_draws import seeds_of
+from object_detection.stateless_random import seeds_of
 from object_detection.structures import Batch, Tensor
 
 

@@ -17,16 +17,16 @@ from efficientdet.checkpoints.training_progress import TrainingProgress
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.evaluation.evaluate import detect_all, read_evaluator, write_measures
 from efficientdet.inference.predict import Predict
-from efficientdet.observing.journal import Journal
+from efficientdet.reports.drawing import draw_detections
+from efficientdet.run_log.journal import Journal
 from efficientdet.training.guards import check_collapse
 from efficientdet.training.interruption import StopWish
 from efficientdet.training.state import TrainingState
 from model.detector import outputs_to_learn_from
-from object_detection.coco_evaluation import CocoEvaluator, CocoMeasures, shown_measure
-from object_detection.coco_masks import decoded
-from object_detection.coco_results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
-from object_detection.drawing import draw_detections
-from object_detection.seeded_draws import seeds_of
+from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures, shown_measure
+from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
+from object_detection.coco.run_length_masks import decoded
+from object_detection.stateless_random import seeds_of
 from object_detection.structures import Batch, Objects
 
 BEST = "emackpt-best"

@@ -1,7 +1,7 @@
 """EfficientDet's anchors by its hyperparameters; free of Keras."""
 
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters, normalised_aspect_ratios
-from object_detection.anchor_grid import AnchorConfig
+from object_detection.geometry.anchor_grid import AnchorConfig
 
 
 def anchor_config(hparams: EfficientDetHyperparameters) -> AnchorConfig:

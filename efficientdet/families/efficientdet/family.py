@@ -12,7 +12,7 @@ from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyper
 from efficientdet.families.efficientdet.presets import NUMBERS_PER_PIXEL, NVIDIA_CONVENTIONS, PRESETS
 from efficientdet.families.family import Arrays, Family
 from model.weight_arrays import is_object_based
-from object_detection.anchor_grid import AnchorGrid, anchor_grid
+from object_detection.geometry.anchor_grid import AnchorGrid, anchor_grid
 
 if TYPE_CHECKING:
     from model.dense_detector import DenseDetector

@@ -4,14 +4,14 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from dataset.files.foreign_values import shown
-from efficientdet.configuration.gone_keys import Gone
-from efficientdet.configuration.hyperparameters import Hyperparameters
-from efficientdet.configuration.limits import ABOVE_ZERO, BELOW_ONE, Limit, at_least, check_order, one_of
-from efficientdet.configuration.nms_configs import NMS_LIMITS, NmsConfigs
+from dataset.files.untrusted_values import shown
 from efficientdet.families.efficientdet.presets import BACKBONES
 from efficientdet.families.efficientdet.reference_keys import GONE
-from object_detection.errors import InputError
+from efficientdet.families.hyperparameters import Hyperparameters
+from efficientdet.families.limits import ABOVE_ZERO, BELOW_ONE, Limit, at_least, check_order, one_of
+from efficientdet.families.nms_configs import NMS_LIMITS, NmsConfigs
+from efficientdet.families.removed_hyperparameters import Gone
+from program_support.errors import InputError
 
 SQUARE_ROOT_TWO = ((1.0, 1.0), (math.sqrt(2.0), math.sqrt(0.5)), (math.sqrt(0.5), math.sqrt(2.0)))
 ACTIVATIONS = {  # the reference's names -> Keras's

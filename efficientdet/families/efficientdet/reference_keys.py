@@ -1,6 +1,6 @@
 """Keys of the reference's configuration, NVIDIA's and google/automl's, that are none here: why, and when that matters."""
 
-from efficientdet.configuration.gone_keys import Gone
+from efficientdet.families.removed_hyperparameters import Gone
 
 _NOTHING_DONE = "it never did anything"
 _PIXELS = tuple(255 * value for value in (0.485, 0.456, 0.406)), tuple(255 * value for value in (0.229, 0.224, 0.225))

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparameters
-from object_detection.anchor_conventions import centred_levels, proposal_sizes, rounded_levels
-from object_detection.anchor_grid import AnchorLevel
+from object_detection.geometry.anchor_conventions import centred_levels, proposal_sizes, rounded_levels
+from object_detection.geometry.anchor_grid import AnchorLevel
 
 
 def anchor_levels(

@@ -9,10 +9,10 @@ from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparamet
 from efficientdet.families.suppression import suppression_config
 from model.mask_rcnn import MaskRcnnConfig, build_mask_rcnn
 from model.two_stage_detector import TwoStageConfig, TwoStageDetector
-from object_detection.assignment import MatchRule
-from object_detection.proposals import PROPOSAL_BOX_CODER, ProposalConfig
-from object_detection.region_detections import REGION_BOX_CODER, REGION_SUPPRESSION
-from object_detection.roi_align import TORCHVISION_POOLING, RegionPooling
+from object_detection.assignment.anchor_assignment import MatchRule
+from object_detection.regions.proposals import PROPOSAL_BOX_CODER, ProposalConfig
+from object_detection.regions.region_detections import REGION_BOX_CODER, REGION_SUPPRESSION
+from object_detection.regions.roi_align import TORCHVISION_POOLING, RegionPooling
 
 _DLE_PROPOSALS = {"kept_per_level": 1000, "least_side": -math.inf, "box_coder": replace(PROPOSAL_BOX_CODER, last_pixel=True)}
 _DLE_REGION_CODER = replace(REGION_BOX_CODER, last_pixel=True)

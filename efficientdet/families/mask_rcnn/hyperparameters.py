@@ -4,10 +4,10 @@ name ends with -dle have the rest of that one too)."""
 from dataclasses import dataclass
 from typing import ClassVar
 
-from efficientdet.configuration.hyperparameters import Hyperparameters
-from efficientdet.configuration.limits import ABOVE_ZERO, SHARE, Limit, at_least, one_of
-from efficientdet.configuration.nms_configs import NMS_LIMITS, NmsConfigs
+from efficientdet.families.hyperparameters import Hyperparameters
+from efficientdet.families.limits import ABOVE_ZERO, SHARE, Limit, at_least, one_of
 from efficientdet.families.mask_rcnn.presets import BACKBONES, NMS_CONFIGS
+from efficientdet.families.nms_configs import NMS_LIMITS, NmsConfigs
 
 RESIZES = ("letterbox", "fit")
 DECAYS = ("all", "kernels")

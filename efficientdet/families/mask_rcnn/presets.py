@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from efficientdet.configuration.nms_configs import NmsConfigs
+from efficientdet.families.nms_configs import NmsConfigs
 
 BACKBONES = {"mask-rcnn-resnet18": "resnet18", "mask-rcnn-resnet34": "resnet34", "mask-rcnn-resnet50": "resnet50",
              "mask-rcnn-resnext50": "resnext50_32x4d"}

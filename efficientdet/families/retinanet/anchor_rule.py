@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters
-from object_detection.anchor_conventions import retinanet_sizes, rounded_levels
-from object_detection.anchor_grid import AnchorLevel
+from object_detection.geometry.anchor_conventions import retinanet_sizes, rounded_levels
+from object_detection.geometry.anchor_grid import AnchorLevel
 
 
 def anchor_levels(

@@ -6,9 +6,9 @@ from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparame
 from efficientdet.families.suppression import suppression_config
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.retinanet import RetinaNetConfig, build_retinanet
-from object_detection.anchor_conventions import RETINANET_SCALES
-from object_detection.assignment import MatchRule
-from object_detection.box_coding import LARGEST_LOG_SIZE, BoxCoder
+from object_detection.assignment.anchor_assignment import MatchRule
+from object_detection.geometry.anchor_conventions import RETINANET_SCALES
+from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, BoxCoder
 
 
 def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, precision: str = "float32") -> DenseDetector:

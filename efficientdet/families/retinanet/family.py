@@ -12,7 +12,7 @@ from efficientdet.families.retinanet.anchor_rule import anchor_levels
 from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters
 from efficientdet.families.retinanet.presets import NUMBERS_PER_PIXEL, PRESETS
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
-from object_detection.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
+from object_detection.geometry.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
 
 if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from efficientdet.configuration.hyperparameters import Hyperparameters
-from efficientdet.configuration.limits import ABOVE_ZERO, Limit, at_least, one_of
-from efficientdet.configuration.nms_configs import NMS_LIMITS, NmsConfigs
+from efficientdet.families.hyperparameters import Hyperparameters
+from efficientdet.families.limits import ABOVE_ZERO, Limit, at_least, one_of
+from efficientdet.families.nms_configs import NMS_LIMITS, NmsConfigs
 from efficientdet.families.retinanet.presets import BACKBONES
 
 RESIZES = ("stretch", "fit")

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from efficientdet.observing.mlperf_log import version_of
-from object_detection.errors import InputError
+from efficientdet.run_log.mlperf_log import version_of
+from program_support.errors import InputError
 
 _FIRST, _RENAMED = (2, 0, 0), (5, 0, 0)
 _MODULE = "module."  # the reference logs the names of its model behind DistributedDataParallel

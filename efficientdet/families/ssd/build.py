@@ -1,14 +1,14 @@
 """From hyperparameters to a detector: the one place that knows which of them goes where."""
 
-from dataset.input.colours import ColourJitter
+from dataset.input.color_jitter import ColourJitter
 from dataset.input.overlap_crop import OverlapCrop
 from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
 from efficientdet.families.suppression import suppression_config
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.ssd import SsdConfig, build_ssd
-from object_detection.anchor_conventions import ssd300_levels
-from object_detection.assignment import MatchRule
-from object_detection.box_coding import BoxCoder
+from object_detection.assignment.anchor_assignment import MatchRule
+from object_detection.geometry.anchor_conventions import ssd300_levels
+from object_detection.geometry.box_coding import BoxCoder
 
 CODER = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0))  # the reference's variances 0.1 and 0.2
 

@@ -12,8 +12,8 @@ from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
 from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL, PRESETS
 from efficientdet.families.torch_family import TorchFamily
 from model.torch_weights import YX_OF_XY
-from object_detection.anchor_conventions import SSD300_BOXES_A_CELL, ssd300_levels
-from object_detection.anchor_grid import AnchorGrid, grid_of_levels
+from object_detection.geometry.anchor_conventions import SSD300_BOXES_A_CELL, ssd300_levels
+from object_detection.geometry.anchor_grid import AnchorGrid, grid_of_levels
 
 if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from efficientdet.configuration.hyperparameters import Hyperparameters
-from efficientdet.configuration.limits import Limit, at_least, one_of
-from efficientdet.configuration.nms_configs import NMS_LIMITS, NmsConfigs
+from efficientdet.families.hyperparameters import Hyperparameters
+from efficientdet.families.limits import Limit, at_least, one_of
+from efficientdet.families.nms_configs import NMS_LIMITS, NmsConfigs
 from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL
-from object_detection.anchor_conventions import ssd300_counts
+from object_detection.geometry.anchor_conventions import ssd300_counts
 
 DECAYS = ("all", "kernels")
 

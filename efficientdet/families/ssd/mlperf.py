@@ -3,8 +3,8 @@
 from typing import Any
 
 from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
-from efficientdet.observing.mlperf_log import version_of
-from object_detection.errors import InputError
+from efficientdet.run_log.mlperf_log import version_of
+from program_support.errors import InputError
 
 _RETINANETS = (2, 0, 0)  # from here on the id is RetinaNet's
 

@@ -1,0 +1,185 @@
+"""What a conversion found: counted shard by shard, added up, printed and written."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from dataset.bad_fraction import allowing_fraction
+from dataset.class_names import ClassNames, beside_records
+from dataset.conversion.annotations import Finding
+from dataset.files.bounded_files import read_json
+from program_support.errors import InputError
+
+SMALL_AREA, MEDIUM_AREA = 32**2, 96**2  # square pixels, COCO's bounds
+_FINDINGS = ("fixed", "skipped", "dropped", "noted")
+_SHOWN_FINDINGS = 5
+
+
+@dataclass(kw_only=True)
+class Report:
+    """Counts over records, and every finding; `boxes_per_class` is by category id.
+
+    `dropped` are images all of whose boxes are among the skipped ones.
+    """
+
+    images: int = 0
+    boxes: int = 0
+    crowd_boxes: int = 0
+    difficult_boxes: int = 0
+    images_without_boxes: int = 0
+    most_boxes: int = 0
+    most_boxes_file: str = ""
+    boxes_of_skipped_images: int = 0
+    boxes_per_class: Counter[int] = field(default_factory=Counter)
+    boxes_per_size: Counter[str] = field(default_factory=Counter)
+    fixed: list[Finding] = field(default_factory=list)
+    skipped: list[Finding] = field(default_factory=list)
+    dropped: list[Finding] = field(default_factory=list)
+    noted: list[Finding] = field(default_factory=list)
+
+    def add_image(self, file_name: str, objects: Iterable[Any]) -> None:
+        """Count one record; objects have category_id, area in pixels, is_crowd and is_difficult."""
+        count = 0
+        for annotation in objects:
+            count += 1
+            self.boxes_per_class[annotation.category_id] += 1
+            self.boxes_per_size[size_name(annotation.area)] += 1
+            self.crowd_boxes += annotation.is_crowd
+            self.difficult_boxes += annotation.is_difficult
+        self.images += 1
+        self.boxes += count
+        self.images_without_boxes += not count
+        if count > self.most_boxes:
+            self.most_boxes, self.most_boxes_file = count, file_name
+
+    def add(self, other: "Report") -> None:
+        """Add the counts and findings of another part of the same data set, such as a shard."""
+        if other.most_boxes > self.most_boxes:
+            self.most_boxes, self.most_boxes_file = other.most_boxes, other.most_boxes_file
+        for name in ("images", "boxes", "crowd_boxes", "difficult_boxes", "images_without_boxes",
+                     "boxes_of_skipped_images"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in _FINDINGS:
+            getattr(self, name).extend(getattr(other, name))
+        self.boxes_per_class.update(other.boxes_per_class)
+        self.boxes_per_size.update(other.boxes_per_size)
+
+    def skipped_count(self, kind: str) -> int:
+        """How many images or boxes are missing from the records; a skipped image takes its boxes along."""
+        along = self.boxes_of_skipped_images if kind == "box" else 0
+        return sum(finding.kind == kind for finding in self.skipped) + along
+
+    def to_json(self) -> dict:
+        """As it stands between the runs of one conversion."""
+        content = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        for name in _FINDINGS:
+            content[name] = [asdict(finding) for finding in content[name]]
+        return content
+
+    @classmethod
+    def from_json(cls, content: dict) -> "Report":
+        """The inverse of `to_json` after a passage through a file."""
+        findings = {name: [Finding(**entry) for entry in content[name]] for name in _FINDINGS}
+        per_class = Counter({int(key): value for key, value in content["boxes_per_class"].items()})
+        return cls(**{**content, **findings, "boxes_per_class": per_class,
+                      "boxes_per_size": Counter(content["boxes_per_size"])})
+
+
+def size_name(area: float) -> str:
+    """COCO's word for an area in square pixels: small, medium or large."""
+    return "small" if area < SMALL_AREA else "medium" if area < MEDIUM_AREA else "large"
+
+
+def check_fractions(report: Report, *, listed_images: int, listed_boxes: int, max_bad_fraction: float) -> None:
+    """Raise InputError, with counts and the first examples, where more than the allowed share is missing."""
+    for kind, listed, plural in (("image", listed_images, "images"), ("box", listed_boxes, "boxes")):
+        skipped = report.skipped_count(kind)
+        if listed and skipped / listed > max_bad_fraction:
+            causes = [finding for finding in report.skipped if finding.kind == kind] or report.skipped
+            examples = "; ".join(_line(finding) for finding in causes[:3])
+            raise InputError(
+                f"{skipped} of {listed} {plural} would be skipped, {skipped / listed:.2%}, and at most "
+                f"{max_bad_fraction:.2%} may be: {examples}; "
+                f"if that is as it should be, allow it by --max_bad_fraction={allowing_fraction(skipped, listed)}")
+    if not report.images:
+        raise InputError(f"all {listed_images} images would be skipped: {_line(report.skipped[0])}")
+
+
+def readable_report(report: Report, class_names: ClassNames | None) -> dict:
+    """The content of `<prefix>.report.json`."""
+    return {
+        "images": report.images,
+        "boxes": report.boxes,
+        "crowd_boxes": report.crowd_boxes,
+        "difficult_boxes": report.difficult_boxes,
+        "images_without_boxes": report.images_without_boxes,
+        "most_boxes_in_one_image": {"boxes": report.most_boxes, "file": report.most_boxes_file},
+        "boxes_per_class": boxes_per_class_name(report, class_names),
+        "boxes_per_size": {name: report.boxes_per_size[name] for name in ("small", "medium", "large")},
+        "images_skipped": report.skipped_count("image"),
+        "boxes_skipped": report.skipped_count("box"),
+        "images_dropped": len(report.dropped),
+        **{name: [_entry(finding) for finding in getattr(report, name)] for name in _FINDINGS},
+    }
+
+
+def boxes_per_class_name(report: Report, class_names: ClassNames | None) -> dict[str, int]:
+    """Boxes of every class, also of those without any."""
+    if class_names is None:
+        return {}
+    return {name: report.boxes_per_class[category_id]
+            for category_id, name in zip(class_names.category_ids, class_names.names, strict=True)}
+
+
+def _entry(finding: Finding) -> dict:
+    return {key: value for key, value in asdict(finding).items() if value is not None}
+
+
+def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return a line with file name and reason for each box, and for each image, that is not in the records.
+
+    Reads the reports beside the records; records without one contribute nothing. Raises InputError for a broken report.
+    """
+    boxes, images = [], []
+    for path in sorted({beside_records(record, ".report.json") for record in record_paths}):
+        if path.exists():
+            content = read_json(str(path))
+            try:
+                for entry in [*content["skipped"], *content.get("dropped", ())]:
+                    (images if entry["kind"] == "image" else boxes).append(f"{entry['file']}: {entry['reason']}")
+            except (LookupError, TypeError) as error:
+                raise InputError(f"{path}: is not the report of a conversion; convert again or delete it") from error
+    return boxes, images
+
+
+def _line(finding: Finding) -> str:
+    ids = [f"{name} {value}" for name, value in
+           (("image", finding.image_id), ("annotation", finding.annotation_id)) if value is not None]
+    return f"{finding.file}{' (' + ', '.join(ids) + ')' if ids else ''}: {finding.reason}"
+
+
+def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
+    """The report in a few lines for the console: images, boxes, what was fixed and skipped, objects of each class."""
+    sizes = ", ".join(f"{report.boxes_per_size[name]} {name}" for name in ("small", "medium", "large"))
+    lines = [
+        f"images   {report.images}, {report.images_without_boxes} of them without boxes",
+        f"boxes    {report.boxes} ({sizes}), {report.crowd_boxes} crowds"
+        + (f", {report.difficult_boxes} difficult" if report.difficult_boxes else ""),
+    ]
+    if report.most_boxes:
+        lines.append(f"         at most {report.most_boxes} in one image ({report.most_boxes_file})")
+    per_class = sorted(boxes_per_class_name(report, class_names).items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{name} {count}" for name, count in per_class[:12])
+    if shown:
+        without = sum(not count for _, count in per_class)
+        lines.append(f"classes  {len(per_class)}: {shown}{', ...' if len(per_class) > 12 else ''}"
+                     + (f"; {without} without any box" if without else ""))
+    for title in _FINDINGS:
+        if findings := getattr(report, title):
+            kinds = Counter(finding.kind for finding in findings)
+            lines.append(f"{title:8} " + ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items())))
+            lines += [f"         {_line(finding)}" for finding in findings[:_SHOWN_FINDINGS]]
+            if len(findings) > _SHOWN_FINDINGS:
+                lines.append(f"         ... and {len(findings) - _SHOWN_FINDINGS} more, all in the report")
+    return lines

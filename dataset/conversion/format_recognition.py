@@ -1,0 +1,80 @@
+"""Which format the labels of a data set have, told by their content."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from dataset.conversion.formats.csv_boxes import why_no_table
+from dataset.files.file_kinds import FileKind, annotations_in, is_of_a_conversion, kind_of_file
+from dataset.files.untrusted_values import listed
+from program_support.errors import InputError
+
+FORMATS = {  # name of --format -> how it is called, and the kinds of files by which it is recognised
+    "coco": ("COCO", (FileKind.COCO,)),
+    "voc": ("Pascal VOC", (FileKind.VOC,)),
+    "yolo": ("YOLO", (FileKind.YOLO_DATA, FileKind.YOLO_LABELS)),
+    "open_images": ("Open Images", (FileKind.OPEN_IMAGES,)),
+    "cvat": ("CVAT", (FileKind.CVAT,)),
+    "labelme": ("labelme", (FileKind.LABELME,)),
+    "csv": ("csv table", (FileKind.CSV,)),
+}
+_WANTED = ("a COCO json, Pascal VOC xml files, YOLO txt files with a data.yaml or classes.txt, an Open Images csv, a CVAT xml, "
+           "labelme json files or a csv table of boxes")
+_SEVERAL = 3  # files that a line names
+
+
+class RecognisedLabels(NamedTuple):
+    """A format of `FORMATS`, why, and the files by which it was recognised (of a large folder some)."""
+
+    format: str
+    reason: str
+    files: list[Path]
+
+
+def recognise(annotations: str, *, wanted: str = "auto") -> RecognisedLabels:
+    """Look into a file, or into a folder and three levels of those below it; only for the `wanted` format, if it is not "auto".
+
+    Raises InputError for what holds no labels, and where labels of several formats are found.
+    """
+    path, other_tables = Path(annotations), []
+    if os.path.isdir(path):  # Path's own raises for a name that is too long or in a closed folder
+        seen = [*annotations_in(path)]
+        seen = [one for one in seen if not is_of_a_conversion(one[0])] or seen  # records lie beside their labels
+        reasons = {file: why_no_table(str(file)) for file, kind in seen if kind is FileKind.CSV}  # tables of anything do, too
+        other_tables = [reason for reason in reasons.values() if reason]
+        found = [(file, kind) for file, kind in seen if not reasons.get(file)]
+    elif os.path.exists(path):
+        found = [(path, kind_of_file(path))]
+    else:
+        raise InputError(f"--annotations={annotations}: there is no such file or folder; wanted {_WANTED}")
+    by_format = {name: files for name, (_, kinds) in FORMATS.items()
+                 if (files := [(file, kind) for file, kind in found if kind in kinds])}
+    if wanted != "auto":
+        title, files = FORMATS[wanted][0], by_format.get(wanted, [])
+        because = _first(files) if files else "--format says so"
+        return RecognisedLabels(wanted, f"labels: {title}, because {because}", [file for file, _ in files])
+    if len(by_format) > 1:
+        examples = "; ".join(_first(files) for files in by_format.values())
+        raise InputError(f"--annotations={annotations}: holds labels of {len(by_format)} formats ({examples}); wanted the one "
+                         f"file or folder to convert, or --format={'|'.join(by_format)}")
+    for name, files in by_format.items():
+        return RecognisedLabels(name, f"labels: {FORMATS[name][0]}, because {_first(files)}", [file for file, _ in files])
+    if other_tables:
+        raise InputError(other_tables[0])
+    raise InputError(f"--annotations={annotations}: {_looked_at(path, found)}; wanted {_WANTED}, or --format that says which")
+
+
+def _first(files: Iterable[tuple[Path, FileKind]]) -> str:
+    file, kind = next(iter(files))
+    return f"{file} is {kind.value}"
+
+
+def _looked_at(path: Path, found: list[tuple[Path, FileKind | None]]) -> str:
+    if not path.is_dir():
+        kind = found[0][1]
+        return f"is {kind.value}" if kind else "is no labels of a known format"
+    names = sorted(other.name for other in path.iterdir())
+    more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
+    holds = f"{listed(names[:_SEVERAL]) or 'nothing'}{more}"
+    return f"no labels of a known format in this folder, which holds {holds}, or in three levels of folders below it"

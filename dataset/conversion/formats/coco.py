@@ -1,0 +1,249 @@
+"""Reads COCO annotation files, and refuses what would silently train on something else than was meant.
+
+Format: https://cocodataset.org/#format-data. Boxes are (x, y, width, height) in pixels of the stored image.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dataset.class_names import ClassNames
+from dataset.conversion.annotations import (
+    AnnotatedDataSet,
+    AnnotatedImage,
+    AnnotatedObject,
+    Finding,
+    checked_file_name,
+)
+from dataset.conversion.segmentation import reason_to_skip
+from dataset.files.bounded_files import read_json
+from dataset.files.untrusted_values import LARGEST_ID, finite_number, listed, shown, storable_text, told_with, whole_number
+from program_support.errors import InputError
+
+
+def read_coco(
+    *,
+    object_annotations_file: str = "",
+    image_info_file: str = "",
+    caption_annotations_file: str = "",
+    with_segmentation: bool = False,
+    file_name: Callable[..., str] = checked_file_name,
+) -> AnnotatedDataSet:
+    """Read a COCO data set; images come from `image_info_file` where given, else from the object annotations. `file_name`
+    makes the name below the image folder of the one that an image is given, and of `where`, with which its errors begin.
+
+    Raises InputError, with file, id and value, for whatever is not COCO, for a wrong id, size or box, and for object
+    annotations without a single box.
+    """
+    if caption_annotations_file and not object_annotations_file:
+        raise InputError(
+            f"{caption_annotations_file}: captions alone hold no box, a detector would learn nothing; "
+            "give --object_annotations_file (instances_*.json) with it")
+    if not object_annotations_file and not image_info_file:
+        raise InputError("give --object_annotations_file, or --image_info_file alone for images without annotations")
+    hasher = hashlib.sha256()
+    image_source = image_info_file or object_annotations_file
+    contents = {path: _read_data_set(path, hasher)
+                for path in dict.fromkeys((image_source, object_annotations_file, caption_annotations_file)) if path}
+    images = _read_images(contents[image_source], image_source, file_name)
+    by_id = {image.image_id: image for image in images}
+    skipped, noted = [], list(_odd_images(images))
+    class_names = _read_categories(contents[object_annotations_file or image_source],
+                                   object_annotations_file or image_source, required=bool(object_annotations_file))
+    listed_boxes = 0
+    if object_annotations_file:
+        annotations = _boxed_annotations(contents[object_annotations_file], object_annotations_file)
+        listed_boxes = len(annotations)
+        skipped += _add_objects(annotations, by_id, path=object_annotations_file, class_names=class_names,
+                                with_segmentation=with_segmentation)
+        noted += _odd_annotation_ids(annotations, object_annotations_file)
+    if caption_annotations_file:
+        noted += _add_captions(contents[caption_annotations_file], by_id, path=caption_annotations_file)
+    return AnnotatedDataSet(
+        source=object_annotations_file or image_info_file, images=images, class_names=class_names,
+        fingerprint=hasher.hexdigest(), listed_boxes=listed_boxes, skipped=skipped, noted=noted)
+
+
+def _read_data_set(path: str, hasher: Any) -> dict:
+    found = read_json(path, hasher=hasher)
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: is not a COCO data set: found a {type(found).__name__} at the top, wanted an object "
+                         "with images, annotations and categories (a list is a file of results)")
+    return found
+
+
+def _list_of_objects(content: dict, key: str, *, path: str) -> list[dict]:
+    found = content.get(key)
+    if not isinstance(found, list):
+        raise InputError(f"{path}: is not a COCO data set: {key!r} is {_kind(found)}, wanted a list")
+    for index, entry in enumerate(found):
+        if not isinstance(entry, dict):
+            raise InputError(f"{path}: {key}[{index}] is {_kind(entry)}, wanted an object")
+    return found
+
+
+def _kind(value: Any) -> str:
+    return "missing" if value is None else f"a {type(value).__name__}"
+
+
+def _read_images(content: dict, path: str, file_name: Callable[..., str]) -> list[AnnotatedImage]:
+    images, seen = [], {}
+    for index, entry in enumerate(_list_of_objects(content, "images", path=path)):
+        with told_with(f"{path}: images[{index}]"):
+            image_id = whole_number(entry.get("id"), "id")
+        where = f"{path}: image {image_id}"
+        name = file_name(entry.get("file_name"), where=where)
+        if image_id in seen:
+            raise InputError(f"{path}: image id {image_id} is given twice, to {shown(seen[image_id])} and {shown(name)}")
+        seen[image_id] = name
+        with told_with(where):
+            images.append(AnnotatedImage(image_id=image_id, file_name=name, size=_image_size(entry)))
+    if not images:
+        raise InputError(f"{path}: lists no images")
+    return images
+
+
+def _image_size(entry: dict) -> tuple[int, int] | None:
+    """(height, width), or None where the file gives neither."""
+    if entry.get("height") is None and entry.get("width") is None:
+        return None
+    return whole_number(entry.get("height"), "height", least=1), whole_number(entry.get("width"), "width", least=1)
+
+
+def _read_categories(content: dict, path: str, *, required: bool) -> ClassNames | None:
+    if not required and not content.get("categories"):
+        return None
+    categories = _without_groups(_list_of_objects(content, "categories", path=path), content.get("annotations"))
+    if not categories:
+        raise InputError(f"{path}: lists no categories, so every category id of its annotations is unknown")
+    with told_with(f"{path}:"):
+        return ClassNames.from_categories(categories)
+
+
+def _without_groups(categories: list[dict], annotations: Any) -> list[dict]:
+    """Return the categories without Roboflow's group of all classes.
+
+    That is one which no annotation uses and whose name is that of a used category, or the supercategory of all others.
+    """
+    entries = annotations if isinstance(annotations, list) else []
+    used_ids = {one["category_id"] for one in entries if isinstance(one, dict) and type(one.get("category_id")) is int}
+    used = [entry for entry in categories if type(entry.get("id")) is int and entry["id"] in used_ids]
+    names = [entry.get("name") for entry in used]
+    return [entry for entry in categories if entry in used or not (
+        entry.get("name") in names or _is_above_all_others(entry, categories))]
+
+
+def _is_above_all_others(entry: dict, categories: list[dict]) -> bool:
+    return isinstance(entry.get("name"), str) and len(categories) > 1 and all(
+        other is entry or other.get("supercategory") == entry["name"] for other in categories)
+
+
+def _boxed_annotations(content: dict, path: str) -> list[dict]:
+    """The annotations, of which at least one has a box."""
+    advice = "(a detector needs instances_*.json; for images without annotations give --image_info_file instead)"
+    if content.get("annotations") is None:
+        raise InputError(f"{path}: has no annotations {advice}")
+    annotations = _list_of_objects(content, "annotations", path=path)
+    if not any(entry.get("bbox") is not None for entry in annotations):
+        what = "captions" if any("caption" in entry for entry in annotations) else "annotations"
+        raise InputError(f"{path}: holds {len(annotations)} {what} and not a single box {advice}")
+    return annotations
+
+
+def _add_objects(
+    annotations: list[dict],
+    by_id: dict[int, AnnotatedImage],
+    *,
+    path: str,
+    class_names: ClassNames,
+    with_segmentation: bool,
+) -> list[Finding]:
+    """Hang every annotation on its image; returns those of images that are not listed or whose mask cannot be one."""
+    skipped = []
+    known = frozenset(class_names.category_ids)
+    for index, entry in enumerate(annotations):
+        try:
+            image_id, annotation = _read_object(entry, known=known, with_segmentation=with_segmentation)
+        except InputError as error:
+            place = f"annotation {shown(entry['id'])}" if "id" in entry else f"annotations[{index}]"
+            raise InputError(f"{path}: {place} of image {shown(entry.get('image_id'))} {error}") from error
+        reason = reason_to_skip(annotation.segmentation) if image_id in by_id else "annotation of an image that is not listed"
+        if reason is None:
+            by_id[image_id].objects.append(annotation)
+        else:
+            if image_id in by_id:
+                by_id[image_id].refused += 1
+            skipped.append(Finding(kind="box", file=path, image_id=image_id, annotation_id=annotation.annotation_id,
+                                   reason=reason))
+    return skipped
+
+
+def _read_object(
+    entry: dict, *, known: frozenset[int], with_segmentation: bool
+) -> tuple[int, AnnotatedObject]:
+    """The image id of an annotation, and its object."""
+    box = entry.get("bbox")
+    if not isinstance(box, list) or len(box) != 4:
+        raise InputError(f"has bbox {shown(box)}, wanted 4 numbers (x, y, width, height)")
+    category_id = whole_number(entry.get("category_id"), "category_id", least=-LARGEST_ID)
+    if category_id not in known:
+        raise InputError(f"has category {category_id}; the categories are {listed(sorted(known))}")
+    annotation_id, area = entry.get("id"), entry.get("area")
+    segmentation = entry.get("segmentation") if with_segmentation else None
+    if with_segmentation and not segmentation:
+        raise InputError("has no segmentation, which --include_masks needs")
+    return whole_number(entry.get("image_id"), "image_id"), AnnotatedObject(
+        annotation_id=None if annotation_id is None else whole_number(annotation_id, "id"),
+        category_id=category_id,
+        box_xywh=tuple([finite_number(value, "in its bbox") for value in box]),
+        area=None if area is None else finite_number(area, "area"),
+        is_crowd=_is_set(entry.get("iscrowd"), "iscrowd"),
+        segmentation=segmentation,
+    )
+
+
+def _is_set(value: Any, name: str) -> bool:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    number = whole_number(value, name)
+    if number > 1:
+        raise InputError(f"has {name} {number}, wanted 0 or 1")
+    return bool(number)
+
+
+def _add_captions(content: dict, by_id: dict[int, AnnotatedImage], *, path: str) -> list[Finding]:
+    orphans = []
+    for index, entry in enumerate(_list_of_objects(content, "annotations", path=path)):
+        with told_with(f"{path}: annotations[{index}]"):
+            image_id = whole_number(entry.get("image_id"), "image_id")
+        with told_with(f"{path}: annotations[{index}] of image {image_id}"):
+            caption = storable_text(entry.get("caption"), "caption")
+        if image_id in by_id:
+            by_id[image_id].captions.append(caption)
+        else:
+            orphans.append(Finding(kind="caption", file=path, image_id=image_id, reason="caption of an unknown image"))
+    return orphans
+
+
+def _odd_images(images: list[AnnotatedImage]) -> Iterable[Finding]:
+    times = Counter(image.file_name for image in images)
+    for image in images:
+        if times[image.file_name] > 1:
+            yield Finding(kind="image", file=image.file_name, image_id=image.image_id,
+                          reason=f"{times[image.file_name]} image ids share this file")
+        if image.size is None:
+            yield Finding(kind="image", file=image.file_name, image_id=image.image_id,
+                          reason="the annotation file gives no size: taken from the image")
+
+
+def _odd_annotation_ids(annotations: list[dict], path: str) -> Iterable[Finding]:
+    """Harmless in records, which hold no annotation ids, but pycocotools stumbles over them when it reads the json."""
+    times = Counter(entry["id"] for entry in annotations if entry.get("id") is not None)
+    for annotation_id, count in times.items():
+        if count > 1:
+            yield Finding(kind="box", file=path, annotation_id=int(annotation_id),
+                          reason=f"{count} annotations share this id: pycocotools would take one for the other")
+    if 0 in times:
+        yield Finding(kind="box", file=path, annotation_id=0,
+                      reason="annotation id 0: pycocotools counts a match with it as a miss")

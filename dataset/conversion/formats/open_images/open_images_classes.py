@@ -1,0 +1,157 @@
+"""Which classes of Open Images are wanted, and which category each label (/m/01g317) of a row becomes.
+
+The labels never change; the names do: what MLPerf calls French horn was Horn in early V4, and its Orange is Orange (fruit) in
+V7. So classes are asked for by name, and MLPerf's list brings its labels along.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dataset.class_names import ClassNames
+from dataset.files.bounded_files import read_json
+from dataset.files.csv_files import csv_rows
+from dataset.files.untrusted_values import listed, shown, told_with
+from program_support.errors import InputError, nearest_name
+
+MLPERF = "mlperf"
+MLPERF_FILE = Path(__file__).resolve().parent.parent / "open_images_mlperf_classes.csv"
+_V6_HEADER = ["LabelName", "DisplayName"]
+
+
+@dataclass(frozen=True)
+class WantedClasses:
+    """`category_of` has every label of the class descriptions, with None for those that are not wanted."""
+
+    class_names: ClassNames
+    category_of: dict[str, int | None]
+    renamed: list[str] = field(default_factory=list)  # such as "Horn is French horn"
+
+
+def wanted_classes(
+    classes: str, *, class_descriptions_file: str, hierarchy_file: str = "", with_descendants: bool = False
+) -> WantedClasses:
+    """What `classes` asks for: "mlperf" (its 264), a file with one name a line, names with commas between them, or "" for all.
+
+    Category ids count from 0 in the order of the list, that of MLPerf and of "" being the ASCII order of the names. A box is of
+    the class that its label names; `with_descendants` those of narrower labels by the hierarchy count as well, each as the
+    nearest wanted one above it. Raises InputError for a name that the class descriptions lack.
+    """
+    name_of = _read_descriptions(class_descriptions_file)
+    if classes == MLPERF:
+        wanted = _read_descriptions(str(MLPERF_FILE))
+        _check_same_labels(wanted, name_of, class_descriptions_file)
+    else:
+        names = _names_asked_for(classes) if classes else sorted(name_of.values())
+        wanted = _by_name(names, name_of, class_descriptions_file)
+    with told_with(classes and "--classes:"):
+        class_names = ClassNames.from_categories([{"id": number, "name": name} for number, name in enumerate(wanted.values())])
+    category_of: dict[str, int | None] = dict.fromkeys(name_of)
+    category_of |= {label: number for number, label in enumerate(wanted)}
+    if with_descendants:
+        if not hierarchy_file:
+            raise InputError("--with_descendants needs --hierarchy_file: bbox_labels_600_hierarchy.json")
+        _add_descendants(category_of, wanted, hierarchy_file)
+    return WantedClasses(class_names, category_of, [
+        f"{name_of[label]} is {name}" for label, name in wanted.items() if name_of[label] != name])
+
+
+def _read_descriptions(path: str) -> dict[str, str]:
+    """Label -> name, in the order of the file; V4 and V5 have no header, V6 and V7 have one."""
+    found: dict[str, str] = {}
+    for number, (line, row) in enumerate(csv_rows(path)):
+        if number == 0 and row == _V6_HEADER:
+            continue
+        if len(row) != 2 or not row[0].startswith("/") or not row[1].strip():
+            raise InputError(f"{path}: line {line} is {shown(','.join(row))}, wanted a label and its name such as "
+                             "/m/01g317,Person: class-descriptions-boxable.csv")
+        label, name = row[0], row[1].strip()
+        if found.setdefault(label, name) != name:
+            raise InputError(f"{path}: line {line} names {label} {shown(name)}, and an earlier one {shown(found[label])}")
+    if not found:
+        raise InputError(f"{path}: names no class")
+    return found
+
+
+def _names_asked_for(classes: str) -> list[str]:
+    """From a file, or from names with commas between them."""
+    if not os.path.isfile(classes):  # names may be longer than Path can ask for
+        return [name.strip() for name in classes.split(",") if name.strip()]
+    try:
+        text = Path(classes).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--classes={classes}: cannot be read ({error})") from error
+    names = [line.strip() for line in text.splitlines() if line.strip()]
+    if not names:
+        raise InputError(f"--classes={classes}: holds no name")
+    return names
+
+
+def _by_name(names: list[str], name_of: dict[str, str], path: str) -> dict[str, str]:
+    """Label -> name of the names, in their order."""
+    labels: dict[str, list[str]] = {}
+    for label, name in name_of.items():
+        labels.setdefault(name, []).append(label)
+    for name in names:
+        if name not in labels:
+            nearest = nearest_name(name, labels)
+            hint = f"; the nearest is {nearest}" if nearest else f" (nor is there such a file); it has {listed(labels)}"
+            raise InputError(f"--classes: {path} has no class {shown(name)}{hint}")
+        if len(labels[name]) > 1:
+            raise InputError(f"{path}: {shown(name)} is the name of {listed(labels[name])}: give "
+                             "class-descriptions-boxable.csv, in which names are distinct")
+    if len({*names}) < len(names):
+        raise InputError(f"--classes: names {shown(Counter(names).most_common(1)[0][0])} twice")
+    return {labels[name][0]: name for name in names}
+
+
+def _check_same_labels(wanted: dict[str, str], name_of: dict[str, str], path: str) -> None:
+    """MLPerf's labels must be there, and its names must mean nothing else; that a name has changed is no matter."""
+    for label, name in wanted.items():
+        if label not in name_of:
+            raise InputError(f"{path}: lacks {label} ({name}), which --classes={MLPERF} wants: give "
+                             "class-descriptions-boxable.csv")
+    names = {*wanted.values()}
+    for label, name in name_of.items():
+        if name in names and wanted.get(label) != name:
+            raise InputError(f"{path}: calls {label} {shown(name)}, which in MLPerf's list is another label")
+
+
+def _add_descendants(category_of: dict[str, int | None], wanted: dict[str, str], path: str) -> None:
+    """Give labels that are not wanted the category of the nearest wanted one above them.
+
+    Parts are no kinds: a door handle is no door.
+    """
+    above: dict[str, set[str]] = {}
+    for parent, child in _kinds(read_json(path), path):
+        above.setdefault(child, set()).add(parent)
+    for label in [label for label, category in category_of.items() if category is None]:
+        row, seen = {label}, {label}
+        while row and not row & wanted.keys():
+            row = {parent for child in row for parent in above.get(child, ())} - seen
+            seen |= row
+        nearest = sorted(wanted[parent] for parent in row & wanted.keys())
+        if len(nearest) > 1:
+            raise InputError(f"{path}: {label} is of the kinds {listed(nearest)} alike: with --with_descendants name it in "
+                             "--classes too, or only one of them")
+        if nearest:
+            category_of[label] = next(category_of[parent] for parent in row & wanted.keys())
+
+
+def _kinds(top: object, path: str) -> Iterator[tuple[str, str]]:
+    """(label, narrower label) of the whole tree; it may be as deep as json can be read."""
+    waiting = [top]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, dict) or not isinstance(node.get("LabelName"), str):
+            raise InputError(f"{path}: holds {shown(node)}, wanted objects with LabelName: bbox_labels_600_hierarchy.json")
+        for key in ("Subcategory", "Part"):
+            children = node.get(key, [])
+            if not isinstance(children, list):
+                raise InputError(f"{path}: {key} of {shown(node['LabelName'])} is {shown(children)}, wanted a list")
+            waiting += children
+            if key == "Subcategory":
+                yield from ((node["LabelName"], child["LabelName"]) for child in children
+                            if isinstance(child, dict) and isinstance(child.get("LabelName"), str))

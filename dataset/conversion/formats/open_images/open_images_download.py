@@ -1,0 +1,110 @@
+"""Downloads images, many at a time; what is there is not asked for again, and nothing half written has a final name."""
+
+import contextlib
+import http.client
+import os
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from dataset.bad_fraction import allowing_fraction
+from program_support.atomic_files import unfinished_folder
+from program_support.errors import InputError
+from program_support.progress import Progress
+
+SITE = "https://open-images-dataset.s3.amazonaws.com"  # the bucket that the page of the data set names
+_CONTINUE = "run this again and it continues"
+_TRIES, _FIRST_PAUSE_SECONDS, _TIMEOUT_SECONDS = 5, 0.5, 60.0
+_NOT_THERE = (403, 404, 410)  # S3 answers 403 for what is not there to those who may not list
+_PASSING = (408, 425, 429, 500, 502, 503, 504)
+_JPEG_START = b"\xff\xd8"
+
+
+def download_images(
+    names: Iterable[str], folder: Path, *, total: int, site: str, connections: int, max_bad_fraction: float
+) -> list[str]:
+    """Bring `site`/NAME to `folder`/NAME for all names; returns those that the server does not have.
+
+    Raises InputError where more than the allowed share is missing, the server cannot be reached or sends something else than a
+    JPEG, and OSError where nothing can be written.
+    """
+    missing: list[str] = []
+    running: deque[tuple[str, Future]] = deque()
+
+    def settle() -> None:
+        name, future = running.popleft()
+        if not future.result():
+            missing.append(name)
+            _check_missing(missing, total, site=site, max_bad_fraction=max_bad_fraction)
+        progress.advance(images=1)
+
+    with (unfinished_folder(folder / "images") as parts, _threads(connections) as pool,
+          Progress("download", total=total, noun="image", patient=True) as progress):
+        for name in names:
+            running.append((name, pool.submit(_bring, f"{site}/{name}", folder / name, parts)))
+            if len(running) >= 4 * connections:  # a little ahead: there may be millions
+                settle()
+        while running:
+            settle()
+    return missing
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads of which none begins anything after an error."""
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _bring(url: str, path: Path, parts: Path) -> bool:
+    """Download one image, unless it is here; False where the server does not have it."""
+    with contextlib.suppress(OSError):
+        if path.stat().st_size:
+            return True
+    content = _content(url)
+    if content is None:
+        return False
+    if not content.startswith(_JPEG_START):
+        raise InputError(f"{url}: what came is no JPEG but begins with {content[:40]!r}; a page of a proxy?")
+    part = parts / path.name
+    part.write_bytes(content)
+    os.replace(part, path)
+    return True
+
+
+def _content(url: str) -> bytes | None:
+    """What the server has under an address, None where that is nothing; it is asked again where that may help."""
+    for attempt in range(_TRIES):
+        if attempt:
+            time.sleep(_FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:
+                return answer.read()
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code in _NOT_THERE:
+                return None
+            reason = f"the server answers {error.code} ({error.reason})"
+            if error.code not in _PASSING:
+                break
+        except (OSError, http.client.HTTPException) as error:  # no connection, no name, a proxy that refuses, cut off
+            reason = str(getattr(error, "reason", "") or error) or type(error).__name__
+        except ValueError as error:
+            raise InputError(f"{url}: is no address ({error})") from error
+    raise InputError(f"{url}: download failed ({reason}); {_CONTINUE}")
+
+
+def _check_missing(missing: list[str], total: int, *, site: str, max_bad_fraction: float) -> None:
+    if len(missing) > max_bad_fraction * total:
+        fraction = allowing_fraction(len(missing), total)
+        raise InputError(
+            f"{site}: the server answers 404, 410 or 403 for {len(missing)} of {total} images, such as {missing[0]}, and at "
+            f"most {max_bad_fraction:.2%} may be missing; if that is as it should be, allow it by --max_bad_fraction="
+            f"{fraction} or more; {_CONTINUE}")

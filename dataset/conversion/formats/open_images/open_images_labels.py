@@ -1,0 +1,110 @@
+"""Reads the csv files of Open Images V4 to V7, without holding their rows in memory."""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dataset.conversion.annotations import AnnotatedDataSet, Finding
+from dataset.conversion.formats.open_images.open_images_classes import WantedClasses, wanted_classes
+from dataset.conversion.formats.open_images.open_images_index import BoxIndex, IndexedImages
+from dataset.conversion.formats.open_images.open_images_rows import boxes_in
+from dataset.files.csv_files import csv_rows
+from dataset.files.untrusted_values import listed
+from program_support.deferred_signals import PutOffSignals
+from program_support.errors import InputError
+from program_support.progress import Progress
+
+# The images of V6 with a box of MLPerf's 264 classes.
+EXPECTED_IMAGES = {"mlperf-train": 1_170_301, "mlperf-validation": 24_781}
+_MIB = 1 << 20
+
+
+def read_open_images(
+    *, object_annotations_file: str, class_descriptions_file: str, index_folder: Path, classes: str = "",
+    hierarchy_file: str = "", with_descendants: bool = False, image_ids_file: str = "", expect: str = "",
+) -> AnnotatedDataSet:
+    """Images that have at least one box of the wanted classes, in the order of their names, with those boxes.
+
+    Only those that `image_ids_file` names, where it is given. They are on the disk, in `index_folder`, which must stay as long
+    as the data set is used. Image ids count from 1. Raises InputError, with file, line and value, for what is no file of Open
+    Images, and where the number of images is not the one of `expect`, a key of `EXPECTED_IMAGES`; Interrupted for a signal.
+    """
+    wanted = wanted_classes(classes, class_descriptions_file=class_descriptions_file, hierarchy_file=hierarchy_file,
+                            with_descendants=with_descendants)
+    chosen = _read_image_ids(image_ids_file) if image_ids_file else None
+    tally: Counter[str] = Counter()
+    hasher = hashlib.sha256(json.dumps([wanted.class_names.to_categories(), sorted(wanted.category_of.items()),
+                                        chosen and sorted(chosen)]).encode())
+    with _told(object_annotations_file) as told:
+        def taken(line: bytes) -> None:
+            hasher.update(line)
+            told(line)
+
+        rows = csv_rows(object_annotations_file, taken=taken)
+        index, repeated = BoxIndex.build(index_folder / "boxes", boxes_in(
+            rows, object_annotations_file, category_of=wanted.category_of, chosen=chosen, tally=tally))
+    images = IndexedImages(index, range(1, index.count_images() + 1))
+    if not images:
+        raise InputError(f"{object_annotations_file}: holds not a single box of the wanted classes"
+                         + (f" in an image of {image_ids_file}" if image_ids_file else ""))
+    if expect and len(images) != EXPECTED_IMAGES[expect]:
+        raise InputError(f"{object_annotations_file}: {len(images)} images have a box of the {len(wanted.class_names)} classes "
+                         f"and --expect={expect} wants {EXPECTED_IMAGES[expect]}: another split or version, or cut short")
+    noted = [Finding(kind="box", file=object_annotations_file, reason=reason) for reason in _odd_rows(repeated, tally)]
+    noted += _odd_classes(wanted, class_descriptions_file)
+    if chosen is not None and len(images) < len(chosen):
+        noted.append(Finding(kind="image", file=image_ids_file, reason=f"{len(chosen) - len(images)} of {len(chosen)} images "
+                             "have no box of the wanted classes, and become no records"))
+    return AnnotatedDataSet(
+        source=object_annotations_file, images=images, class_names=wanted.class_names, fingerprint=hasher.hexdigest(),
+        listed_boxes=index.count_boxes(), noted=noted)
+
+
+@contextmanager
+def _told(path: str) -> Iterator[Callable[[bytes], None]]:
+    """A block that may be interrupted, and tells how far the file is read whose lines are handed to what it yields."""
+    size = os.stat(path).st_size if os.path.exists(path) else 0
+    with Progress("read", total=-(-size // _MIB), noun="MiB", patient=True) as progress, PutOffSignals() as signals:
+        rest = 0
+
+        def told(line: bytes) -> None:
+            nonlocal rest
+            rest += len(line)
+            if rest >= _MIB:
+                progress.advance(rest // _MIB)
+                rest %= _MIB
+                signals.check()
+
+        yield told
+
+
+def _read_image_ids(path: str) -> set[str]:
+    """One image a line, as ImageID or, as the official lists have it, train/ImageID."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+    found = {line.strip().rpartition("/")[2] for line in lines} - {""}
+    if not found:
+        raise InputError(f"{path}: names no image")
+    return found
+
+
+def _odd_rows(repeated: int, tally: Counter[str]) -> Iterator[str]:
+    if repeated:
+        yield f"{repeated} rows repeat another one of the same image, class, box and IsGroupOf: each box is taken once"
+    if tally["low"]:
+        yield f"{tally['low']} boxes have a Confidence between 0 and 1: taken like any other"
+    if tally["none"]:
+        yield f"{tally['none']} rows have Confidence 0, by which the object is not there: left out"
+
+
+def _odd_classes(wanted: WantedClasses, path: str) -> list[Finding]:
+    if not wanted.renamed:
+        return []
+    reason = f"other names than in the list, for the same labels: {listed(wanted.renamed)}"
+    return [Finding(kind="class", file=path, reason=reason)]

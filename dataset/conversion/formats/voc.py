@@ -1,0 +1,170 @@
+"""Reads folders of Pascal VOC annotations, one XML file for an image.
+
+Boxes are taken as continuous pixels: x = xmin, width = xmax - xmin, without the "+ 1" and the 1-based origin of the
+original VOC protocol. That is what google/automl, most converters and the labelling tools of today do, and what keeps
+a box that spans the image within it.
+"""
+
+import hashlib
+import json
+import os
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from dataset.class_names import ClassNames
+from dataset.conversion.annotations import (
+    AnnotatedDataSet,
+    AnnotatedImage,
+    AnnotatedObject,
+    Finding,
+    checked_file_name,
+)
+from dataset.conversion.class_numbering import classes_by_name, read_label_map
+from dataset.files.bounded_files import read_regular_file
+from dataset.files.image_files import image_ids
+from dataset.files.untrusted_values import listed, number_in_text, shown, told_with
+from dataset.files.xml_files import read_xml
+from program_support.errors import InputError
+
+_IMAGE_SUFFIXES = (".jpg", ".jpeg", ".JPG", ".JPEG", ".png", ".PNG", ".bmp", ".webp")
+
+
+def read_voc(
+    *,
+    annotations_folder: str,
+    image_folder: str,
+    image_set_file: str = "",
+    label_map_file: str = "",
+    ignore_difficult: bool = False,
+    is_image: Callable[[str], bool] | None = None,
+) -> AnnotatedDataSet:
+    """Read the XML files of a folder, or those that `image_set_file` lists.
+
+    Image ids are the numbers that the files are named by, where all are whole numbers and distinct; else 1, 2, ... in
+    the order of the names. `is_image` says whether there is an image of a name, by default directly in `image_folder`. Raises
+    InputError, naming the file, for whatever is not VOC, an unknown class, and data
+    without a single box.
+    """
+    paths = _annotation_paths(annotations_folder, image_set_file)
+    class_names = read_label_map(label_map_file) if label_map_file else _names_in_use(annotations_folder, paths)
+    hasher = hashlib.sha256(json.dumps([class_names.to_categories(), ignore_difficult]).encode())
+    by_name = {name: category_id for category_id, name in
+               zip(class_names.category_ids, class_names.names, strict=True)}
+    images, noted = [], []
+    is_image = is_image or (lambda name: os.path.isfile(os.path.join(image_folder, name)))
+    for path, image_id in zip(paths, image_ids([path.name for path in paths]), strict=True):
+        root = _read_xml(path, hasher)
+        image = AnnotatedImage(image_id=image_id, file_name=_image_name(root, path, is_image),
+                               size=_image_size(root, path))
+        if image.size is None:
+            noted.append(Finding(kind="image", file=image.file_name, image_id=image_id,
+                                 reason="the annotation file gives no size: taken from the image"))
+        for index, node in enumerate(root.findall("object")):
+            annotation = _read_object(node, where=f"{path}: object {index}", by_name=by_name)
+            if not (annotation.is_difficult and ignore_difficult):
+                image.objects.append(annotation)
+        images.append(image)
+    listed_boxes = sum(len(image.objects) for image in images)
+    if not listed_boxes:
+        raise InputError(f"{annotations_folder}: the {len(paths)} annotation files hold not a single box")
+    return AnnotatedDataSet(source=annotations_folder, images=images, class_names=class_names,
+                            fingerprint=hasher.hexdigest(), listed_boxes=listed_boxes, noted=noted)
+
+
+def _annotation_paths(folder: str, image_set_file: str) -> list[Path]:
+    """The XML files, in the order of their names."""
+    if not Path(folder).is_dir():
+        raise InputError(f"{folder or 'annotations folder'}: no such folder; wanted the one with the XML files")
+    if not image_set_file:
+        paths = _xml_files(folder)
+        if not paths:
+            raise InputError(f"{folder}: holds no XML file")
+        for path in paths:
+            checked_file_name(path.name, where=f"{folder}: an XML file")
+        return paths
+    try:
+        lines = read_regular_file(image_set_file).decode("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{image_set_file}: cannot be read ({error})") from error
+    names = [line.split() for line in lines if line.strip()]
+    # the per-class sets of VOC carry -1 where the image shows no such object
+    stems = sorted({checked_file_name(name, where=image_set_file) for name, *rest in names if rest != ["-1"]})
+    if not stems:
+        raise InputError(f"{image_set_file}: lists no images")
+    paths = [Path(folder, f"{stem}.xml") for stem in stems]
+    absent = [path for path in paths if not os.path.isfile(path)]  # Path's own raises for a name that is too long
+    if absent:
+        raise InputError(f"{image_set_file}: {len(absent)} of {len(paths)} images have no annotation file, "
+                         f"such as {absent[0]}")
+    return paths
+
+
+def _xml_files(folder: str) -> list[Path]:
+    """In the order of their names; what a system puts beside files, such as ._a.xml, is hidden and none."""
+    try:
+        return sorted(path for path in Path(folder).iterdir() if path.suffix.lower() == ".xml" and path.name[0] != ".")
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read ({error.strerror})") from error
+
+
+def _read_xml(path: Path, hasher=None) -> ElementTree.Element:
+    root, content = read_xml(path, root_tag="annotation", what="a VOC annotation")
+    if hasher is not None:
+        hasher.update(hashlib.sha256(path.name.encode() + b"\0" + content).digest())
+    return root
+
+
+def _text(node: ElementTree.Element, path: str) -> str:
+    return (node.findtext(path) or "").strip()
+
+
+def _image_name(root: ElementTree.Element, path: Path, is_image: Callable[[str], bool]) -> str:
+    """The file that the XML names, or one called like the XML; whether either exists is judged later."""
+    named = _text(root, "filename")
+    if named:
+        checked_file_name(named, where=str(path))
+    candidates = [named] if named else []
+    candidates += [path.stem + suffix for suffix in _IMAGE_SUFFIXES]
+    return next(filter(is_image, candidates), candidates[0])
+
+
+def _image_size(root: ElementTree.Element, path: Path) -> tuple[int, int] | None:
+    """(height, width); None where it is missing or 0, as some labelling tools write it."""
+    texts = [_text(root, f"size/{side}") for side in ("height", "width")]
+    if not any(texts):
+        return None
+    height, width = (number_in_text(text, where=f"{path}: its {side}")
+                     for side, text in zip(("height", "width"), texts, strict=True))
+    if height == 0 and width == 0:
+        return None
+    if height != int(height) or width != int(width) or height < 1 or width < 1:
+        raise InputError(f"{path}: the size is {shown(texts[1])} x {shown(texts[0])}, wanted whole numbers of pixels")
+    return int(height), int(width)
+
+
+def _read_object(node: ElementTree.Element, *, where: str, by_name: dict[str, int]) -> AnnotatedObject:
+    name = _text(node, "name")
+    if name not in by_name:
+        raise InputError(f"{where} is of class {shown(name)}; the classes are {listed(by_name)}")
+    where = f"{where} ({shown(name)[1:-1]})"
+    if node.find("bndbox") is None:
+        raise InputError(f"{where} has no bndbox")
+    left, top, right, bottom = (number_in_text(_text(node, f"bndbox/{side}"), where=f"{where}: {side}")
+                                for side in ("xmin", "ymin", "xmax", "ymax"))
+    return AnnotatedObject(annotation_id=None, category_id=by_name[name],
+                           box_xywh=(left, top, right - left, bottom - top),
+                           is_difficult=_text(node, "difficult") not in ("", "0"))
+
+
+def _names_in_use(folder: str, paths: Iterable[Path]) -> ClassNames:
+    """VOC's own twenty where they suffice, else every name in the folder, numbered from 1 in alphabetical order.
+
+    All files of the folder are looked at, also those that an image set leaves out, so that its sets agree.
+    """
+    used = {_text(node, "name") for path in sorted({*_xml_files(folder), *paths})
+            for node in _read_xml(path).findall("object")}
+    if "" in used:
+        raise InputError(f"{folder}: objects without a name")
+    with told_with(f"{folder}:"):
+        return classes_by_name(used)

@@ -1,0 +1,161 @@
+"""Reads YOLO labels: a text file for an image, a line for an object, in shares of the image's width and height.
+
+Format: https://docs.ultralytics.com/datasets/detect, /segment. A line is a class number and the box (centre x, centre y, width,
+height) or the outline (x, y, x, y, ..) of an object; an image without a file has no object.
+"""
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from dataset.conversion.annotations import (
+    LEAST_SHARE,
+    MOST_SHARE,
+    AnnotatedDataSet,
+    AnnotatedImage,
+    AnnotatedObject,
+    Finding,
+    box_around,
+)
+from dataset.conversion.folder_files import FolderFiles, ImageFolder, agreeing_best
+from dataset.conversion.formats.yolo.yolo_layout import YoloLayout, text_of, yolo_layout
+from dataset.conversion.named_splits import split_of_folders
+from dataset.files.file_kinds import FileKind, kind_of_file
+from dataset.files.untrusted_values import listed, number_in_text, shown, told_with
+from program_support.errors import InputError
+
+_CLASS_NUMBER = re.compile(r"(\d{1,8})(\.0*)?", re.ASCII)  # some tools write every number as a float
+
+
+def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:
+    """Read each split of the data set, or all of it as the split "", if it has none.
+
+    Category ids are the class numbers. Pictures with an EXIF rotation are taken to be labelled upright, as ultralytics shows
+    them. Raises InputError, with file, line and value, for what is no such label and for an unknown class.
+    """
+    layout = yolo_layout(Path(annotations), images)
+    root = Path(annotations) if Path(annotations).is_dir() else Path(annotations).parent
+    labels = FolderFiles(root, (".txt",))
+    label_of = _labels_of(sorted({name for names in layout.images.values() for name in names}), labels, images)
+    parts = {split: _read_part(split, layout, images=images, labels=labels, label_of=label_of, with_masks=with_masks)
+             for split in layout.images}
+    for label in _labels_without_image(labels, taken={*label_of.values()}, images=images):
+        split = next(iter(parts)) if len(parts) == 1 else split_of_folders(label)
+        part, missing = parts.get(split), str(PurePosixPath(label).with_suffix(".jpg"))
+        if part is None:  # of several splits nobody knows whose it was
+            next(iter(parts.values())).noted.append(Finding(kind="image", file=label, reason="a label file without an image"))
+        else:
+            part.images.append(AnnotatedImage(image_id=0, file_name=missing, size=None))
+    if not any(part.listed_boxes for part in parts.values()):
+        raise InputError(f"{annotations}: {len(label_of)} label files were found for the {len(images.names)} images of "
+                         f"{images.folder}, and they hold not a single box")
+    return parts
+
+
+def _read_part(
+    split: str, layout: YoloLayout, *, images: ImageFolder, labels: FolderFiles, label_of: dict[str, str], with_masks: bool
+) -> AnnotatedDataSet:
+    hasher = hashlib.sha256(layout.content)
+    known = frozenset(layout.class_names.category_ids)
+    found, without = [], 0
+    for name in layout.images[split]:
+        image = AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=True)
+        label = label_of.get(name)
+        if label is None:
+            without += 1
+        else:
+            text, content = text_of(labels.path(label))
+            hasher.update(hashlib.sha256(label.encode() + b"\0" + content).digest())
+            image.objects += _objects(text, str(labels.path(label)), known=known, has_keypoints=layout.has_keypoints,
+                                      with_masks=with_masks)
+        images.in_pixels(image, upright=True)
+        found.append(image)
+    noted = list(layout.noted)
+    if without:
+        noted.append(Finding(kind="image", file=str(labels.folder), reason=f"{without} of {len(found)} images have no label "
+                             "file: taken as images without objects"))
+    return AnnotatedDataSet(source=layout.source, images=found, class_names=layout.class_names, fingerprint=hasher.hexdigest(),
+                            listed_boxes=sum(len(image.objects) for image in found), noted=noted)
+
+
+def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> dict[str, str]:
+    """The label file of each image that has one.
+
+    Where images of one name in several folders find one file, for the others show no object, it is of the image whose folders
+    agree best. Raises InputError where that cannot be told.
+    """
+    claims: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        if label := labels.find(_label_name(name, images), split=split_of_folders(name)):
+            claims[label].append(name)
+    found: dict[str, str] = {}
+    for label, claimants in claims.items():
+        best = agreeing_best(label, [_label_name(name, images) for name in claimants])
+        owners = [name for name in claimants if _label_name(name, images) in best]
+        if len(owners) > 1:
+            raise InputError(f"{labels.path(label)}: may be of any of {listed(owners)}; wanted images whose names differ by "
+                             "more than the suffix, or folders of labels called like those of the images")
+        found[owners[0]] = label
+    labelled = {PurePosixPath(name).parent for name in found}
+    for label, claimants in claims.items():
+        for name in claimants:
+            if PurePosixPath(name).parent not in labelled:
+                raise InputError(f"{labels.path(label)}: is of another image called alike, and no image of the folder of "
+                                 f"{name} has labels; wanted an empty label file for what shows nothing, or no copies")
+    return found
+
+
+def _label_name(name: str, images: ImageFolder) -> str:
+    """Where ultralytics looks for the labels of an image: images/../a.jpg has labels/../a.txt."""
+    parts = [images.folder.resolve().name, *PurePosixPath(name).with_suffix(".txt").parts]
+    if "images" in parts:
+        parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"
+    return "/".join(parts)
+
+
+def _labels_without_image(labels: FolderFiles, *, taken: set[str], images: ImageFolder) -> Iterator[str]:
+    """Those for which images are missing."""
+    stems = {PurePosixPath(name).stem for name in images.names}
+    for label in labels.names:
+        alone = label not in taken and PurePosixPath(label).stem not in stems
+        if alone and kind_of_file(labels.path(label)) is FileKind.YOLO_LABELS:
+            yield label
+
+
+def _objects(
+    text: str, path: str, *, known: frozenset[int], has_keypoints: bool, with_masks: bool
+) -> Iterator[AnnotatedObject]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if fields := line.split():
+            with told_with(f"{path}: line {number}"):
+                yield _object(fields, known=known, has_keypoints=has_keypoints, with_masks=with_masks)
+
+
+def _object(fields: list[str], *, known: frozenset[int], has_keypoints: bool, with_masks: bool) -> AnnotatedObject:
+    number = _CLASS_NUMBER.fullmatch(fields[0])
+    class_number = int(number[1]) if number else -1
+    if class_number not in known:
+        raise InputError(f"has class {shown(fields[0])}; the classes are numbered {min(known)} to {max(known)}")
+    shares = [_share(field) for field in fields[1:]]
+    if has_keypoints:
+        shares = shares[:4]
+    if len(shares) == 4:
+        if with_masks:
+            raise InputError("is a box, and --include_masks needs outlines")
+        x, y, width, height = shares
+        return AnnotatedObject(annotation_id=None, category_id=class_number,
+                               box_xywh=(x - width / 2, y - height / 2, width, height))
+    if len(shares) < 6 or len(shares) % 2:
+        raise InputError(f"has {len(shares)} numbers after its class, wanted 4 (a box) or at least 3 pairs of x and y (an "
+                         "outline); a line of a prediction has a score too many")
+    return AnnotatedObject(annotation_id=None, category_id=class_number, box_xywh=box_around(shares),
+                           segmentation=[shares] if with_masks else None)
+
+
+def _share(text: str) -> float:
+    share = number_in_text(text, where="a coordinate")
+    if not LEAST_SHARE <= share <= MOST_SHARE:
+        raise InputError(f"has {shown(text)}, wanted shares of the image's sides, 0 to 1, and no pixels")
+    return share

@@ -1,0 +1,173 @@
+"""Where a YOLO data set has its class names, splits and images: as ultralytics, Roboflow, labelImg and Darknet lay it out."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from dataset.class_names import ClassNames
+from dataset.conversion.annotations import Finding
+from dataset.conversion.folder_files import FolderFiles, ImageFolder
+from dataset.conversion.named_splits import split_of_folders
+from dataset.files.bounded_files import read_regular_file
+from dataset.files.file_kinds import FileKind, kind_of_file
+from dataset.files.untrusted_values import LARGEST_ID, listed, shown, told_with
+from dataset.files.yaml_files import read_yaml
+from program_support.errors import InputError
+
+_NAME_FILES = ("classes.txt", "obj.names", "_darknet.labels")
+_SPLIT_KEYS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class YoloLayout:
+    """`images` are those of each split, relative to the image folder; of the split "" where the data has none."""
+
+    source: str  # the file that names the classes
+    content: bytes  # of all files that decided
+    class_names: ClassNames
+    images: dict[str, list[str]]
+    has_keypoints: bool
+    noted: list[Finding] = field(default_factory=list)
+
+
+def text_of(path: Path) -> tuple[str, bytes]:
+    """A text file in UTF-8 and its bytes. Raises InputError, naming it."""
+    try:
+        content = read_regular_file(path)
+        return content.decode("utf-8-sig"), content
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not UTF-8") from error
+
+
+def yolo_layout(annotations: Path, images: ImageFolder) -> YoloLayout:
+    """Find out from a data.yaml, an obj.data, a file of class names, or the folder that holds one of them and the labels."""
+    return _LayoutReader(annotations, images).layout()
+
+
+class _LayoutReader:
+    def __init__(self, annotations: Path, images: ImageFolder):
+        self._given, self._images = annotations, images
+        self._root = annotations if annotations.is_dir() else annotations.parent
+        self._files = FolderFiles(self._root, (".yaml", ".yml", ".data", ".txt", ".names", ".labels"))
+        self._read: list[bytes] = []
+        self._noted: list[Finding] = []
+
+    def layout(self) -> YoloLayout:
+        settings = self._settings()
+        source, names = self._class_names(settings)
+        splits = {}
+        for key, split in _SPLIT_KEYS.items():
+            if settings.get(key) not in (None, "", []):
+                splits[split] = [*splits.get(split, []), *self._images_of(key, settings[key])]
+        splits = {split: sorted({*names}) for split, names in splits.items() if names}
+        if settings and not splits and any(key in settings for key in _SPLIT_KEYS):
+            raise InputError(f"{self._data_file}: none of the images that it names is in {self._images.folder}; wanted "
+                             "--images=FOLDER with the folders that train, val and test name")
+        return YoloLayout(
+            source=source, content=b"\0".join(self._read), class_names=names, has_keypoints="kpt_shape" in settings,
+            images=splits or self._by_folder(), noted=self._noted)
+
+    @cached_property
+    def _data_file(self) -> Path | None:
+        """The data.yaml or obj.data."""
+        if self._given.is_file():
+            return self._given if kind_of_file(self._given) is FileKind.YOLO_DATA else None
+        found = [name for name in self._files.names
+                 if not name.endswith(".txt") and kind_of_file(self._files.path(name)) is FileKind.YOLO_DATA]
+        outermost = [name for name in found if name.count("/") == min(other.count("/") for other in found)]
+        if len(outermost) > 1:
+            raise InputError(f"{self._root}: holds {listed(outermost)}; wanted one of them as --annotations")
+        return self._files.path(outermost[0]) if outermost else None
+
+    def _settings(self) -> dict[str, Any]:
+        if self._data_file is None:
+            return {}
+        if self._data_file.suffix == ".data":
+            text, content = text_of(self._data_file)
+            settings = {key.strip(): value.strip() for key, mark, value in (line.partition("=") for line in text.splitlines())
+                        if mark}
+        else:
+            settings, content = read_yaml(self._data_file)
+        self._read.append(content)
+        if not isinstance(settings, dict):
+            raise InputError(f"{self._data_file}: holds {shown(settings)}, wanted names, train and val")
+        return settings
+
+    def _class_names(self, settings: dict[str, Any]) -> tuple[str, ClassNames]:
+        names = settings.get("names")
+        if names is None or isinstance(names, str):
+            path = self._name_file(names)
+            text, content = text_of(path)
+            self._read.append(content)
+            names = [line.strip() for line in text.rstrip().splitlines()]
+        else:
+            path = self._data_file
+        pairs = enumerate(names) if isinstance(names, list) else names.items() if isinstance(names, dict) else ()
+        with told_with(f"{path}: names"):
+            numbered = [{"id": int(key) if _is_number(key) else key, "name": name} for key, name in pairs]
+            if not numbered:
+                raise InputError(f"is {shown(names)}, wanted a list of class names")
+            return str(path), ClassNames.from_categories(numbered)
+
+    def _name_file(self, named: str | None) -> Path:
+        if named is None and self._given.name in _NAME_FILES:
+            return self._given
+        for name in [named] if named else _NAME_FILES:
+            found = [other for other in self._files.names if PurePosixPath(other).name == PurePosixPath(name).name]
+            if len({text_of(self._files.path(other))[0].strip() for other in found}) > 1:
+                raise InputError(f"{self._root}: {listed(found)} hold different class names; wanted a data.yaml or one of them")
+            if found:
+                return self._files.path(found[0])
+        raise InputError(f"{self._root}: YOLO labels without class names: looked for a data.yaml and {', '.join(_NAME_FILES)}; "
+                         f"wanted {shown(named) if named else 'one of them'} beside the labels")
+
+    def _images_of(self, key: str, value: Any) -> Iterator[str]:
+        entries = value if isinstance(value, list) else [value]
+        for entry in entries:
+            if not isinstance(entry, str):
+                raise InputError(f"{self._data_file}: {key} is {shown(value)}, wanted folders or lists of images")
+            found = list(self._images_in(entry, _SPLIT_KEYS[key]))
+            if not found:
+                self._noted.append(Finding(kind="image", file=str(self._data_file), reason=(
+                    f"{key} is {shown(entry)}, of which there is no image in {self._images.folder}: passed over")))
+            yield from found
+
+    def _images_in(self, entry: str, split: str) -> Iterator[str]:
+        """The images of a folder or a list. Both are looked for below the data and the image folder alone, whatever `path` says
+        and however often `..` is written: Roboflow's ../train/images is train/images."""
+        parts = [part for part in PurePosixPath(entry.replace("\\", "/")).parts if part not in ("/", "..", ".")]
+        is_of_windows = bool(parts) and re.fullmatch("[A-Za-z]:", parts[0]) is not None
+        # of an absolute path, made on another machine, the end; of its last folder alone too little would be known
+        tails = [parts[start:] for start in range(len(parts) - 1)] if entry.startswith("/") or is_of_windows else [parts]
+        if entry.endswith(".txt"):
+            if listing := self._files.find(entry):
+                text, content = text_of(self._files.path(listing))
+                self._read.append(content)
+                for line in filter(None, map(str.strip, text.splitlines())):
+                    place = f"{self._files.path(listing)}: {shown(line)}"
+                    inside = "/".join(part for part in PurePosixPath(line).parts if part not in ("/", ".."))
+                    yield self._images.named(inside, where=place, split=split)
+            return
+        folder = self._images.folder.resolve()
+        for tail in tails:
+            for base in (self._root, folder, folder.parent):
+                place = base.resolve().joinpath(*tail)
+                if place.is_dir():
+                    yield from (name for name in self._images.names if (folder / name).is_relative_to(place))
+                    return
+
+    def _by_folder(self) -> dict[str, list[str]]:
+        """By folders called train, val and test where every image lies in one."""
+        found: dict[str, list[str]] = {}
+        for name in self._images.names:
+            found.setdefault(split_of_folders(name) or "", []).append(name)
+        return found if "" not in found and "train" in found else {"": self._images.names}
+
+
+def _is_number(key: Any) -> bool:
+    return isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= len(str(LARGEST_ID))

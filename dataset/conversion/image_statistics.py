@@ -1,0 +1,67 @@
+"""What images look like, each decoded once: how bright they are, and which of them are the same picture."""
+
+import contextlib
+import hashlib
+import io
+import warnings
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from dataset.conversion.near_duplicates import thumbnail
+from dataset.files.image_files import as_rgb, stored_size
+from dataset.files.image_formats import DECODING_ERRORS, FORMATS
+from dataset.labelled_images import LabelledImages
+from program_support.errors import InputError
+from program_support.processor_cores import available_cores
+
+_LOOKED_AT = 256  # pixels of the longer side; JPEGs are decoded no larger than they must be for that
+
+
+class ImageLooks(NamedTuple):
+    """Of one image; its stored height and width, and of its gray levels, 0 to 255, the mean and the standard deviation."""
+
+    digest: bytes
+    size: tuple[int, int]
+    thumbnail: np.ndarray
+    brightness: float
+    contrast: float
+
+
+def look_at(images: LabelledImages, numbers: Iterable[int], *, done: Callable[[], None] = lambda: None
+            ) -> dict[int, ImageLooks | None]:
+    """Of the images with these numbers; None of one that cannot be decoded. `done` is called after each."""
+    numbers = [int(number) for number in numbers]
+    looks = {}
+    with ThreadPoolExecutor(available_cores()) as pool:
+        for number, found in zip(numbers, pool.map(lambda number: _looks(images.encoded, number), numbers), strict=True):
+            looks[number] = found
+            done()
+    return looks
+
+
+def small_picture(encoded: bytes, side: int) -> np.ndarray:
+    """An image no larger than `side` pixels, uint8 [h, w, 3], its aspect kept. Raises ValueError for what cannot be decoded."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+                image.draft("RGB", (side, side))
+                image = Image.fromarray(as_rgb(image))
+                image.thumbnail((side, side))
+                return np.asarray(image)
+        except DECODING_ERRORS as error:
+            raise ValueError("cannot be decoded") from error
+
+
+def _looks(encoded: Callable[[int], bytes], number: int) -> ImageLooks | None:
+    with contextlib.suppress(ValueError, OSError, InputError):
+        data = encoded(number)
+        pixels = small_picture(data, _LOOKED_AT)
+        grey = pixels.mean(axis=-1)
+        return ImageLooks(digest=hashlib.sha256(data).digest(), size=stored_size(data), thumbnail=thumbnail(pixels),
+                          brightness=float(grey.mean()), contrast=float(grey.std()))
+    return None

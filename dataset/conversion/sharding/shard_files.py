@@ -1,0 +1,77 @@
+"""What lies under the prefix of a conversion: whole shards, those of others, what killed runs left."""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.sharding.shard_task import ShardTask
+from program_support.errors import InputError
+from program_support.file_lock import lock_file
+
+
+@contextlib.contextmanager
+def sole_writer(config: ConversionConfig) -> Iterator[None]:
+    """A block in which nobody else converts to this prefix. Raises InputError where somebody does."""
+    with open(config.state_folder / "lock", "w") as lock:
+        try:
+            lock_file(lock)
+        except BlockingIOError as error:
+            raise InputError(f"{config.output_prefix}: another conversion is writing under this prefix") from error
+        yield
+
+
+def standing_shards(output_prefix: str) -> dict[int, Path]:
+    """Number of shards -> one of them, for every conversion whose shards lie under a prefix."""
+    prefix = Path(output_prefix)
+    pattern = re.compile(re.escape(prefix.name) + r"-\d{5}-of-(?P<total>\d{5})(\.tfrecord)?")
+    names = sorted(os.listdir(prefix.parent)) if os.path.isdir(prefix.parent) else []
+    return {int(match["total"]): prefix.with_name(name) for name in reversed(names) if (match := pattern.fullmatch(name))}
+
+
+def refuse_other_shards(config: ConversionConfig) -> None:
+    """Raises InputError where shards of another number than is wanted lie under the prefix."""
+    for total, path in sorted(standing_shards(config.output_prefix).items()):
+        if total != config.num_shards:
+            raise InputError(
+                f"{path} is left from a conversion into {total} shards; readers of {Path(config.output_prefix).name}-* "
+                f"would mix it with the {config.num_shards} wanted: delete those shards or choose another "
+                "--output_file_prefix")
+
+
+def remove_leftovers(config: ConversionConfig) -> None:
+    """What a killed run has half written, or had finished for another number of shards."""
+    prefix, total = Path(config.output_prefix), f"{config.num_shards:05d}"
+    shard = re.compile(re.escape(f".{prefix.name}-") + r"\d{5}-of-(\d{5})\.tfrecord\.(partial|finished)")
+    beside = re.compile(re.escape(f".{prefix.name}.") + r"(report|classes|instances)\.json\.(partial|.+\.unfinished)")
+    for path in list(prefix.parent.iterdir()):
+        match = shard.fullmatch(path.name)
+        if (match and (match[2] == "partial" or match[1] != total)) or beside.fullmatch(path.name):
+            path.unlink()
+    for path in list(config.state_folder.iterdir()):
+        half_written = path.suffix in (".partial", ".unfinished")  # the former are an earlier version's
+        if half_written or (path.match("*-of-*.json") and not path.stem.endswith(f"-of-{total}")):
+            path.unlink()
+
+
+def is_finished(task: ShardTask, final_path: Path) -> bool:
+    """Whether this very shard lies there whole, under its final name or waiting for it."""
+    try:
+        state = json.loads(task.state_path.read_text(encoding="utf-8"))
+        path = task.finished_path if task.finished_path.exists() else final_path
+        return state["fingerprint"] == task.fingerprint and state["bytes"] == path.stat().st_size
+    except (OSError, json.JSONDecodeError, KeyError):
+        return False
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """What decided about the shards of the run before (`job.json`); empty where nothing, or nothing whole, is known."""
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}

@@ -1,0 +1,184 @@
+"""Writes a data set as sharded TFRecords in several processes, so that a run may end at any moment and be continued.
+
+For shard i of n of the prefix DIR/train:
+
+    DIR/.train-0000i-of-0000n.tfrecord.partial    being written
+    DIR/.train-0000i-of-0000n.tfrecord.finished   whole and on the disk
+    DIR/.train.conversion/0000i-of-0000n.json     what it was made from, and its part of the report
+    DIR/train-0000i-of-0000n.tfrecord             its name once all shards are finished and the data set is accepted
+
+This module does not import TensorFlow, which takes seconds: the processes do.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Finding
+from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_report import Report, check_fractions, readable_report
+from dataset.conversion.sharding.shard_files import (
+    is_finished,
+    read_settings,
+    refuse_other_shards,
+    remove_leftovers,
+    sole_writer,
+)
+from dataset.conversion.sharding.shard_processes import CONTINUE, convert_shards
+from dataset.conversion.sharding.shard_task import ShardTask
+from program_support.atomic_files import write_text
+from program_support.deferred_signals import PutOffSignals
+from program_support.errors import InputError
+
+CONVERTER_VERSION = 4  # raised whenever the same input gives other records
+
+
+def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[str], None] = print) -> Report:
+    """Write records, class names and report of a data set.
+
+    Raises InputError where something is refused, more than the allowed share of images or boxes would be skipped, or
+    nothing can be written, and Interrupted for SIGINT or SIGTERM; no shard bears a final name then that did not before,
+    unless the signal came when all were to get theirs.
+    """
+    stats = _file_stats(data.images, config.image_folder)
+    _check_what_is_known(data, stats, config)
+    try:
+        config.state_folder.mkdir(parents=True, exist_ok=True)
+        with sole_writer(config):
+            refuse_other_shards(config)
+            remove_leftovers(config)
+            tasks = _shard_tasks(data, stats, config)
+            with PutOffSignals():
+                _announce(data, tasks, config, say=say)
+            convert_shards([task for index, task in enumerate(tasks) if not is_finished(task, config.shard_path(index))],
+                           processes=config.processes)
+            states = [json.loads(task.state_path.read_text(encoding="utf-8")) for task in tasks]
+            report = Report(skipped=list(data.skipped), noted=list(data.noted))
+            for state in states:
+                report.add(Report.from_json(state["report"]))
+            check_fractions(report, listed_images=len(data.images), listed_boxes=data.listed_boxes,
+                            max_bad_fraction=config.max_bad_fraction)
+            with PutOffSignals():  # or some shards would have their names and some not
+                _publish(data, report, tasks, config=config, kept=[entry for state in states for entry in state["kept"]])
+    except OSError as error:
+        place, reason = error.filename or f"{config.output_prefix}-*", error.strerror or error
+        raise InputError(f"cannot write {place}: {reason}; {CONTINUE}") from error
+    return report
+
+
+def _file_stats(images: Sequence[AnnotatedImage], folder: str) -> np.ndarray:
+    """[N, 2] int64, bytes and time of the last change of every image, -1 where there is no such file."""
+    stats = np.full((len(images), 2), -1, np.int64)  # and no list: there may be millions
+    for number, image in enumerate(images):
+        with contextlib.suppress(OSError):
+            found = os.stat(os.path.join(folder, image.file_name))
+            stats[number] = found.st_size, found.st_mtime_ns
+    return stats
+
+
+def _check_what_is_known(
+    data: AnnotatedDataSet, stats: np.ndarray, config: ConversionConfig
+) -> None:
+    """Refuse at once what could only be refused after hours of converting the rest."""
+    absent = [data.images[number] for number in np.flatnonzero(stats[:, 0] < 0).tolist()]
+    if len(absent) == len(data.images):
+        raise InputError(f"{config.image_folder}: none of the {len(absent)} images of {data.source} is in this folder, "
+                         f"such as {absent[0].file_name}")
+    preview = Report(
+        images=len(data.images) - len(absent),
+        boxes_of_skipped_images=sum(len(image.objects) for image in absent),
+        skipped=[*data.skipped, *(Finding(kind="image", file=image.file_name, image_id=image.image_id,
+                                          reason=f"no such file in {config.image_folder}") for image in absent)])
+    check_fractions(preview, listed_images=len(data.images), listed_boxes=data.listed_boxes,
+                    max_bad_fraction=config.max_bad_fraction)
+
+
+def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str, Any]:
+    """What decides about the content of every shard."""
+    return {
+        "annotations": data.fingerprint,
+        "image folder": str(Path(config.image_folder).resolve()),
+        "--include_masks": config.include_masks,
+        "--keep_images_of_refused_boxes": config.keep_images_of_refused_boxes,
+        "--num_shards": config.num_shards,
+        "converter": CONVERTER_VERSION,
+    }
+
+
+def _shard_tasks(
+    data: AnnotatedDataSet, stats: np.ndarray, config: ConversionConfig
+) -> list[ShardTask]:
+    """What makes each shard, also those that are finished; image i goes to shard i mod num_shards."""
+    names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True)) if data.class_names else {}
+    settings = _job_settings(data, config)
+    tasks = []
+    for index in range(config.num_shards):
+        images = data.images[index :: config.num_shards]
+        made_from = json.dumps([settings, [image.file_name for image in images], stats[index :: config.num_shards].tolist()])
+        path = config.shard_path(index)
+        tasks.append(ShardTask(
+            images=images, source=data.source, image_folder=config.image_folder, category_names=names,
+            include_masks=config.include_masks, keep_annotations=config.keep_annotations,
+            keep_images_of_refused_boxes=config.keep_images_of_refused_boxes,
+            fingerprint=hashlib.sha256(made_from.encode()).hexdigest(),
+            partial_path=path.with_name(f".{path.name}.partial"),
+            finished_path=path.with_name(f".{path.name}.finished"),
+            state_path=config.state_folder / f"{index:05d}-of-{config.num_shards:05d}.json"))
+    return tasks
+
+
+def _announce(
+    data: AnnotatedDataSet, tasks: list[ShardTask], config: ConversionConfig, *, say: Callable[[str], None]
+) -> None:
+    """Say what is reused and why not more; remember the settings for the next run."""
+    settings, job_path = _job_settings(data, config), config.state_folder / "job.json"
+    finished = sum(is_finished(task, config.shard_path(index)) for index, task in enumerate(tasks))
+    if before := read_settings(job_path):
+        changed = [name for name in settings if before.get(name) != settings[name]]
+        if changed:
+            say(f"changed since the last conversion to {config.output_prefix}: {', '.join(changed)}; converting anew")
+        elif finished:
+            say(f"{finished} of {len(tasks)} shards are finished and kept")
+    elif config.shard_path(0).exists():
+        say(f"replacing the shards {config.output_prefix}-*, of which nothing is known here")
+    if config.num_shards > len(data.images):
+        say(f"{config.num_shards - len(data.images)} of {config.num_shards} shards will be empty, for there are "
+            f"{len(data.images)} images; readers pass over them")
+    write_text(job_path, json.dumps(settings, indent=1) + "\n")
+
+
+def _publish(
+    data: AnnotatedDataSet, report: Report, tasks: list[ShardTask], *, config: ConversionConfig, kept: list[dict]
+) -> None:
+    """Give the finished shards their names; the report comes last, so that where it lies everything does."""
+    report_path, class_path = config.beside(".report.json"), config.beside(".classes.json")
+    report_path.unlink(missing_ok=True)
+    class_path.unlink(missing_ok=True)
+    categories = data.class_names.to_categories() if data.class_names else []
+    if categories:
+        write_text(class_path, json.dumps({"categories": categories}, indent=1) + "\n")
+    for index, task in enumerate(tasks):
+        if task.finished_path.exists():
+            os.replace(task.finished_path, config.shard_path(index))
+    if config.keep_annotations:
+        write_text(config.beside(".instances.json"), json.dumps(_coco_content(kept, categories)))
+    content = readable_report(report, data.class_names)
+    content["made_from"] = {"source": data.source, **_job_settings(data, config),
+                            "--max_bad_fraction": config.max_bad_fraction}
+    write_text(report_path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _coco_content(kept: list[dict], categories: list[dict]) -> dict:
+    kept = sorted(kept, key=lambda entry: entry["image"]["id"])
+    annotations = [annotation for entry in kept for annotation in entry["annotations"]]
+    return {
+        "images": [entry["image"] for entry in kept],
+        "annotations": [{"id": number, **annotation} for number, annotation in enumerate(annotations, start=1)],
+        "categories": categories,
+    }

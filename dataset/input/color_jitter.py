@@ -1,0 +1,77 @@
+"""Changes of colours for training: brightness, contrast, saturation and hue, drawn from a seed."""
+
+import math
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import tensorflow as tf
+
+from object_detection.structures import Tensor
+from program_support.errors import InputError
+
+_VALUES = np.arange(256, dtype=np.float32)
+_ROUNDS_DOWN = -0.499  # what makes OpenCV's rounding one downwards, as Pillow's is
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColourJitter:
+    """torchvision's ColorJitter of images in whole grey levels: each change once, in a random order.
+
+    brightness, contrast and saturation: the factor is uniform in 1 - x .. 1 + x, not below 0, for black, the image's mean grey
+    and each pixel's grey; hue: the turn is uniform in -x .. x of the circle. 0: no such change.
+    """
+
+    brightness: float = 0.125
+    contrast: float = 0.5
+    saturation: float = 0.5
+    hue: float = 0.05
+
+    def __post_init__(self):
+        for name in ("brightness", "contrast", "saturation", "hue"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"colour jitter: {name} is {getattr(self, name)}; wanted 0 or more")
+        if self.hue > 0.5:
+            raise InputError(f"colour jitter: hue is {self.hue}; wanted 0 to 0.5 of the circle")
+
+    def __call__(self, image: Tensor, seed: Tensor) -> Tensor:
+        """[H, W, 3] uint8 -> [H, W, 3] uint8, the same for the same seed, [2] integers."""
+        draws = tf.random.stateless_uniform([8], seed=seed)
+        changed = tf.numpy_function(self.changed, [image, draws[:4], draws[4:]], tf.uint8, stateful=False)
+        return tf.ensure_shape(changed, image.shape)
+
+    def changed(self, image: np.ndarray, draws: np.ndarray, order: np.ndarray) -> np.ndarray:
+        """draws: [4] uniform in 0 .. 1, of brightness, contrast, saturation and hue; they come in the order of `order` [4]."""
+        changes = (_brighter, _of_contrast, _of_saturation, _turned)
+        amounts = (self.brightness, self.contrast, self.saturation, self.hue)
+        for number in np.argsort(order, kind="stable"):
+            if not amounts[number]:
+                continue
+            change = amounts[number] * (2 * float(draws[number]) - 1)
+            image = changes[number](image, change if changes[number] is _turned else max(1 + change, 0.0))
+        return image
+
+
+def _brighter(image: np.ndarray, factor: float) -> np.ndarray:
+    return cv2.LUT(image, _levels(factor * _VALUES))
+
+
+def _of_contrast(image: np.ndarray, factor: float) -> np.ndarray:
+    grey = math.floor(cv2.mean(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))[0] + 0.5)
+    return cv2.LUT(image, _levels(grey + factor * (_VALUES - grey)))
+
+
+def _of_saturation(image: np.ndarray, factor: float) -> np.ndarray:
+    grey = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+    return cv2.addWeighted(image, factor, grey, 1 - factor, _ROUNDS_DOWN)
+
+
+def _turned(image: np.ndarray, share: float) -> np.ndarray:
+    """Hues by a share of the circle, in its 256 steps."""
+    hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV_FULL)
+    hsv[..., 0] += np.uint8(round(share * 256) % 256)  # wraps around
+    return cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB_FULL)
+
+
+def _levels(values: np.ndarray) -> np.ndarray:
+    return np.clip(values, 0, 255).astype(np.uint8)

@@ -1,0 +1,93 @@
+"""Files that detect by themselves, read: what a runtime takes, what they say of themselves, and which runtimes run them."""
+
+import io
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from dataset.files.bounded_files import open_regular_file
+from dataset.files.xml_files import parse_xml
+from efficientdet.artifacts.artifact_metadata import NAMES, ArtefactMetadata, metadata_of
+from efficientdet.artifacts.onnx_props import onnx_props
+from program_support.errors import InputError
+
+ModelContent = bytes | tuple[bytes, bytes]  # a file's; those of an OpenVINO .xml and .bin; a LiteRT network and post-processing
+POSTPROCESSING = "efficientdet.postprocessing"  # in the archive of a LiteRT file: another file makes detections of its outputs
+_LITERT_MARK = b"TFL3"  # from the fifth byte on
+_MOST_BYTES = 1 << 28  # of an entry of that archive
+
+
+class Kind(NamedTuple):
+    """A kind of artefact."""
+
+    name: str
+    runtimes: tuple[str, ...]  # that run it, the one that is taken by itself first
+    read: Callable[[Path], tuple[ModelContent, Mapping[str, str]]]  # raises OSError, and ValueError for another file
+
+
+def kind_of(path: str | Path) -> Kind | None:
+    """By the end of its name; None for what is no artefact that detects."""
+    return _KINDS.get(Path(path).suffix.lower())
+
+
+def read_artefact(path: str | Path) -> tuple[ModelContent, ArtefactMetadata]:
+    """A file that detects, and what it says. Raises InputError, one line, for any other file."""
+    kind = kind_of(path)
+    if kind is None:
+        raise InputError(f"{path}: wanted a file of export.py that ends in {', '.join(_KINDS)}")
+    try:
+        content, props = kind.read(Path(path))
+    except OSError as error:
+        raise InputError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"{path}: is no {kind.name} file ({error})") from error
+    return content, metadata_of(props, path=str(path))
+
+
+def _content(path: Path) -> bytes:
+    """Not of a pipe, for whose writer one would wait. Raises OSError."""
+    with open_regular_file(path) as file:
+        return file.read()
+
+
+def postprocessing_file(path: str | Path) -> Path:
+    """Return the file beside a LiteRT network that makes detections of its outputs; see litert_file."""
+    return Path(path).with_name(f"{Path(path).stem}-postprocessing.tflite")
+
+
+def _onnx(path: Path) -> tuple[bytes, Mapping[str, str]]:
+    model = _content(path)
+    return model, onnx_props(model)
+
+
+def _openvino(path: Path) -> tuple[tuple[bytes, bytes], Mapping[str, str]]:
+    network = _content(path)
+    root = parse_xml(network)
+    found = {name: root.find(f"rt_info/{name}") for name in NAMES}
+    weights = _content(path.with_suffix(".bin"))
+    return (network, weights), {name: entry.get("value", "") for name, entry in found.items() if entry is not None}
+
+
+def _litert(path: Path) -> tuple[ModelContent, Mapping[str, str]]:
+    model = _content(path)
+    if model[4:8] != _LITERT_MARK:
+        raise ValueError("it lacks the mark of one")
+    if not zipfile.is_zipfile(io.BytesIO(model)):
+        return model, {}  # whole, but not ours
+    try:
+        with zipfile.ZipFile(io.BytesIO(model)) as archive:
+            entries = {entry.filename: archive.read(entry) for entry in archive.infolist()
+                       if entry.filename in (*NAMES, POSTPROCESSING) and entry.file_size <= _MOST_BYTES}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(str(error)) from error
+    content = (model, _content(postprocessing_file(path))) if POSTPROCESSING in entries else model
+    return content, {name: entry.decode() for name, entry in entries.items()}
+
+
+_KINDS = {
+    ".onnx": Kind("ONNX", ("onnxruntime", "openvino"), _onnx),
+    ".xml": Kind("OpenVINO", ("openvino",), _openvino),
+    ".tflite": Kind("LiteRT", ("litert",), _litert),
+}

@@ -1,0 +1,94 @@
+"""A dense detector as a LiteRT (.tflite) file, in 8 bits as two, by TensorFlow's converter.
+
+What the file says of itself is a zip archive behind the model, as with TensorFlow Lite's own metadata; programs that read
+models do not look there. In 32 bits the model detects by itself, suppression included: its loop is LiteRT's WHILE. The
+converter's quantiser ends the process over that loop, and boxes decoded in 8 bits would lie in steps of pixels. So in 8 bits
+the model puts out logits and deltas, and a second file beside it, in 32 bits, makes detections of them.
+"""
+
+import io
+import json
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+from dataset.input.resize import ResizeRule, host_resize
+from efficientdet.artifacts.artifact_files import POSTPROCESSING, postprocessing_file
+from efficientdet.artifacts.artifact_metadata import DETECTIONS, ArtefactMetadata
+from efficientdet.artifacts.saved_model import FOR_INFERENCE
+from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.devices.device import backend_name
+from model.dense_detector import DenseDetector
+from model.detector import Detector
+from object_detection.geometry.box_geometry import clip_boxes
+from program_support.atomic_files import write_bytes
+from program_support.errors import InputError
+
+_OUTPUTS = ("class_logits", "box_deltas")  # of a network in 8 bits
+
+Inputs = Iterable[Mapping[str, np.ndarray]]
+
+
+def write_litert(
+    detector: Detector, path: str | Path, *, description: Description, resize: ResizeRule, calibration: Inputs | None = None
+) -> None:
+    """Write one file: `images` [1, H, W, 3] uint8 and `sizes` [1, 2] int32 -> `DETECTIONS` of one image as of `onnx_model`;
+    with `calibration`, inputs whose values tell the ranges, in 8 bits and as two files, see `postprocessing_file`.
+
+    Raises InputError for a detector of two stages and under another backend than TensorFlow, OSError.
+    """
+    if not isinstance(detector, DenseDetector):
+        raise InputError(f"{path}: LiteRT has no operation for what a two-stage network takes of its regions (RoIAlign); "
+                         "--formats=onnx,openvino have")
+    if (backend := backend_name()) != "tensorflow":
+        raise InputError(f"{path}: a LiteRT file is written by the TensorFlow backend; KERAS_BACKEND is {backend}")
+    image = tf.TensorSpec([1, *detector.image_size, 3], tf.uint8), tf.TensorSpec([1, 2], tf.int32)
+
+    def found(outputs, sizes) -> tuple:
+        detections = detector.detections(outputs, sizes)
+        return clip_boxes(detections.boxes, sizes), detections.scores, detections.classes
+
+    files = ArtefactMetadata(description=description, resize=host_resize(resize), outputs=DETECTIONS).to_props()
+    if calibration is None:
+        model = _converted(lambda images, sizes: found(detector.outputs(images, sizes), sizes), ("images", "sizes"), image,
+                           DETECTIONS)
+    else:
+        model = _converted(detector.outputs, ("images", "sizes"), image, _OUTPUTS, calibration=calibration)
+        shapes = [tf.TensorSpec([1, *output.shape[1:]], tf.float32) for output in detector.network.outputs]
+        second = postprocessing_file(path)
+        write_bytes(second, _converted(lambda logits, deltas, sizes: found((logits, deltas), sizes), (*_OUTPUTS, "sizes"),
+                                       (*shapes, image[1]), DETECTIONS), flush=True)
+        files[POSTPROCESSING] = json.dumps(second.name)
+    content = io.BytesIO(model)
+    with zipfile.ZipFile(content, "a") as archive:
+        for name, entry in files.items():
+            archive.writestr(name, entry)
+    write_bytes(path, content.getvalue(), flush=True)
+
+
+def _converted(function: Callable, inputs: Sequence[str], shapes: Sequence[tf.TensorSpec], outputs: Sequence[str], *,
+               calibration: Inputs | None = None) -> bytes:
+    """A model with constants for weights and with these names in its signature."""
+    traced = tf.function(function, autograph=False).get_concrete_function(*shapes)
+    frozen = convert_variables_to_constants_v2(traced)
+    named = [tf.TensorSpec(shape.shape, shape.dtype, name=name) for name, shape in zip(inputs, shapes, strict=True)]
+    run = tf.function(lambda *tensors: dict(zip(outputs, frozen(*tensors), strict=True)), input_signature=named,
+                      autograph=False)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that ranges are not given beside the images that tell them
+        try:
+            # Of all sources it alone keeps names
+            tf.saved_model.save(tf.Module(), folder, signatures=run, options=FOR_INFERENCE)
+        except tf.errors.OpError as error:
+            raise OSError(None, str(error.message).splitlines()[0], folder) from error
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder)
+        if calibration is not None:
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+            converter.representative_dataset = lambda: iter(calibration)
+        return converter.convert()

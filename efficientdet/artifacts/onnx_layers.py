@@ -1,0 +1,136 @@
+"""A Keras network as nodes of an ONNX file, layer by layer."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+import keras
+import numpy as np
+
+from efficientdet.artifacts import onnx_regions
+from efficientdet.artifacts import onnx_translations as translations
+from efficientdet.artifacts.onnx_convolutions import convolution, depthwise, normalisation
+from efficientdet.artifacts.onnx_graph import OnnxGraph
+from model.activations import SiLU
+from model.batch_norm import BatchNormalization
+from model.bifpn import NearestResize, WeightedFusion
+from model.depthwise_conv import DepthwiseConv2D
+from model.region_layers import AlignedRegions, DetectedRegions, MasksOfClasses, Proposals
+from program_support.errors import InputError
+
+
+def add_network(graph: OnnxGraph, network: keras.Model, inputs: Sequence[str]) -> list[str]:
+    """Every layer of a functional model in order, at inference, with the weights of this moment.
+
+    inputs: a tensor for each input of the network. Returns one for each of its outputs (`network.outputs`). Raises InputError
+    naming a layer that has no translation and brings none (see `OnnxGraph`).
+    """
+    network = getattr(network, "_functional", None) or network  # a Sequential has one inside
+    # Keras has no public way from a shared layer to each place where it is used.
+    nodes = [node for depth in sorted(network._nodes_by_depth, reverse=True) for node in network._nodes_by_depth[depth]
+             if not node.is_input]
+    read = chain(network.outputs, *(node.input_tensors for node in nodes))
+    readers = Counter(map(id, read))
+    names: dict[int, str] = {}
+
+    def keep(tensors, made) -> None:
+        for tensor, name in zip(tensors, made, strict=True):
+            names[id(tensor)] = name
+            if readers[id(tensor)] > 1:
+                graph.convolved.pop(name, None)  # what one of the readers changed would reach the others
+
+    keep(network.inputs, inputs)
+    for node in nodes:
+        graph.layer = node.operation.name
+        keep(node.outputs, _translated(graph, node, [names[id(tensor)] for tensor in node.input_tensors]))
+    graph.layer = ""
+    return [names[id(tensor)] for tensor in network.outputs]
+
+
+def _translated(graph: OnnxGraph, node, inputs: list[str]) -> list[str]:
+    """The outputs of a layer at one of the places where it is used."""
+    layer = node.operation
+    if hasattr(layer, "to_onnx"):
+        inputs = [graph.keras(tensor) for tensor in inputs]
+        for name, tensor in zip(inputs, node.input_tensors, strict=True):
+            graph.note_shape(name, tensor.shape)
+        made = layer.to_onnx(graph, inputs)
+        return [made] if isinstance(made, str) else list(made)
+    if isinstance(layer, keras.Sequential) or hasattr(layer, "_nodes_by_depth"):
+        return add_network(graph, layer, inputs)
+    for kind, translate in _TRANSLATIONS:
+        # A subclass that computes otherwise is another layer.
+        if isinstance(layer, kind) and type(layer).call is kind.call and translations.is_channels_last(layer):
+            made = translate(graph, layer, inputs, node)
+            return [made] if isinstance(made, str) else made
+    raise InputError(f"layer {layer.name} of type {type(layer).__name__} has no translation to ONNX, and brings none as a "
+                     "method to_onnx")
+
+
+def _convolution(graph, layer, inputs, node) -> str:
+    convolved = convolution(graph, inputs[0], layer, layer.kernel, layer.bias, size=node.input_tensors[0].shape[1:3],
+                            strides=layer.strides, dilation=layer.dilation_rate, groups=layer.groups)
+    return translations.activated(graph, convolved, layer.activation)
+
+
+def _transposed(graph, layer, inputs, node) -> str:
+    if layer.padding != "valid" or layer.output_padding is not None:
+        raise InputError(f"layer {layer.name} of type Conv2DTranspose has no translation to ONNX with padding {layer.padding}")
+    kernel = np.transpose(translations.array(layer.kernel), (3, 2, 0, 1))  # rows, columns, out, in -> in, out, rows, columns
+    bias = [] if layer.bias is None else [translations.array(layer.bias)]
+    made = graph.add_image("ConvTranspose", [graph.image(inputs[0]), kernel, *bias], strides=layer.strides,
+                           dilations=layer.dilation_rate)
+    return translations.activated(graph, made, layer.activation)
+
+
+def _depthwise(graph, layer, inputs, node) -> str:
+    convolved = depthwise(graph, inputs[0], layer, layer.kernel, layer.bias, size=node.input_tensors[0].shape[1:3])
+    return translations.activated(graph, convolved, layer.activation)
+
+
+def _separable(graph, layer, inputs, node) -> str:
+    spread = depthwise(graph, inputs[0], layer, layer.depthwise_kernel, None, size=node.input_tensors[0].shape[1:3])
+    convolved = convolution(graph, spread, layer, layer.pointwise_kernel, layer.bias, size=node.outputs[0].shape[1:3])
+    return translations.activated(graph, convolved, layer.activation)
+
+
+def _batch_norm(graph, layer, inputs, node) -> str:
+    rank = len(node.outputs[0].shape)
+    if layer.axis % rank != rank - 1:
+        raise InputError(f"layer {layer.name} of type BatchNormalization has no translation to ONNX over axis {layer.axis}")
+    return normalisation(graph, inputs[0], layer, rank=rank)
+
+
+_TRANSLATIONS: list[tuple[type, Callable]] = [
+    (BatchNormalization, _batch_norm),
+    (keras.layers.BatchNormalization, _batch_norm),
+    (SiLU, lambda graph, layer, inputs, node: translations.activated(graph, inputs[0], "silu")),
+    (WeightedFusion, translations.weighted_fusion),
+    (NearestResize, translations.nearest_resize),
+    (DepthwiseConv2D, _depthwise),
+    (keras.layers.SeparableConv2D, _separable),
+    (keras.layers.DepthwiseConv2D, _depthwise),
+    (keras.layers.Conv2D, _convolution),
+    (keras.layers.Conv2DTranspose, _transposed),
+    (Proposals, onnx_regions.proposals),
+    (AlignedRegions, onnx_regions.aligned),
+    (DetectedRegions, onnx_regions.detected),
+    (MasksOfClasses, onnx_regions.masks_of_classes),
+    (keras.layers.Dense, translations.dense),
+    (keras.layers.MaxPooling2D, translations.pooled("MaxPool")),
+    (keras.layers.AveragePooling2D, translations.pooled("AveragePool")),
+    (keras.layers.GlobalAveragePooling2D, translations.pooled_globally),
+    (keras.layers.ZeroPadding2D, translations.padded),
+    (keras.layers.UpSampling2D, translations.upsampled),
+    (keras.layers.Activation, translations.activation),
+    (keras.layers.ReLU, translations.relu),
+    (keras.layers.Softmax, translations.softmax),
+    (keras.layers.Reshape, translations.reshaped),
+    (keras.layers.Flatten, translations.reshaped),
+    (keras.layers.Permute, translations.permuted),
+    (keras.layers.Multiply, translations.combined("Mul")),
+    (keras.layers.Add, translations.combined("Add")),
+    (keras.layers.Concatenate, translations.concatenated),
+    (keras.layers.Identity, translations.same),
+    (keras.layers.Dropout, translations.same),
+]

@@ -1,0 +1,85 @@
+"""A detector's normalisation as nodes of an ONNX file: found out by asking it, as each family has its own."""
+
+import numpy as np
+from keras import ops
+from onnx import TensorProto
+
+from efficientdet.artifacts.onnx_graph import OnnxGraph
+from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
+from program_support.errors import InputError
+
+_LARGEST_DIFFERENCE = 1e-4  # of the largest value
+
+
+def add_normalisation(graph: OnnxGraph, detector, *, images: str, sizes: str) -> str:
+    """`detector.normalise` of `images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32; an image, float32.
+
+    That must be a scale and a shift of each channel within `sizes` and one colour outside. Raises InputError where it is
+    something else.
+    """
+    height, width = detector.image_size
+    probe = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)
+    size = np.int32([[height // 2, width // 2]])
+    probe *= _is_inside(probe, size)  # as images come: black outside
+    wanted = _asked(detector, probe, size)
+    for times in (1, 2):  # twice: a convention of NVIDIA's
+        if _agree(_imagenet(probe, size, times=times), wanted):
+            return _add_imagenet(graph, images, _inside(graph, sizes, height, width), times=times)
+    black, white = (_asked(detector, np.full_like(probe, value), size)[0, 0, 0] for value in (0, 255))
+    scale, shift, outside = (white - black) / 255, black, wanted[0, -1, -1]
+    if not _agree(np.where(_is_inside(probe, size), probe * scale + shift, outside), wanted):
+        raise InputError(f"{type(detector).__name__}.normalise has no translation to ONNX: it is no scale and shift of each "
+                         "channel with one colour outside of the image")
+    pixels = graph.add("Cast", [graph.image(images)], to=TensorProto.FLOAT)
+    pixels = graph.add("Add", [graph.add("Mul", [pixels, _by_channel(scale)]), _by_channel(shift)])
+    rows, columns = _inside(graph, sizes, height, width)
+    return graph.add_image("Where", [graph.add("And", [rows, columns]), pixels, _by_channel(outside)])
+
+
+def _asked(detector, images: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    return np.asarray(detector.normalise(*map(ops.convert_to_tensor, (images, sizes))), np.float32)
+
+
+def _agree(values: np.ndarray, wanted: np.ndarray) -> bool:
+    return bool(np.abs(values - wanted).max() <= _LARGEST_DIFFERENCE * np.abs(wanted).max())
+
+
+def _is_inside(images: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    rows, columns = (np.arange(side)[None] < sizes[:, axis, None] for axis, side in enumerate(images.shape[1:3]))
+    return (rows[:, :, None] & columns[:, None])[..., None]
+
+
+def _imagenet(images: np.ndarray, sizes: np.ndarray, *, times: int) -> np.ndarray:
+    """ImageNet's mean and deviation removed, 0 outside; more than once over the 0 too."""
+    mean, stddev = np.float32(IMAGENET_MEAN), np.float32(IMAGENET_STDDEV)
+    pixels = np.where(_is_inside(images, sizes), (images / np.float32(255) - mean) / stddev, 0)
+    for _ in range(times - 1):
+        pixels = (pixels - mean) / stddev
+    return pixels
+
+
+def _add_imagenet(graph: OnnxGraph, images: str, inside: tuple[str, str], *, times: int) -> str:
+    """`_imagenet` in as few passes over the pixels as there can be."""
+    mean, stddev = map(_by_channel, (IMAGENET_MEAN, IMAGENET_STDDEV))
+    rows, columns = (graph.add("Cast", [tensor], to=TensorProto.FLOAT) for tensor in inside)
+    pixels = graph.add("Cast", [graph.image(images)], to=TensorProto.FLOAT)
+    pixels = graph.add("Sub", [pixels, 255.0 * mean])
+    pixels = graph.add("Mul", [pixels, graph.add("Mul", [rows, 1.0 / (255.0 * stddev)])])
+    pixels = graph.add("Mul", [pixels, columns])
+    for _ in range(times - 1):
+        pixels = graph.add("Div", [graph.add("Sub", [pixels, mean]), stddev])
+    return graph.as_image(pixels)
+
+
+def _by_channel(values) -> np.ndarray:
+    return np.float32(values).reshape(1, 3, 1, 1)
+
+
+def _inside(graph: OnnxGraph, sizes: str, height: int, width: int) -> tuple[str, str]:
+    """Whether a row [B, 1, H, 1] and a column [B, 1, 1, W] belong to the image, bool."""
+    found = []
+    for axis, (side, shape) in enumerate(((height, (1, 1, height, 1)), (width, (1, 1, 1, width)))):
+        limit = graph.add("Gather", [sizes, np.array([axis])], axis=1)
+        limit = graph.add("Reshape", [limit, np.array([-1, 1, 1, 1])])
+        found.append(graph.add("Less", [np.arange(side, dtype=np.int32).reshape(shape), limit]))
+    return found[0], found[1]

@@ -1,0 +1,199 @@
+"""Layers other than convolutions as nodes of an ONNX file: activations, sums, shapes, resizing.
+
+Each function takes the graph, the layer, the names of its inputs and the place in Keras's graph where it is used
+(`node`, with the shapes), and returns the name of the output.
+"""
+
+import keras
+import numpy as np
+
+from efficientdet.artifacts.onnx_convolutions import array, pads, predictions
+from efficientdet.artifacts.onnx_graph import OnnxGraph
+from program_support.errors import InputError
+
+_ACTIVATIONS = {"sigmoid": "Sigmoid", "relu": "Relu", "tanh": "Tanh", "elu": "Elu", "softplus": "Softplus",
+                "exponential": "Exp", "hard_silu": "HardSwish"}
+_IMAGE_AXES = {0: 0, 1: 2, 2: 3, 3: 1}  # of an image's axes in Keras, where they stand with channels second
+
+
+def activated(graph: OnnxGraph, source: str, activation) -> str:
+    """A Keras function, or its name, of each value. Raises InputError for one without translation."""
+    name = activation if isinstance(activation, str) else getattr(activation, "__name__", type(activation).__name__)
+    if name == "linear":
+        return source
+    if name == "softmax":
+        return graph.add("Softmax", [graph.keras(source)], axis=-1)
+    if name in ("silu", "swish"):
+        made = graph.add("Mul", [source, graph.add("Sigmoid", [source])])
+    elif name == "relu6":
+        made = graph.add("Clip", [source, np.float32(0), np.float32(6)])
+    elif name in _ACTIVATIONS:
+        made = graph.add(_ACTIVATIONS[name], [source])
+    else:
+        raise InputError(f"activation {name} has no translation to ONNX; those with one are silu, softmax, relu6, "
+                         f"{', '.join(_ACTIVATIONS)}")
+    return graph.as_image(made) if graph.is_image(source) else made
+
+
+def relu(graph, layer, inputs, node) -> str:
+    """keras.layers.ReLU with its limits."""
+    if layer.threshold or (layer.max_value is not None and layer.negative_slope):
+        raise InputError(f"layer {layer.name} of type ReLU has no translation to ONNX with its threshold and limits")
+    if layer.negative_slope:
+        made = graph.add("LeakyRelu", inputs, alpha=float(layer.negative_slope))
+    elif layer.max_value is not None:
+        made = graph.add("Clip", [*inputs, np.float32(0), np.float32(layer.max_value)])
+    else:
+        made = graph.add("Relu", inputs)
+    return graph.as_image(made) if graph.is_image(inputs[0]) else made
+
+
+def softmax(graph, layer, inputs, node) -> str:
+    """keras.layers.Softmax over one axis."""
+    if not isinstance(layer.axis, int):
+        raise InputError(f"layer {layer.name} of type Softmax has no translation to ONNX over the axes {layer.axis}")
+    return graph.add("Softmax", [graph.keras(inputs[0])], axis=layer.axis)
+
+
+def combined(kind: str):
+    """Translation of a layer that adds or multiplies its inputs, from the first on; a lower rank gets axes after the batch."""
+    def translate(graph, layer, inputs, node) -> str:
+        ranks = [len(tensor.shape) for tensor in node.input_tensors]
+        rank = max(ranks)
+        inputs = [tensor if own == rank else graph.add("Unsqueeze", [graph.keras(tensor), np.arange(1, 1 + rank - own)])
+                  for tensor, own in zip(inputs, ranks, strict=True)]
+        return chained(graph, kind, inputs)
+
+    return translate
+
+
+def chained(graph: OnnxGraph, kind: str, inputs: list[str]) -> str:
+    """The sum or product of tensors of one rank, in one layout: an image where one of them is."""
+    are_images = any(graph.is_image(tensor) for tensor in inputs)
+    inputs = [graph.image(tensor) if are_images else tensor for tensor in inputs]
+    result = inputs[0]
+    for source in inputs[1:]:
+        result = graph.add(kind, [result, source])
+    return graph.as_image(result) if are_images else result
+
+
+def dense(graph, layer, inputs, node) -> str:
+    """A product over the last axis, of any rank."""
+    product = graph.add("MatMul", [graph.keras(inputs[0]), array(layer.kernel)])
+    biased = product if layer.bias is None else graph.add("Add", [product, array(layer.bias)])
+    return activated(graph, biased, layer.activation)
+
+
+def pooled(kind: str):
+    """Translation of a pooling layer; what pads an image counts in no mean."""
+    def translate(graph, layer, inputs, node) -> str:
+        return graph.add_image(kind, [graph.image(inputs[0])], kernel_shape=layer.pool_size, strides=layer.strides,
+                               pads=pads(layer, node.input_tensors[0].shape[1:3], layer.pool_size, layer.strides))
+
+    return translate
+
+
+def pooled_globally(graph, layer, inputs, node) -> str:
+    """The mean of each channel: [B, C], or [B, 1, 1, C] with keepdims."""
+    means = graph.add_image("GlobalAveragePool", [graph.image(inputs[0])])
+    if layer.keepdims:
+        return means
+    flat = graph.add("Flatten", [means], axis=1)
+    graph.reshaped_images[flat] = means
+    return flat
+
+
+def padded(graph, layer, inputs, node) -> str:
+    """keras.layers.ZeroPadding2D."""
+    (top, bottom), (left, right) = layer.padding
+    return graph.add_image("Pad", [graph.image(inputs[0]), np.array([0, 0, top, left, 0, 0, bottom, right]), np.float32(0)])
+
+
+def upsampled(graph, layer, inputs, node) -> str:
+    """keras.layers.UpSampling2D by copying."""
+    if layer.interpolation != "nearest":
+        raise InputError(f"layer {layer.name} of type UpSampling2D has no translation to ONNX with {layer.interpolation} "
+                         "interpolation; nearest has one")
+    return _repeated(graph, graph.image(inputs[0]), layer.size)
+
+
+def reshaped(graph, layer, inputs, node) -> str:
+    """Reshape and Flatten. A channel of its own for each value, [B, C] to [B, 1, 1, C], is the image that was pooled."""
+    target = node.outputs[0].shape[1:]
+    before = graph.reshaped_images.get(inputs[0])
+    if before is not None and len(node.input_tensors[0].shape) == 2 and target == (1, 1, node.input_tensors[0].shape[1]):
+        return before
+    made = graph.add("Reshape", [graph.keras(inputs[0]), np.array([0, *(-1 if side is None else side for side in target)])])
+    if graph.is_image(inputs[0]):
+        graph.reshaped_images[made] = inputs[0]
+    return made
+
+
+def permuted(graph, layer, inputs, node) -> str:
+    """keras.layers.Permute."""
+    return graph.add("Transpose", [graph.keras(inputs[0])], perm=[0, *layer.dims])
+
+
+def concatenated(graph, layer, inputs, node) -> str:
+    """Side by side along an axis; the levels of a head, reshaped from convolutions, as cells first: `graph.cells`."""
+    rank = len(node.outputs[0].shape)
+    axis = layer.axis % rank
+    if (rank, axis) == (3, 1) and all(tensor in graph.reshaped_images for tensor in inputs):
+        images = [graph.reshaped_images[tensor] for tensor in inputs]
+        if (cells := predictions(graph, images)) is not None:
+            _, anchors, values = node.outputs[0].shape
+            made = graph.add("Reshape", [cells, np.array([0, anchors, values])])
+            graph.cells[made] = cells, len(graph.constant(graph.convolved[images[0]].bias))
+            return made
+    if any(graph.is_image(tensor) for tensor in inputs):
+        return graph.add_image("Concat", [graph.image(tensor) for tensor in inputs], axis=_IMAGE_AXES[axis])
+    return graph.add("Concat", inputs, axis=axis)
+
+
+def weighted_fusion(graph, layer, inputs, node) -> str:
+    """`WeightedFusion` with the shares that its weights come to now."""
+    weights = np.stack([array(weight) for weight in layer.fusion_weights])
+    weights = np.maximum(weights, 0) if layer.fusion_relu else weights
+    shares = weights / (weights.sum() + np.float32(1e-4))
+    return chained(graph, "Add", [_scaled(graph, graph.image(source), share, channels=node.outputs[0].shape[-1])
+                                  for source, share in zip(inputs, shares, strict=True)])
+
+
+def _scaled(graph: OnnxGraph, source: str, factor, *, channels: int) -> str:
+    """For ONNX Runtime by a depthwise convolution: it leaves its layout of convolutions for a product, not for a sum."""
+    if not graph.for_onnxruntime:
+        return graph.add_image("Mul", [source, factor])
+    return graph.add_image("Conv", [source, np.full((channels, 1, 1, 1), factor)], group=channels, kernel_shape=(1, 1))
+
+
+def nearest_resize(graph, layer, inputs, node) -> str:
+    """`NearestResize`: whole factors by Resize, others row by row."""
+    source, before = graph.image(inputs[0]), node.input_tensors[0].shape[1:3]
+    for axis, target, side in zip((2, 3), layer.size, before, strict=True):
+        if target % side:
+            source = graph.add_image("Gather", [source, np.array(layer.source_rows(side, target))], axis=axis)
+    return _repeated(graph, source, [1 if target % side else target // side
+                                     for target, side in zip(layer.size, before, strict=True)])
+
+
+def _repeated(graph: OnnxGraph, image: str, times) -> str:
+    """Each row and column of an image so many times."""
+    if max(times) == 1:
+        return image
+    return graph.add_image("Resize", [image, "", np.float32([1, 1, *times])], mode="nearest", nearest_mode="floor",
+                           coordinate_transformation_mode="asymmetric")
+
+
+def activation(graph, layer, inputs, node) -> str:
+    """keras.layers.Activation."""
+    return activated(graph, inputs[0], layer.activation)
+
+
+def same(graph, layer, inputs, node) -> str:
+    """A layer that does nothing at inference."""
+    return inputs[0]
+
+
+def is_channels_last(layer: keras.Layer) -> bool:
+    """Whether a layer of images reads [B, h, w, C]; true of all others."""
+    return getattr(layer, "data_format", "channels_last") in (None, "channels_last")

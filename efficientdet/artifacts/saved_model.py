@@ -1,0 +1,80 @@
+"""A detector as a TensorFlow SavedModel that needs none of this project to run."""
+
+import json
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from dataset.class_names import ClassNames
+from dataset.input.resize import ResizeRule
+from efficientdet.artifacts.saved_model_files import DESCRIPTION_FILE
+from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.checkpoints.description import description_of
+from model.detector import Detector, detections_in_original
+from program_support.errors import InputError
+
+SIGNATURE = "serving_default"
+_OUTPUTS = {"boxes", "scores", "classes", "count"}
+_DAMAGE = (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError, tf.errors.OpError)  # what it raises
+# Gradients of ours hold on to tensors of the forward pass, which cannot be saved
+FOR_INFERENCE = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+
+
+def export_saved_model(detector: Detector, folder: str, *, description: Description, resize: ResizeRule) -> None:
+    """Write a SavedModel: `images` uint8 [B, h, w, 3] of any size in; out a dictionary of
+
+    `boxes` [B, D, 4] float32 yxyx in pixels of those images, `scores` [B, D] float32, `classes` [B, D] int64 (the data
+    set's category ids) and `count` [B] int32, how many of the D are detections; of a detector that has them `masks`
+    [B, D, S, S] float32, the probability that a cell of the box shows the object. `resize` is part of it. Class names and
+    configuration lie in description.json beside it. Raises OSError.
+    """
+    class_names = ClassNames.from_categories(description.categories)
+    module = tf.Module()
+    module.network = detector.network
+    size = detector.image_size
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")], autograph=False)
+    def detect(images):
+        boxed, sizes, scales = tf.map_fn(
+            resize, images,
+            fn_output_signature=(tf.TensorSpec([*size, 3], tf.uint8), tf.TensorSpec([2], tf.int32),
+                                 tf.TensorSpec([2], tf.float32)))
+        found = detections_in_original(detector, boxed, sizes, scales)
+        return {
+            "boxes": found.boxes,
+            "scores": found.scores,
+            "classes": tf.gather(tf.constant(class_names.category_ids, tf.int64), found.classes),
+            "count": tf.reduce_sum(tf.cast(found.valid, tf.int32), axis=1),
+            **({} if found.masks is None else {"masks": found.masks}),
+        }
+
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(f"a SavedModel is written by the TensorFlow backend; this is {keras.backend.backend()}")
+    try:
+        tf.saved_model.save(module, folder, signatures={SIGNATURE: detect}, options=FOR_INFERENCE)
+    except tf.errors.OpError as error:
+        raise OSError(None, str(error.message).splitlines()[0], folder) from error
+    description.write(f"{folder}/{DESCRIPTION_FILE}")
+
+
+def load_saved_model(folder: str):
+    """(signature, Description) of what `export_saved_model` wrote. Raises InputError for any other folder, and for a part of
+    one."""
+    try:
+        description = description_of(json.loads(Path(folder, DESCRIPTION_FILE).read_text(encoding="utf-8")))
+        ClassNames.from_categories(description.categories)  # what is wrong with them is told here
+        loaded = tf.saved_model.load(folder)
+        run = loaded.signatures[SIGNATURE]
+        if set(run.structured_input_signature[1]) != {"images"} or not set(run.structured_outputs) >= _OUTPUTS:
+            raise ValueError(f"{SIGNATURE} takes {', '.join(run.structured_input_signature[1])} and puts out "
+                             f"{', '.join(map(str, run.structured_outputs))}")
+    except _DAMAGE as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        raise InputError(f"{folder}: is no SavedModel of this project, or a part of one ({reason})") from error
+
+    def signature(images):
+        return run(images=tf.convert_to_tensor(images, tf.uint8))
+
+    signature.keep_alive = loaded  # its variables go with the loaded object
+    return signature, description

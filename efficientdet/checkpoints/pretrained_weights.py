@@ -1,0 +1,145 @@
+"""Weights into a detector: from a checkpoint of ours or of a published program, whole or what of it fits."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from dataset.class_names import COCO_2017, ClassNames
+from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_whole
+from efficientdet.families.family import Family
+from efficientdet.weights.array_files import is_array_file, read_array_file
+from efficientdet.weights.downloads import local_path
+from model.detector import named_variables
+from model.weight_arrays import check_against
+from program_support.errors import InputError
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint that has been read."""
+
+    prefix: str
+    arrays: dict[str, np.ndarray]
+    description: Description | None
+
+    def conventions(self, family: Family) -> dict[str, Any]:
+        """Hyperparameters without which these weights, of a network of the family, mean nothing."""
+        if self.description is not None:
+            return family.stored_conventions(self.description.hparams)
+        return family.imported_conventions(self.arrays)
+
+    @property
+    def class_names(self) -> ClassNames | None:
+        """The classes it was trained on, where it names them."""
+        return ClassNames.from_categories(self.description.categories) if self.description else None
+
+
+def read_source(path: str) -> Source:
+    """Read a checkpoint: a prefix, one of its files, a folder, a file of torch or safetensors, or a name of published ones.
+
+    Raises InputError where there is none, it is damaged, or cannot be downloaded.
+    """
+    prefix = checkpoint_prefix(local_path(path))
+    if is_array_file(prefix):
+        return Source(prefix, read_array_file(prefix), None)
+    return Source(prefix, *read_whole(prefix))
+
+
+def load_weights(
+    network: keras.Model, source: Source, *, family: Family, class_names: ClassNames, averaged: bool = True
+) -> None:
+    """Every weight of the network from a checkpoint of the same classes.
+
+    Raises InputError naming what is missing, unexpected or of another shape. `averaged`: the moving average where the
+    checkpoint holds both.
+    """
+    variables = named_variables(network)
+    arrays = _named_arrays(source, variables, family=family, averaged=averaged)
+    rows = _class_rows(source, arrays, class_names, family=family, shapes=_shapes(variables))
+    if rows is None:
+        raise InputError(f"{source.prefix}: its classes are not those asked for ({_class_difference(source, class_names)})")
+    _assign(variables, family.with_class_rows(arrays, rows, _shapes(variables)), source=source)
+
+
+def load_what_fits(network: keras.Model, source: Source, *, family: Family, class_names: ClassNames) -> list[str]:
+    """Weights to start a training from: all but the class predictor where the class set differs. Says what it did.
+
+    Raises InputError where anything else is missing, unexpected or of another shape.
+    """
+    variables = named_variables(network)
+    arrays = _named_arrays(source, variables, family=family)
+    if _class_rows(source, arrays, class_names, family=family, shapes=_shapes(variables)) is not None:
+        load_weights(network, source, family=family, class_names=class_names)
+        return [f"all {len(variables)} weights from {source.prefix}"]
+    anew = [name for name in variables if family.is_class_predictor(name)]
+    wanted = {name: variable for name, variable in variables.items() if name not in anew}
+    _assign(wanted, {name: array for name, array in arrays.items() if not family.is_class_predictor(name)}, source=source)
+    layers = ", ".join(dict.fromkeys(name.rsplit("/", 1)[0] for name in anew))
+    return [f"{len(wanted)} weights from {source.prefix}",
+            f"{layers} starts anew: {_class_difference(source, class_names)}"]
+
+
+def load_backbone(network: keras.Model, source: Source, *, family: Family) -> list[str]:
+    """The backbone alone, from a detector's or a classifier's checkpoint. Says what it did.
+
+    Raises InputError where a weight is missing or of another shape, or the network has no backbone to load.
+    """
+    every = named_variables(network)
+    variables = {name: variable for name, variable in every.items() if family.is_backbone(name)}
+    if not variables:
+        raise InputError(f"{source.prefix}: the network has no weights of a backbone, so nothing can be loaded; its first are "
+                         f"{_some(tuple(every))}")
+    arrays = _named_arrays(source, variables, family=family)
+    _assign(variables, {name: array for name, array in arrays.items() if name in variables}, source=source)
+    return [f"{len(variables)} backbone weights from {source.prefix}"]
+
+
+def _named_arrays(
+    source: Source, variables: dict[str, keras.Variable], *, family: Family, averaged: bool = True
+) -> dict[str, np.ndarray]:
+    """The checkpoint's arrays under our names. Raises InputError where another program's file has nothing of this network."""
+    arrays = family.named_arrays(source.arrays, variables, averaged=averaged)
+    if is_array_file(source.prefix) and not any(name in variables for name in arrays):
+        raise InputError(f"{source.prefix}: has the arrays {_some(tuple(source.arrays))}, none of which is a weight of this "
+                         f"network of the family {family.name}; it wants {_some(tuple(variables))}")
+    return arrays
+
+
+def _assign(variables: dict[str, keras.Variable], arrays: dict[str, np.ndarray], *, source: Source) -> None:
+    check_against(arrays, _shapes(variables), source=source.prefix)
+    for name, variable in variables.items():
+        variable.assign(arrays[name])
+
+
+def _shapes(variables: dict[str, keras.Variable]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(variable.shape) for name, variable in variables.items()}
+
+
+def _class_rows(source: Source, arrays, class_names: ClassNames, *, family: Family, shapes) -> list[int] | None:
+    """For each of our classes the row of the checkpoint's predictor, by name; None where the class sets differ."""
+    count = family.count_classes(arrays, shapes)
+    if (theirs := source.class_names) is not None:
+        if not theirs.has_names_of(class_names):
+            return None
+        if count in (None, len(theirs)):
+            return [theirs.names.index(name) for name in class_names.names]
+        return list(range(count))  # `check_against` will say what is wrong
+    if count in (None, len(class_names)):
+        return list(range(len(class_names)))  # not named: taken for the same ones, or `check_against` will say what is wrong
+    if count in family.coco_class_rows and class_names == COCO_2017:
+        return [family.coco_class_rows[count] + category_id - 1 for category_id in class_names.category_ids]
+    return None
+
+
+def _class_difference(source: Source, class_names: ClassNames) -> str:
+    if source.class_names is None:
+        return f"the checkpoint does not name its classes and has another number of them than {len(class_names)}"
+    theirs, ours = set(source.class_names.names), set(class_names.names)
+    return (f"the checkpoint has {len(theirs)} classes ({_some(source.class_names.names)}), "
+            f"the data {len(ours)} ({_some(class_names.names)})")
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + (", .." if len(names) > 5 else "")

@@ -1,0 +1,97 @@
+"""Flags that several entry points share, and what they mean; free of Keras and TensorFlow."""
+
+from absl import flags
+
+from dataset.files.image_files import find_images
+from efficientdet.configuration.flag_values import RANGES, refusal
+from efficientdet.configuration.inference_runtimes import RUNTIMES, require_runtime
+from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.removed_flags import ALIASES, GONE
+from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, model_names
+from program_support.errors import InputError
+
+
+def define_model_flags() -> None:
+    """--model_name and --hparams."""
+    flags.DEFINE_string("model_name", DEFAULT_MODEL, f"One of {', '.join(model_names())}.")
+    flags.DEFINE_string("hparams", "", "Hyperparameters: key=value items with commas between, or a .yaml file.")
+
+
+def define_machine_flags() -> None:
+    """--amp, --precision, --use_xla."""
+    flags.DEFINE_bool("amp", None, "mixed_float16 instead of float32. Default: on where there is an accelerator.")
+    flags.DEFINE_enum("precision", None, ["float32", "mixed_float16", "mixed_bfloat16"], "Wins over --amp.")
+    flags.DEFINE_bool("use_xla", None, "Compile with XLA. Default: on where there is an accelerator.")
+
+
+def define_runtime_flag() -> None:
+    """--runtime, for entry points that only detect."""
+    flags.DEFINE_enum("runtime", "keras", RUNTIMES, "What runs the network: Keras's backend, or the exported network, with "
+                                                    "batch statistics folded in, in a runtime made for inference on a CPU.")
+    flags.DEFINE_multi_string("int8_images", None, "With --runtime=openvino: convolutions in 8 bits, for the ranges that "
+                                                   "values have on these images (an image, a folder or a glob; of training).")
+
+
+def finish_flags(program: str) -> None:
+    """After all flags of a program (train, eval, infer, inspector, export): other names of them, those that are gone, and the
+    numbers that they take."""
+    for name, original in ALIASES.get(program, {}).items():
+        flags.DEFINE_alias(name, original)
+    for name, gone in GONE.get(program, {}).items():
+        define = flags.DEFINE_bool if gone.boolean else flags.DEFINE_string
+        define(name, None, f"Gone: {gone.reason}.")
+        flags.register_validator(name, lambda value, gone=gone: value in (None, "") or str(value) in gone.passes,
+                                 message=f"is gone: {gone.reason}")
+    for name in RANGES:
+        if name in flags.FLAGS:
+            flags.register_validator(name, lambda value, name=name: _is_taken(name, value))
+
+
+def typed_name(name: str) -> str:
+    """Return the name under which a flag was given: its own, or another name of it."""
+    given = [alias for aliases in ALIASES.values() for alias, original in aliases.items()
+             if original == name and alias in flags.FLAGS and flags.FLAGS[alias].present]
+    return given[0] if given else name
+
+
+def _is_taken(name: str, value: float | None) -> bool:
+    if wanted := refusal(name, value):
+        raise flags.ValidationError(wanted)
+    return True
+
+
+def runtime_settings() -> dict:
+    """--runtime and --int8_images. Raises InputError where packages are missing or other flags do not go with them."""
+    chosen, int8_images = flags.FLAGS.runtime, flags.FLAGS.int8_images
+    if int8_images and chosen != "openvino":
+        raise InputError(f"--int8_images goes with --runtime=openvino; --runtime is {chosen}")
+    if chosen != "keras":
+        require_runtime(chosen, asked_by=f"--runtime={chosen}")
+        if flags.FLAGS.amp or flags.FLAGS.precision not in (None, "float32"):
+            raise InputError(f"--runtime={chosen} computes in float32; --amp and --precision are Keras's")
+    if int8_images:
+        require_runtime("onnxruntime", asked_by="--int8_images")
+        int8_images = find_images(int8_images, flag="int8_images")
+    return {"runtime": chosen, "int8_images": tuple(int8_images or ())}
+
+
+def machine_settings() -> dict:
+    """What `start_runtime` wants."""
+    return {"precision": flags.FLAGS.precision, "amp": flags.FLAGS.amp, "use_xla": flags.FLAGS.use_xla}
+
+
+def hyperparameters(**flag_names: str) -> Hyperparameters:
+    """Of --model_name, then the defaults of the flags (hyperparameter=flag), then --hparams, then the flags that were given.
+
+    A flag wins over --hparams, as in the reference: its whole configuration as a file does not undo a --lr.
+    """
+    defaults = {key: flags.FLAGS[name].default for key, name in flag_names.items()}
+    given = {key: flags.FLAGS[name].value for key, name in flag_names.items() if flags.FLAGS[name].present}
+    hparams = hyperparameters_of(flags.FLAGS.model_name, {key: value for key, value in defaults.items() if value is not None})
+    return with_overrides(with_overrides(hparams, parse_overrides(flags.FLAGS.hparams)), given)
+
+
+def model_name_given() -> bool:
+    """Whether --model_name stood on the command line."""
+    return flags.FLAGS["model_name"].present > 0

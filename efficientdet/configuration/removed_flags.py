@@ -1,0 +1,90 @@
+"""Flags of NVIDIA's and of google/automl's programs that have another name here, or none: the reason instead of `Unknown`.
+
+Of google/automl: its Keras programs (tf2/train.py, eval.py, inspector.py; infer.py has ours), and main.py for training.
+"""
+
+from typing import NamedTuple
+
+from program_support.errors import InputError
+
+
+class Gone(NamedTuple):
+    """Why a flag has no place here, and which of its values change nothing."""
+
+    reason: str
+    passes: tuple[str, ...] = ()
+    boolean: bool = False
+
+
+_SWITCHED_OFF = ("False",)
+_TPU = Gone("TPUs are not served, only GPUs and CPUs")
+_TFLITE = Gone("export.py --formats=litert,litert-int8 writes .tflite files")
+_RECORDS_FOR_TFLITE = Gone("it served TFLite; export.py --int8_images=FILES has that now")
+
+ALIASES = {
+    "train": {
+        "backbone_ckpt": "backbone_init", "ckpt": "pretrained_ckpt", "save_checkpoints_steps": "checkpoint_steps",
+        "tf_random_seed": "seed", "train_batch_size": "batch_size", "train_file_pattern": "training_file_pattern",
+        "validation_file_pattern": "val_file_pattern",
+    },
+    "eval": {"ckpt": "ckpt_path", "model_dir": "ckpt_path"},
+    "infer": {"ckpt_path": "model_dir"},
+    "inspector": {"model_dir": "ckpt_path"},
+}
+
+GONE = {
+    "train": {
+        "eval_after_training": Gone("--training_mode=traineval and train evaluate at the end", _SWITCHED_OFF, boolean=True),
+        "eval_master": _TPU,
+        "eval_name": Gone("it named a job of a TPU cluster; --model_dir names a run"),
+        "eval_timeout": Gone("train.py evaluates while it trains; eval.py evaluates one checkpoint"),
+        "gcp_project": _TPU,
+        "hub_module_url": Gone("--pretrained_ckpt=FOLDER takes the model's checkpoint"),
+        "input_partition_dims": _TPU,
+        "iterations_per_loop": _TPU,
+        "min_eval_interval": Gone("train.py evaluates while it trains, every --eval_period epochs"),
+        "num_cores": _TPU,
+        "num_cores_per_replica": _TPU,
+        "profile": Gone("the log has the seconds of each part of a training; inspector.py --trace_filename=FOLDER writes a "
+                        "trace of inference", _SWITCHED_OFF, boolean=True),
+        "run_epoch_in_child_process": Gone("a training is one process", ("True", "False"), boolean=True),
+        "steps_per_execution": Gone("a step is one compiled program and reports after each", ("1",)),
+        "strategy": Gone("a process trains on one GPU; for several: python scripts/horovodrun.py -np N python train.py ..."),
+        "tpu": _TPU,
+        "tpu_zone": _TPU,
+        "use_spatial_partition": Gone(_TPU.reason, _SWITCHED_OFF, boolean=True),
+    },
+    "eval": {
+        "gcp_project": _TPU,
+        "only_this_epoch": Gone("it never did anything; --ckpt=PREFIX names the checkpoint, such as ema_weights/emackpt-300"),
+        "tpu": _TPU,
+        "tpu_zone": _TPU,
+    },
+    "infer": {},
+    "inspector": {
+        "debug": Gone("it never did anything here; infer.py --debug and train.py --debug run step by step", _SWITCHED_OFF,
+                      boolean=True),
+        "file_pattern": _RECORDS_FOR_TFLITE,
+        "num_calibration_steps": _RECORDS_FOR_TFLITE,
+        "only_network": Gone("--onnx_path=FILE exports the network alone, --mode=benchmark times it beside the whole",
+                             _SWITCHED_OFF, boolean=True),
+        "output_image_dir": Gone("infer.py --image_path=FILE --output_dir=FOLDER draws into images"),
+        "tensorrt": Gone("TensorFlow no longer contains TensorRT; export.py --formats=onnx-efficientnms writes ONNX for it"),
+        "tflite": _TFLITE,
+        "tflite_path": _TFLITE,
+    },
+}
+
+_TRAINING_MODE_OF = {"train": "train300", "traineval": "traineval", "train_and_eval": "traineval"}
+AUTOML_MODES = (*_TRAINING_MODE_OF, "eval")
+
+
+def training_mode(chosen: str, mode: str | None, *, both: bool) -> str:
+    """--training_mode, or what google/automl's --mode means by it. Raises InputError for a mode that is no training."""
+    if mode is None:
+        return chosen
+    if both:
+        raise InputError(f"--mode={mode} and --training_mode={chosen} are both given; wanted one of them")
+    if mode not in _TRAINING_MODE_OF:
+        raise InputError(f"--mode={mode}: train.py trains; python eval.py --ckpt=FOLDER evaluates")
+    return _TRAINING_MODE_OF[mode]

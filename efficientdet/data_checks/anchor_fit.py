@@ -1,0 +1,49 @@
+"""How well anchors fit objects: the overlap of each object with its best anchor, by the lattices that anchors stand on."""
+
+import numpy as np
+
+from object_detection.geometry.anchor_grid import AnchorGrid
+
+ENOUGH = 0.5  # IoU; from here on an anchor learns an object because it fits, not because nothing else does
+_VIEWS = 7  # scales of training that are looked at
+_AT_ONCE = 20_000  # objects, as memory wants it
+
+
+def best_overlaps(boxes: np.ndarray, grid: AnchorGrid) -> np.ndarray:
+    """The largest IoU of each box [N, 4] (yxyx, pixels of the anchors) with any anchor, [N] float32.
+
+    On a lattice that is the anchor of the nearest row and the nearest column, as both overlaps fall with the distance.
+    """
+    best = np.zeros(len(boxes), np.float32)
+    for begin in range(0, len(boxes), _AT_ONCE):
+        part = np.asarray(boxes[begin:begin + _AT_ONCE], np.float32)
+        best[begin:begin + _AT_ONCE] = _best_overlaps(part, grid)
+    return best
+
+
+def _best_overlaps(boxes: np.ndarray, grid: AnchorGrid) -> np.ndarray:
+    sides, centres = boxes[:, 2:] - boxes[:, :2], (boxes[:, :2] + boxes[:, 2:]) / 2
+    areas, best = sides.prod(axis=1), np.zeros(len(boxes), np.float32)
+    for first, stride, anchor, count in zip(grid.centres.T, grid.strides.T, grid.sides.T, grid.counts.T, strict=True):
+        nearest = np.clip(np.round((centres - first) / stride), 0, count - 1)
+        reach = (sides + anchor) / 2 - np.abs(centres - first - nearest * stride)
+        common = np.clip(np.minimum(reach, np.minimum(sides, anchor)), 0, None).prod(axis=1)
+        np.maximum(best, common / np.maximum(areas + anchor.prod() - common, 1e-9), out=best)
+    return best
+
+
+def overlaps_in_training(boxes: np.ndarray, grid: AnchorGrid, *, image_size: tuple[int, int], scales: tuple[float, float]
+                         ) -> np.ndarray:
+    """The same where training shows objects at evenly drawn scales (least, most): [views, N].
+
+    What a crop moves outside the input is put back inside; that it cuts some objects is not reckoned with.
+    """
+    least, most = scales
+    if least == most == 1.0:
+        return best_overlaps(boxes, grid)[None]
+    views = []
+    for scale in least + (most - least) * (np.arange(_VIEWS) + 0.5) / _VIEWS:
+        centres = (boxes[:, :2] + boxes[:, 2:]) / 2 * scale % np.array(image_size, np.float32)
+        half_sides = (boxes[:, 2:] - boxes[:, :2]) / 2 * scale
+        views.append(best_overlaps(np.concatenate([centres - half_sides, centres + half_sides], axis=1), grid))
+    return np.stack(views)

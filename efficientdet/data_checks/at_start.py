@@ -1,0 +1,43 @@
+"""The part of the doctor that takes no time: what a training says of its records before it starts, and --suggest."""
+
+import dataclasses
+
+import numpy as np
+
+from dataset.records.labelled_records import labelled_records
+from dataset.records.record_index import index_records
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.data_checks.examination import quick_findings
+from efficientdet.data_checks.findings import WARNING, as_hparams
+from efficientdet.families.hyperparameters import with_overrides
+from program_support.errors import InputError
+
+_FILES, _RECORDS = 8, 1000  # that are looked at, evenly taken: any shard is a fair part of its data set
+
+
+def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]:
+    """The same with the settings that mend what a sample of the records tells, where --suggest asks for it; and a line for
+    each thing that is to be mended, none where there is nothing.
+
+    A hyperparameter that was given keeps its value. Records that cannot be read are told when all are indexed and verified.
+    """
+    if config.benchmark:
+        return config, []
+    paths = config.records[::-(-len(config.records) // _FILES)]
+    try:
+        index = index_records(paths)
+        numbers = np.unique(np.linspace(0, len(index) - 1, min(_RECORDS, len(index))).astype(int))
+        images = labelled_records(index, config.class_names, numbers)
+    except InputError:
+        return config, []
+    found = [finding for finding in quick_findings(images, config.hparams, fixed=config.hparams_given)
+             if finding.level == WARNING]
+    wanted = {key: value for finding in found for key, value in finding.settings.items() if key not in config.hparams_given}
+    lines = [f"warning: {finding.line}" for finding in found]
+    if not wanted:
+        return config, lines
+    if not config.suggest:
+        return config, [*lines, f"--suggest, or --hparams={as_hparams(wanted)}, mends it"]
+    mended = dataclasses.replace(config, hparams=with_overrides(config.hparams, wanted),
+                                 hparams_given=config.hparams_given | wanted.keys())
+    return mended, [*lines, f"--suggest sets {as_hparams(wanted)}"]

@@ -1,0 +1,158 @@
+"""A data set examined: what is found, what mends it, and the numbers behind both."""
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dataset.conversion.image_statistics import look_at
+from dataset.labelled_images import LabelledImages
+from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
+from efficientdet.data_checks.image_checks import Looks, picture_findings, same_picture_findings, same_pictures, split_findings
+from efficientdet.data_checks.input_checks import input_findings
+from efficientdet.data_checks.input_view import InputView
+from efficientdet.data_checks.label_checks import label_findings
+from efficientdet.data_checks.suggestions import Trial, trials
+from efficientdet.data_checks.suspicion import suspicions
+from efficientdet.families.hyperparameters import Hyperparameters
+
+SIZES = (0, 8, 16, 32, 64, 128, 256, 512, 1 << 16)  # pixels of a side at the network's input
+RATIOS = (0, 1 / 4, 1 / 2, 2 / 3, 0.9, 1.1, 3 / 2, 2, 4, 1e9)  # width / height
+_SHOWN = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """One of the examined sets of images."""
+
+    name: str
+    images: LabelledImages
+    looks: Looks
+    suspicious: list[tuple[int, list[str]]] = field(default_factory=list)  # image number and what is odd, the oddest first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """What the page shows and the JSON holds; `view` is that of the training images."""
+
+    hparams: Hyperparameters
+    view: InputView
+    splits: Sequence[Split]
+    findings: Sequence[Finding]
+    trials: Sequence[Trial]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The hyperparameters that mend what is found."""
+        return {key: value for finding in self.findings for key, value in finding.settings.items()}
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """What costs accuracy or time as it is."""
+        return [finding for finding in self.findings if finding.level == WARNING]
+
+
+def quick_findings(images: LabelledImages, hparams: Hyperparameters, *, fixed: Collection[str] = ()) -> list[Finding]:
+    """What labels and sizes tell without a picture being decoded, warnings first; hyperparameters in `fixed` will stay."""
+    view = InputView(images=images, hparams=hparams)
+    return _sorted([*input_findings(view, fixed=fixed), *label_findings(images, hparams)])
+
+
+def examine(splits: Mapping[str, LabelledImages], hparams: Hyperparameters, *, images_read: int,
+            done: Callable[[], None] = lambda: None) -> Examination:
+    """Examine the training images, the first of `splits`, and with them others.
+
+    Boxes are all looked at; of the pictures at most `images_read` of each split are decoded. `done` is called after each.
+    """
+    looks = [look_at(images, _sample(len(images), images_read), done=done) for images in splits.values()]
+    pairs = same_pictures(list(splits.values()), looks)
+    training, *others = splits.values()
+    findings = [*quick_findings(training, hparams), *same_picture_findings(list(splits.values()), pairs)]
+    for other in others:
+        findings += split_findings(training, other)
+    told = []
+    for number, (name, images) in enumerate(splits.items()):
+        split = list(picture_findings(images, looks[number])) + (list(label_findings(images, hparams)) if number else [])
+        findings += [_of_split(finding, name if len(splits) > 1 and number else "") for finding in split]
+        scaled = InputView(images=images, hparams=hparams).scaled / np.maximum(images.sizes, 1)
+        sides = ((images.boxes[:, 2:] - images.boxes[:, :2]) * scaled[images.owners]).min(axis=1, initial=np.inf)
+        twins = [place for pair in pairs for split_number, place in pair[:2] if split_number == number]
+        told.append(Split(name=name, images=images, looks=looks[number], suspicious=suspicions(
+            images, looks[number], input_sides=sides, twins=twins, slots=hparams.max_instances_per_image)))
+    findings, view = _sorted(findings), InputView(images=training, hparams=hparams)
+    settings = {key: value for finding in findings for key, value in finding.settings.items()}
+    tried = list(trials(view, settings)) if view.anchors is not None and len(view.boxes) else []
+    return Examination(hparams=hparams, view=view, splits=told, findings=findings, trials=tried)
+
+
+def numbers(examination: Examination) -> dict[str, Any]:
+    """The content of doctor.json."""
+    view = examination.view
+    return {
+        "model": examination.hparams.model_name, "input": {"height": view.size[0], "width": view.size[1]},
+        "findings": [{"about": finding.about, "level": finding.level, "line": finding.line, "settings": dict(finding.settings),
+                      "images": list(finding.images)} for finding in examination.findings],
+        "suggested": {"settings": examination.settings, "hparams": as_hparams(examination.settings)},
+        "trials": [{"hparams": as_hparams(trial.settings), "unmatched": trial.unmatched, "padding": trial.padding,
+                    "unmatched_in_training": trial.unmatched_in_training, "cost": trial.cost} for trial in examination.trials],
+        "classes": class_rows(view), "sizes": histogram(view, view.sides, SIZES),
+        "aspect_ratios": histogram(view, ratios(view), RATIOS),
+        "splits": {split.name: _split_numbers(split) for split in examination.splits}}
+
+
+def class_rows(view: InputView) -> list[dict[str, Any]]:
+    """Of each class: objects, images with it, the median size at the input, and the share without an anchor."""
+    images, rows = view.images, []
+    with_it = images.images_with()
+    for number, name in enumerate(images.class_names.names):
+        mine = view.classes == number
+        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.anchors is not None else None
+        rows.append({"name": name, "objects": int(mine.sum()), "images": int(with_it[number]),
+                     "median_size": float(np.median(view.sides[mine])) if mine.any() else None, "unmatched": unmatched})
+    return rows
+
+
+def ratios(view: InputView) -> np.ndarray:
+    """Width by height of each object at the input, [M]."""
+    sides = view.boxes[:, 2:] - view.boxes[:, :2]
+    return sides[:, 1] / np.maximum(sides[:, 0], 1e-6)
+
+
+def histogram(view: InputView, values: np.ndarray, bounds: Sequence[float]) -> list[dict[str, Any]]:
+    """How many objects lie between bounds, and the share of them without an anchor."""
+    rows = []
+    for low, high in itertools.pairwise(bounds):
+        mine = (values >= low) & (values < high)
+        unmatched = float(view.unmatched[mine].mean()) if mine.any() and view.anchors is not None else None
+        rows.append({"from": low, "to": high, "objects": int(mine.sum()), "unmatched": unmatched})
+    return rows
+
+
+def _split_numbers(split: Split) -> dict[str, Any]:
+    images, looks = split.images, [look for look in split.looks.values() if look is not None]
+    sizes, counts = np.unique(images.sizes, axis=0, return_counts=True)
+    common = np.argsort(-counts, kind="stable")[:10]
+    return {"images": len(images), "objects": len(images.boxes), "crowds": int(images.crowd.sum()),
+            "images_without_objects": int(np.sum(images.counts() == 0)), "most_objects": int(images.counts().max(initial=0)),
+            "boxes_left_out": list(images.left_out), "images_left_out": list(images.images_left_out),
+            "images_read": len(split.looks),
+            "common_sizes": [{"height": int(sizes[i][0]), "width": int(sizes[i][1]), "images": int(counts[i])} for i in common],
+            "brightness": np.percentile([look.brightness for look in looks], [0, 25, 50, 75, 100]).round(1).tolist()
+            if looks else [],
+            "suspicious": [{"image": images.names[number], "reasons": reasons}
+                           for number, reasons in split.suspicious[:_SHOWN]]}
+
+
+def _of_split(finding: Finding, name: str) -> Finding:
+    return Finding(about=finding.about, level=finding.level, images=finding.images,
+                   line=f"{name}: {finding.line}" if name else finding.line)
+
+
+def _sorted(findings: Sequence[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: (WARNING, NOTE).index(finding.level))
+
+
+def _sample(count: int, most: int) -> np.ndarray:
+    return np.unique(np.linspace(0, count - 1, min(most, count)).astype(int)) if count else np.zeros(0, int)

@@ -1,0 +1,90 @@
+"""Findings about image contents: which cannot be decoded, are dark or blank, or look alike, within a split and across."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from dataset.conversion.image_statistics import ImageLooks
+from dataset.conversion.near_duplicates import near_duplicates
+from dataset.labelled_images import LabelledImages
+from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, named, share
+
+DARK, BRIGHT, BLANK = 25.0, 235.0, 4.0  # grey levels of 255: mean, mean, standard deviation
+_MANY_TWINS = 0.05
+_OTHER_SIZE = "are not of the size that their labels say (another picture, or turned by its EXIF tag)"
+_ALARMING = ("cannot be decoded", _OTHER_SIZE)
+Looks = Mapping[int, ImageLooks | None]
+Pair = tuple[tuple[int, int], tuple[int, int], bool]
+
+
+def picture_findings(images: LabelledImages, looks: Looks) -> Iterator[Finding]:
+    """Of one split; `looks` of those of its images that were read."""
+    of = {"cannot be decoded": [number for number, found in looks.items() if found is None],
+          _OTHER_SIZE: [number for number, found in looks.items() if found and found.size != tuple(images.sizes[number])],
+          "are nearly black": _where(looks, lambda found: found.brightness < DARK),
+          "are nearly white": _where(looks, lambda found: found.brightness > BRIGHT),
+          "show nothing but one colour": _where(looks, lambda found: found.contrast < BLANK)}
+    for what, numbers in of.items():
+        if numbers:
+            names = [images.names[number] for number in numbers]
+            yield Finding(about="images", level=WARNING if what in _ALARMING else NOTE, images=names,
+                          line=f"{len(names)} of {len(looks)} {what}: {named(names)}")
+
+
+def same_pictures(splits: Sequence[LabelledImages], looks: Sequence[Looks]) -> list[Pair]:
+    """Return pairs of images that are the same or look alike, each (split, number) twice, and whether their files are equal.
+
+    Equal files are found among all whose digests the records hold, near-duplicates among those that were read.
+    """
+    first, found = {}, {}
+    for split, images in enumerate(splits):
+        for number, digest in enumerate(images.digests):
+            look = looks[split].get(number)
+            digest = digest.decode("ascii", "replace") or (look.digest.hex() if look else "")
+            if digest and (other := first.setdefault(digest, (split, number))) != (split, number):
+                found[other, (split, number)] = True
+    places = [(split, number) for split, some in enumerate(looks) for number, look in some.items() if look is not None]
+    for one, other in near_duplicates([looks[split][number].thumbnail for split, number in places]):
+        found.setdefault((places[one], places[other]), False)
+    return [(one, other, equal) for (one, other), equal in sorted(found.items())]
+
+
+def same_picture_findings(splits: Sequence[LabelledImages], pairs: Sequence[Pair]) -> Iterator[Finding]:
+    """Yield findings about copies and possible near-duplicates in both splits, which raise the measured AP, and in one."""
+    for equal, what in ((True, "with equal files"), (False, "that look alike (possible near-duplicates)")):
+        across, within = ([f"{splits[one[0]].names[one[1]]} and {splits[other[0]].names[other[1]]}"
+                           for one, other, same in pairs if same == equal and (one[0] != other[0]) == of_both]
+                          for of_both in (True, False))
+        if across:
+            harm = "the AP will be too high" if equal else "if they show the same scene, the AP will be too high"
+            yield Finding(about="copies in both splits" if equal else "near-duplicates in both splits", level=WARNING,
+                          images=across, line=f"{_pairs(across)} of a training and a validation image {what}: {named(across)}; "
+                          f"{harm}; keep each pair in one split")
+        if within:
+            many = len(within) > _MANY_TWINS * sum(map(len, splits))
+            yield Finding(about="copies" if equal else "near-duplicates", level=WARNING if many else NOTE, images=within,
+                          line=f"{_pairs(within)} of images of one split {what}: {named(within)}")
+
+
+def split_findings(training: LabelledImages, validation: LabelledImages) -> Iterator[Finding]:
+    """Classes that only one of both has."""
+    counts = [np.bincount(images.classes, minlength=len(images.class_names)) for images in (training, validation)]
+    names = np.array(training.class_names.names)
+    for level, mine, other, what in ((WARNING, 1, 0, "validation"), (NOTE, 0, 1, "training")):
+        alone = (counts[mine] > 0) & (counts[other] == 0)
+        lost = counts[mine][alone].sum() / max(counts[mine].sum(), 1)
+        # one or two objects of a rare class are chance, as in any sample; what chance would not do is alarming
+        unlikely = alone & (counts[mine] / max(counts[mine].sum(), 1) * counts[other].sum() > 10)
+        if alone.any():
+            told = [f"{name} ({count})" for name, count in zip(names[alone], counts[mine][alone], strict=True)]
+            yield Finding(about="classes in one split", level=level if unlikely.any() else NOTE, line=(
+                f"{counted(alone.sum(), 'class has', 'classes have')} objects in the {what} images alone ({share(lost)} of "
+                f"their objects): {named(told)}"))
+
+
+def _pairs(told: Sequence[str]) -> str:
+    return counted(len(told), "pair", "pairs")
+
+
+def _where(looks: Looks, condition) -> list[int]:
+    return [number for number, found in looks.items() if found is not None and condition(found)]

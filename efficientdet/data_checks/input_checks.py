@@ -1,0 +1,44 @@
+"""What the network's input and its anchors make of a data set, and the settings that mend it."""
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from efficientdet.data_checks.findings import WARNING, Finding, as_hparams, named, share
+from efficientdet.data_checks.input_view import InputView
+from efficientdet.data_checks.suggestions import better_anchors, better_shape, sampled
+
+_OBJECTS_OF_A_CLASS = 20  # below, a share says nothing
+
+
+def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[Finding]:
+    """Padding, and objects without an anchor; these with the better shape, if there is one and the size is not `fixed`."""
+    if not len(view.images):
+        return
+    shape = better_shape(view)
+    if shape:
+        height, width = view.size
+        after = view.after(**shape)
+        yield Finding(about="padding", level=WARNING, settings=shape, line=f"{share(view.padding)} of every {width}x{height} "
+                      f"input is padding; {as_hparams(shape)} (width x height) shows the images as large with "
+                      f"{share(after.padding)}, and a step takes {share(1 - np.prod(after.size) / np.prod(view.size))} less")
+        view = view if "image_size" in fixed else after
+    if view.anchors is not None and len(view.boxes) and (settings := better_anchors(view, fixed=fixed)):
+        yield _of_anchors(view, settings)
+
+
+def _of_anchors(view: InputView, settings: dict) -> Finding:
+    numbers, after = sampled(view), view.after(**settings)
+    before, left = view.unmatched_in_training(numbers), after.unmatched_in_training(numbers)
+    classes = view.classes[numbers]
+    counts = np.bincount(classes, minlength=len(view.images.class_names))
+    often = np.flatnonzero(counts >= _OBJECTS_OF_A_CLASS)
+    shares = {number: (before[classes == number].mean(), left[classes == number].mean()) for number in often}
+    worst = sorted((number for number in often if shares[number][0] >= before.mean()), key=lambda number: -shares[number][0])
+    smallest = float(np.sqrt(view.anchors.sides.prod(axis=0)).min())
+    names = view.images.class_names.names
+    without, with_them = ([f"{names[number]} {share(shares[number][place])}" for number in worst] for place in (0, 1))
+    return Finding(about="anchors", level=WARNING, settings=settings, line=(
+        f"{share(before.mean())} of the objects, at the scales that training draws, overlap no anchor by half (the smallest "
+        f"anchor is {smallest:.0f} pixels wide){f', most often {named(without)}' if worst else ''}; {as_hparams(settings)} "
+        f"reduces this to {share(left.mean())}{f' ({named(with_them)})' if worst else ''}"))

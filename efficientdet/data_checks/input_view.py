@@ -1,0 +1,83 @@
+"""What a family's network is shown of a data set: images and boxes after its resize rule, and the anchors they meet."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from dataset.labelled_images import LabelledImages
+from efficientdet.data_checks.anchor_fit import ENOUGH, best_overlaps, overlaps_in_training
+from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.families.registry import family_of
+from object_detection.geometry.anchor_grid import AnchorGrid
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InputView:
+    """The images by one set of hyperparameters; `chosen` are the objects that are learnt."""
+
+    images: LabelledImages
+    hparams: Hyperparameters
+
+    def after(self, **settings) -> "InputView":
+        """With some hyperparameters changed. Raises InputError for values that cannot be."""
+        return replace(self, hparams=with_overrides(self.hparams, settings))
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the network's input."""
+        return tuple(family_of(self.hparams.model_name).resize_rule(self.hparams).size)
+
+    @cached_property
+    def scaled(self) -> np.ndarray:
+        """Height and width of each image in the input, [n, 2] int32."""
+        rule = family_of(self.hparams.model_name).resize_rule(self.hparams)
+        different, which = np.unique(self.images.sizes, axis=0, return_inverse=True)
+        return np.array([np.asarray(rule.scaled_size(size)) for size in different], np.int32).reshape(-1, 2)[which.ravel()]
+
+    @cached_property
+    def padding(self) -> float:
+        """The share of all inputs that is not image."""
+        return 1.0 - float(np.mean(self.scaled.astype(np.int64).prod(axis=1))) / float(np.prod(self.size))
+
+    @cached_property
+    def chosen(self) -> np.ndarray:
+        """Which objects are learnt, [N] bool."""
+        return np.ones(len(self.images.boxes), bool) if self.hparams.learn_crowds else ~self.images.crowd
+
+    @cached_property
+    def classes(self) -> np.ndarray:
+        """Of the objects that are learnt, [M]."""
+        return self.images.classes[self.chosen]
+
+    @cached_property
+    def boxes(self) -> np.ndarray:
+        """Of the objects that are learnt, [M, 4] pixels of the input."""
+        ratios = (self.scaled / np.maximum(self.images.sizes, 1)).astype(np.float32)[self.images.owners[self.chosen]]
+        return self.images.boxes[self.chosen] * np.tile(ratios, 2)
+
+    @cached_property
+    def sides(self) -> np.ndarray:
+        """The square root of each box's area, [M] pixels of the input."""
+        return np.sqrt((self.boxes[:, 2:] - self.boxes[:, :2]).prod(axis=1))
+
+    @cached_property
+    def anchors(self) -> AnchorGrid | None:
+        """Those of the family."""
+        return family_of(self.hparams.model_name).anchors(self.hparams)
+
+    @cached_property
+    def unmatched(self) -> np.ndarray:
+        """Objects whose best anchor overlaps too little, as evaluation shows them: [M] bool."""
+        return self.unmatched_of(slice(None))
+
+    def unmatched_of(self, numbers: np.ndarray | slice) -> np.ndarray:
+        """The same of some objects."""
+        return best_overlaps(self.boxes[numbers], self.anchors) < ENOUGH
+
+    def unmatched_in_training(self, numbers: np.ndarray) -> np.ndarray:
+        """How often each of these objects is without a fitting anchor as training shows it: [len(numbers)], shares."""
+        augmentation = family_of(self.hparams.model_name).augmentation(self.hparams)
+        scales = getattr(augmentation, "jitter_min", 1.0), getattr(augmentation, "jitter_max", 1.0)
+        overlaps = overlaps_in_training(self.boxes[numbers], self.anchors, image_size=self.size, scales=scales)
+        return np.mean(overlaps < ENOUGH, axis=0)

@@ -1,0 +1,136 @@
+"""What the labels of a data set tell by themselves: classes, counts, boxes that cannot be meant so."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from dataset.labelled_images import LabelledImages
+from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, named, share
+from efficientdet.families.hyperparameters import Hyperparameters
+
+DUPLICATE = 0.8  # IoU of two boxes of one class, from which on they are one object labelled twice
+WHOLE = 0.95  # share of the image's area
+_MANY_DUPLICATES, _MANY_WHOLE, _MANY_EMPTY, _MANY_LEFT_OUT = 0.02, 0.2, 0.5, 0.001
+_RARE = 0.02  # of the objects of the commonest class
+_SLOT_STEP = 8
+
+
+def label_findings(images: LabelledImages, hparams: Hyperparameters) -> Iterator[Finding]:
+    """All of them, whichever split the images are of."""
+    yield from alike_names(images.class_names.names)
+    yield from _imbalance(images)
+    yield from _empty_images(images)
+    yield from _crowds(images, hparams)
+    yield from _slots(images, hparams)
+    yield from _left_out(images)
+    yield from _odd_boxes(images)
+
+
+def alike_names(names: tuple[str, ...]) -> Iterator[Finding]:
+    """Classes whose names differ by case, blanks or signs between words alone."""
+    groups = defaultdict(list)
+    for name in names:
+        groups["".join(letter for letter in name.casefold() if letter.isalnum())].append(name)
+    if same := [" = ".join(map(repr, group)) for group in groups.values() if len(group) > 1]:
+        yield Finding(about="class names", level=WARNING, line=f"classes that differ by case or blanks alone: {named(same)}; "
+                      "are they one? each learns the other's objects as background")
+
+
+def duplicate_boxes(images: LabelledImages) -> np.ndarray:
+    """Pairs of objects [P, 2] of one class in one image that overlap by more than DUPLICATE."""
+    pairs = []
+    order = np.lexsort((images.boxes[:, 0], images.classes, images.owners))  # one behind the other within image and class
+    boxes, areas = images.boxes[order], (images.boxes[:, 2:] - images.boxes[:, :2]).prod(axis=1)[order]
+    keys = images.owners[order].astype(np.int64) * len(images.class_names) + images.classes[order]
+    possible = np.arange(len(order))
+    for distance in range(1, len(order)):
+        # boxes stand by their upper ends: beyond a fifth of a height nothing overlaps enough any more
+        possible = possible[possible + distance < len(order)]
+        other = possible + distance
+        near = (keys[possible] == keys[other]) & (
+            boxes[other, 0] - boxes[possible, 0] <= (1 - DUPLICATE) * (boxes[possible, 2] - boxes[possible, 0]))
+        possible, other = possible[near], other[near]
+        if not len(possible):
+            break
+        common = np.clip(np.minimum(boxes[possible, 2:], boxes[other, 2:]) - np.maximum(boxes[possible, :2], boxes[other, :2]),
+                         0, None).prod(axis=1)
+        found = common > DUPLICATE * (areas[possible] + areas[other] - common)
+        pairs.append(np.stack([order[possible[found]], order[other[found]]], axis=1))
+    return np.concatenate(pairs) if pairs else np.zeros((0, 2), int)
+
+
+def whole_image_boxes(images: LabelledImages) -> np.ndarray:
+    """Objects that are nearly all of their image, [N] bool."""
+    areas = (images.boxes[:, 2:] - images.boxes[:, :2]).prod(axis=1)
+    return areas >= WHOLE * images.sizes.prod(axis=1)[images.owners]
+
+
+def _imbalance(images: LabelledImages) -> Iterator[Finding]:
+    counts = np.bincount(images.classes, minlength=len(images.class_names))
+    names = np.array(images.class_names.names)
+    if absent := names[counts == 0].tolist():
+        yield Finding(about="absent classes", level=NOTE, line=f"{len(absent)} of {len(names)} classes have no object: "
+                      f"{named(absent)}")
+    if rare := names[(counts > 0) & (counts < _RARE * counts.max(initial=0))].tolist():
+        yield Finding(about="rare classes", level=NOTE, line=f"{counted(len(rare), 'class has', 'classes have')} fewer than "
+                      f"{share(_RARE)} of the objects of {names[counts.argmax()]}: {named(rare)}; --balance=repeat_factor "
+                      "shows their images more often")
+
+
+def _empty_images(images: LabelledImages) -> Iterator[Finding]:
+    empty = np.flatnonzero(images.counts() == 0)
+    if len(empty):
+        part = len(empty) / len(images)
+        asked = "; are their labels missing? they are learnt as background" if part > _MANY_EMPTY else ""
+        yield Finding(about="empty images", level=WARNING if part > _MANY_EMPTY else NOTE, images=_names(images, empty), line=(
+            f"{counted(len(empty), 'image has', 'images have')} no object ({share(part)}): {named(_names(images, empty))}"
+            + asked))
+
+
+def _crowds(images: LabelledImages, hparams: Hyperparameters) -> Iterator[Finding]:
+    if images.crowd.any():
+        fate = "learnt as objects (learn_crowds)" if hparams.learn_crowds else "not learnt"
+        yield Finding(about="crowds", level=NOTE, images=_names(images, np.unique(images.owners[images.crowd])),
+                      line=f"{counted(images.crowd.sum(), 'box stands', 'boxes stand')} for crowds, {fate}")
+
+
+def _slots(images: LabelledImages, hparams: Hyperparameters) -> Iterator[Finding]:
+    counts, slots = images.counts(), hparams.max_instances_per_image
+    beyond = np.flatnonzero(counts > slots)
+    if len(beyond):
+        lost, enough = int(np.sum(counts[beyond] - slots)), -(-int(counts.max()) // _SLOT_STEP) * _SLOT_STEP
+        yield Finding(
+            about="slots", level=WARNING, settings={"max_instances_per_image": enough}, images=_names(images, beyond), line=(
+                f"{counted(len(beyond), 'image has', 'images have')} more objects than max_instances_per_image={slots}, the "
+                f"most {counts.max()}: {lost} are not learnt; max_instances_per_image={enough} holds them"))
+
+
+def _left_out(images: LabelledImages) -> Iterator[Finding]:
+    for lines, total, one, several in ((images.left_out, len(images.boxes), "box is", "boxes are"),
+                                       (images.images_left_out, len(images), "image is", "images are")):
+        if lines:
+            many = len(lines) > _MANY_LEFT_OUT * total
+            more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+            yield Finding(about="left out", level=WARNING if many else NOTE, images=lines, line=(
+                f"{counted(len(lines), one, several)} refused and left out: {'; '.join(lines[:3])}{more}"))
+
+
+def _odd_boxes(images: LabelledImages) -> Iterator[Finding]:
+    total = max(len(images.boxes), 1)
+    if len(pairs := duplicate_boxes(images)):
+        where = _names(images, np.unique(images.owners[pairs[:, 0]]))
+        many = len(pairs) > _MANY_DUPLICATES * total
+        yield Finding(about="duplicate boxes", level=WARNING if many else NOTE, images=where, line=(
+            f"{counted(len(pairs), 'pair', 'pairs')} of nearly the same box of one class (IoU above {DUPLICATE}): one object "
+            f"labelled twice? {named(where)}"))
+    if (whole := whole_image_boxes(images) & ~images.crowd).any():
+        where = _names(images, np.unique(images.owners[whole]))
+        many = whole.sum() > _MANY_WHOLE * total
+        yield Finding(about="whole-image boxes", level=WARNING if many else NOTE, images=where, line=(
+            f"{counted(whole.sum(), 'box is', 'boxes are')} nearly the whole image ({share(whole.sum() / total)}): "
+            f"{named(where)}" + ("; is this a data set for classification?" if many else "")))
+
+
+def _names(images: LabelledImages, numbers: np.ndarray) -> list[str]:
+    return [images.names[number] for number in numbers]

@@ -1,0 +1,157 @@
+"""The settings that mend what the network's input and anchors do not fit: each tried, with the family's anchors made anew."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from efficientdet.data_checks.input_view import InputView
+from program_support.errors import InputError
+
+_OBJECTS = 2000  # that settings are tried on
+_MULTIPLE = 32  # pixels: what sides of an input are rounded to
+_WASTE = 0.1  # share of padding that is worth another shape
+_SHRUNK = 0.03  # how much smaller a shape may show images,
+_MAY_SHRINK = 0.02  # and what share of them
+_UNMATCHED = 0.1  # share of objects without an anchor that is worth another setting
+_MENDS = 0.55  # of that share is left at most
+_JITTERS = (0.4, 0.8)  # values of jitter_min that are tried: how small training may show an image
+_STEPS = range(-4, 5)  # half octaves by which anchors are tried smaller and larger
+_CLUSTER_ROUNDS = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Hyperparameters and what they come to: shares of objects whose best anchor overlaps less than 0.5."""
+
+    settings: Mapping[str, Any]
+    unmatched: float  # as evaluation shows them
+    unmatched_in_training: float
+    padding: float
+    cost: float  # anchors, as a multiple of those of the settings as they are
+
+
+def better_shape(view: InputView) -> dict[str, Any]:
+    """Another `image_size` that shows every image as large with less padding; empty where there is none or no need."""
+    if view.padding < _WASTE:
+        return {}
+    height, width = (_rounded_up(int(most)) for most in view.scaled.max(axis=0))
+    candidates = {(height, width), *(tuple(_rounded_up(int(side)) for side in np.percentile(view.scaled, 98, axis=0)),)}
+    best, least = {}, view.padding - _WASTE / 2
+    for candidate in candidates:
+        settings = {"image_size": f"{candidate[1]}x{candidate[0]}"}
+        try:
+            after = view.after(**settings)
+        except InputError:
+            continue
+        smaller = np.mean(np.min(after.scaled / view.scaled, axis=1) < 1 - _SHRUNK)
+        if smaller <= _MAY_SHRINK and after.padding < least and np.prod(after.size) < np.prod(view.size):
+            best, least = settings, after.padding
+    return best
+
+
+def sampled(view: InputView) -> np.ndarray:
+    """The numbers of the objects that settings are tried on, evenly taken of all."""
+    return np.unique(np.linspace(0, len(view.boxes) - 1, min(_OBJECTS, len(view.boxes))).astype(int))
+
+
+def better_anchors(view: InputView, *, fixed: Collection[str] = ()) -> dict[str, Any]:
+    """Return `anchor_scale`, and `aspect_ratios` where these help too, that leave far fewer objects without an anchor; or {}.
+
+    `jitter_min`, unless it is `fixed`, comes with them where many objects are left and far fewer at a weaker jitter.
+    """
+    numbers = sampled(view)
+    before = _severity(view, numbers)
+    if before < _UNMATCHED or not hasattr(view.hparams, "anchor_scale"):
+        return {}
+    settings, after = _best_scale(view, numbers)
+    if hasattr(view.hparams, "aspect_ratios"):
+        ratios = _clustered_ratios(view, len(view.hparams.aspect_ratios))
+        with_ratios = _severity_after(view, numbers, **settings, aspect_ratios=ratios)
+        if with_ratios is not None and with_ratios < _MENDS * after and after >= _UNMATCHED:
+            settings, after = settings | {"aspect_ratios": ratios}, with_ratios
+    if after > _MENDS * before:
+        return {}
+    if hasattr(view.hparams, "jitter_min") and "jitter_min" not in fixed:
+        for jitter in _JITTERS:
+            if jitter > view.hparams.jitter_min and after >= _UNMATCHED:
+                weaker, left = _best_scale(view, numbers, **settings | {"jitter_min": jitter})
+                if left <= _MENDS * after:
+                    settings, after = weaker, left
+    return settings
+
+
+def _best_scale(view: InputView, numbers: np.ndarray, **others: Any) -> tuple[dict[str, Any], float]:
+    """Return `others` with the `anchor_scale` nearest to the present one of those that leave fewest, and what it leaves."""
+    others.pop("anchor_scale", None)
+    scales = {step: float(f"{view.hparams.anchor_scale * 2 ** (step / 2):.2g}") for step in _STEPS}
+    found = {step: severity for step, scale in scales.items()
+             if (severity := _severity_after(view, numbers, anchor_scale=scale, **others)) is not None}
+    if not found:  # the others are beyond what the family allows
+        return others, 1.0
+    step = min(found, key=lambda step: (found[step] > min(found.values()) * 1.1, abs(step)))
+    return ({"anchor_scale": scales[step]} if step else {}) | others, found[step]
+
+
+def trials(view: InputView, suggested: Mapping[str, Any]) -> Iterator[Trial]:
+    """The settings as they are, what is suggested, and what else would change something and costs time."""
+    numbers, hparams = sampled(view), view.hparams
+    anchors = len(view.anchors)
+    others = [{}, suggested]
+    if hasattr(hparams, "anchor_scale"):
+        others += [{"anchor_scale": float(f"{hparams.anchor_scale * factor:.3g}")} for factor in (0.5, 1 / math.sqrt(2))]
+    if hasattr(hparams, "aspect_ratios"):
+        others.append({"aspect_ratios": _clustered_ratios(view, len(hparams.aspect_ratios))})
+    if hasattr(hparams, "jitter_min"):
+        others += [{"jitter_min": jitter} for jitter in _JITTERS if jitter > hparams.jitter_min]
+    if hasattr(hparams, "min_level"):
+        others.append({"min_level": hparams.min_level - 1})
+    height, width = hparams.input_size
+    others.append({"image_size": f"{_rounded_up(round(width * 1.5))}x{_rounded_up(round(height * 1.5))}"})
+    tried = []
+    for settings in others:
+        if dict(settings) in tried:
+            continue
+        tried.append(dict(settings))
+        try:
+            after = view.after(**settings)
+            yield Trial(settings=settings, unmatched=float(np.mean(after.unmatched_of(numbers))), padding=after.padding,
+                        unmatched_in_training=float(np.mean(after.unmatched_in_training(numbers))),
+                        cost=len(after.anchors) / anchors)
+        except InputError:  # beyond what the family can be
+            continue
+
+
+def _severity_after(view: InputView, numbers: np.ndarray, **settings: Any) -> float | None:
+    try:
+        return _severity(view.after(**settings), numbers)
+    except InputError:
+        return None
+
+
+def _severity(view: InputView, numbers: np.ndarray) -> float:
+    """The share of objects without an anchor in training, of all or as the mean of classes, whichever is the larger."""
+    if not len(numbers):
+        return 0.0
+    shares, classes = view.unmatched_in_training(numbers), view.classes[numbers]
+    counts = np.bincount(classes)
+    of_classes = np.bincount(classes, weights=shares)[counts >= 20] / counts[counts >= 20]
+    return max(float(np.mean(shares)), float(np.mean(of_classes)) if len(of_classes) else 0.0)
+
+
+def _clustered_ratios(view: InputView, count: int) -> tuple[float, ...]:
+    """The centres of `count` clusters of width / height, by k-means on its logarithm, as `aspect_ratios` takes them."""
+    sides = view.boxes[:, 2:] - view.boxes[:, :2]
+    logarithms = np.log(np.maximum(sides[:, 1], 1e-3) / np.maximum(sides[:, 0], 1e-3))
+    centres = np.percentile(logarithms, 100 * (np.arange(count) + 0.5) / count)
+    for _ in range(_CLUSTER_ROUNDS):
+        nearest = np.abs(logarithms[:, None] - centres).argmin(axis=1)
+        centres = np.array([logarithms[nearest == number].mean() if np.any(nearest == number) else centres[number]
+                            for number in range(count)])
+    return tuple(float(f"{math.exp(centre):.2g}") for centre in np.sort(centres))
+
+
+def _rounded_up(side: int) -> int:
+    return -(-side // _MULTIPLE) * _MULTIPLE

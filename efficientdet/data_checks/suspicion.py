@@ -1,0 +1,52 @@
+"""Which images a person should look at first."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from dataset.labelled_images import LabelledImages
+from efficientdet.data_checks.image_checks import BLANK, BRIGHT, DARK, Looks
+from efficientdet.data_checks.label_checks import duplicate_boxes, whole_image_boxes
+
+_FEW = 2.5  # deviations of the logarithm of the number of objects
+_TINY = 2.0  # pixels of a side at the network's input
+_THIN = 12.0  # longer side by shorter
+
+
+def suspicions(images: LabelledImages, looks: Looks, *, input_sides: np.ndarray, twins: Sequence[int], slots: int
+               ) -> list[tuple[int, list[str]]]:
+    """Images by number with what is odd about them, the oddest first.
+
+    input_sides [N]: the shorter side of each box in pixels of the network's input; twins: images that look like another.
+    """
+    reasons: dict[int, Counter] = defaultdict(Counter)
+
+    def tell(numbers, reason: str) -> None:
+        for number in np.asarray(numbers, int).tolist():
+            reasons[number][reason] += 1
+
+    counts, owners = images.counts(), images.owners
+    labelled = counts[counts > 0]
+    if len(labelled):
+        logarithms = np.log(labelled)
+        spread = max(float(np.std(logarithms)), 0.1)
+        few = counts < np.exp(np.median(logarithms) - _FEW * spread)
+        tell(np.flatnonzero(few & (counts > 0)), f"few boxes (usual: {np.median(labelled):.0f})")
+        tell(np.flatnonzero(counts == 0), "no box")
+    tell(np.flatnonzero(counts > slots), "more objects than slots")
+    sides = images.boxes[:, 2:] - images.boxes[:, :2]
+    learnt = ~images.crowd
+    tell(owners[duplicate_boxes(images)[:, 0]], "same box twice")
+    tell(owners[whole_image_boxes(images) & learnt], "box of nearly the whole image")
+    tell(owners[(input_sides < _TINY) & learnt], f"box under {_TINY:g} pixels at the input")
+    tell(owners[(sides.max(axis=1) > _THIN * sides.min(axis=1)) & learnt], "very thin box")
+    tell(twins, "may be a near-duplicate")
+    for number, look in looks.items():
+        if look is None:
+            tell([number], "cannot be decoded")
+        elif look.contrast < BLANK or not DARK <= look.brightness <= BRIGHT:
+            tell([number], "dark, white or blank")
+    ranked = sorted(reasons, key=lambda number: (-len(reasons[number]), -sum(reasons[number].values()), number))
+    return [(number, [f"{count} x {reason}" if count > 1 else reason for reason, count in reasons[number].items()])
+            for number in ranked]

@@ -1,0 +1,224 @@
+"""What inference needs of the backend: compile, copy, wait, trace, and say what the machine is.
+
+Only the backend in use is imported.
+"""
+
+import ctypes
+import os
+import platform
+import resource
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from importlib import metadata
+from pathlib import Path
+from typing import TypeVar
+
+import keras
+import numpy as np
+from keras import ops
+
+from program_support.processor_cores import available_cores
+
+Batch = TypeVar("Batch")
+
+_PACKAGES = ("tensorflow", "keras", "jax", "jaxlib", "numpy", "onnxruntime", "openvino")
+
+
+def backend_name() -> str:
+    """tensorflow or jax."""
+    return keras.backend.backend()
+
+
+def compiled(function: Callable, network: keras.Model, *, use_xla: bool) -> Callable:
+    """A function of tensors as one compiled program, with the weights that `network` has at each call."""
+    if _is_jax():
+        return _jitted(function, network)
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=use_xla, reduce_retracing=True, autograph=False)
+
+
+def to_device(*arrays: np.ndarray) -> list:
+    """The arrays as tensors of the backend, there when this returns."""
+    return wait([ops.convert_to_tensor(array) for array in arrays])
+
+
+def device_prefetch(batches: Iterable[Batch], depth: int = 2) -> Iterator[Batch]:
+    """The same batches (any nest of arrays) in the same order; under JAX copied to the device ahead of their turn.
+
+    depth: how many are on the device, the one that is handed out among them: with 2 the next one is copied during a step.
+    What a device would cut to 32 bits, such as numbers of images, stays on the host as NumPy arrays. An error of `batches` is
+    raised when the batches before it have been handed out. Under TensorFlow they pass as they are.
+    """
+    return _copied_ahead(iter(batches), depth) if _is_jax() else iter(batches)
+
+
+def _copied_ahead(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
+    import jax
+
+    def put(array):
+        array = np.asarray(array)
+        return array if array.dtype.itemsize > 4 else jax.device_put(array)  # which only begins the copy
+
+    waiting: deque[Batch] = deque()
+    end: Exception | None = None
+    while waiting or end is None:
+        while end is None and len(waiting) < depth:
+            try:
+                waiting.append(jax.tree.map(put, next(batches)))
+            except Exception as error:  # StopIteration among them
+                end = error
+        if waiting:
+            yield waiting.popleft()
+    if not isinstance(end, StopIteration):
+        raise end
+
+
+def wait(tensors):
+    """The same tensors, computed: backends return before an accelerator has finished."""
+    if _is_jax():
+        import jax
+
+        return jax.block_until_ready(tensors)
+    import tensorflow as tf
+
+    tf.test.experimental.sync_devices()
+    return tensors
+
+
+def trace(folder: str) -> AbstractContextManager:
+    """The backend's profiler around a block; TensorBoard reads what it writes into the folder."""
+    if _is_jax():
+        import jax
+
+        return jax.profiler.trace(folder)
+    import tensorflow as tf
+
+    return tf.profiler.experimental.Profile(folder)
+
+
+def device_name() -> str:
+    """The accelerator's name, such as `NVIDIA H200`; without one the processor's, see `processor_name`."""
+    if _is_jax():
+        import jax
+
+        device = jax.local_devices()[0]
+        return processor_name() if device.platform == "cpu" else device.device_kind
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU") if gpus else processor_name()
+
+
+def peak_device_memory() -> int | None:
+    """Most bytes of the accelerator ever in use by this process; None where there is none, or it does not say."""
+    if _is_jax():
+        import jax
+
+        return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    import tensorflow as tf
+
+    if not tf.config.list_physical_devices("GPU"):
+        return None
+    return tf.config.experimental.get_memory_info("GPU:0")["peak"]
+
+
+def peak_host_memory() -> int:
+    """Most bytes of memory that this process ever held."""
+    unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kilobytes on Linux
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def total_device_memory() -> int | None:
+    """Bytes of the accelerator, those in use by others included; None where there is none, or it does not say.
+
+    Under JAX the share that JAX takes of it.
+    """
+    if _is_jax():
+        import jax
+
+        return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    import tensorflow as tf
+
+    gpus = tf.config.get_visible_devices("GPU")
+    return _total_cuda_memory(int(gpus[0].name.rsplit(":", 1)[1])) if gpus else None
+
+
+def total_host_memory() -> int:
+    """Bytes of memory of the machine, or of the container where that has less."""
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+                *cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+
+
+def cgroup_limits(membership: Path, mount: Path) -> Iterator[int]:
+    """Bytes that a Linux process may hold by each control group around it, of version 1 or 2 (cgroups(7)).
+
+    `membership` lists the groups of the process. A container sees its own group at the top of the `mount`.
+    """
+    if not membership.is_file():
+        return
+    for line in membership.read_text(encoding="utf-8").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, name = (mount / "memory", "memory.limit_in_bytes") if controllers else (mount, "memory.max")
+        folder = top / group.lstrip("/")
+        for place in (folder, *folder.parents):
+            if not place.is_relative_to(top):
+                break
+            limit = (place / name).read_text(encoding="utf-8").strip() if (place / name).is_file() else "max"
+            if limit.isdigit():
+                yield int(limit)
+
+
+def _total_cuda_memory(ordinal: int) -> int | None:
+    """Bytes of a GPU as CUDA's driver has them: TensorFlow tells only what is free. Asks without taking any of it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    device, total = ctypes.c_int(), ctypes.c_size_t()
+    failed = (driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), ordinal)
+              or driver.cuDeviceTotalMem_v2(ctypes.byref(total), device))
+    return None if failed else total.value
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that speed depends on, by name, without those not installed."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _is_jax() -> bool:
+    return backend_name() == "jax"
+
+
+def _jitted(function: Callable, network: keras.Model) -> Callable:
+    import jax
+
+    variables = network.variables
+
+    @jax.jit
+    def run(values, *arguments):
+        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
+            return function(*arguments)
+
+    return lambda *arguments: run([variable.value for variable in variables], *jax.tree.map(jax.numpy.asarray, arguments))
+
+
+def processor_name() -> str:
+    """The processor's name with the number of cores that this process may use, such as `AMD EPYC 7B13, 2 cores`."""
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
+    except OSError:
+        pass  # not Linux
+    return f"{name}, {available_cores()} cores"

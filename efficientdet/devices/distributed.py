@@ -1,0 +1,182 @@
+"""The processes of one training: the only door to Horovod.
+
+Alone, Horovod is neither needed nor imported. Started in several by horovodrun, mpirun or srun, every process joins the
+others or stops: none ever trains for itself by mistake.
+"""
+
+import contextlib
+import faulthandler
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from program_support.errors import InputError
+
+_STALL_SECONDS = 50.0
+_WRITING_FACTOR = 20.0  # how much longer than a step the first rank may write
+_BATCH_STATISTICS = ("moving_mean", "moving_variance")
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """One process alone; what it shares with nobody comes back as it is. `rank` counts through all machines.
+
+    group_size: so many neighbouring ranks are a group, which may look at a batch together; see `mean_of_group`.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    group_size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process speaks and writes for all."""
+        return self.rank == 0
+
+    def sum(self, tensors: Sequence, *, half: bool = False) -> list:
+        """Each float32 tensor summed over ranks, in one message; `half`: sent as float16. May stand in a graph."""
+        del half
+        return list(tensors)
+
+    def mean_of_group(self, tensor):
+        """The mean of a float32 tensor over the ranks of this one's group. Stands in a graph and has a gradient: that of what
+        all the ranks make of it together."""
+        return tensor
+
+    def broadcast(self, variables: Sequence) -> None:
+        """Give the Keras variables of every rank the values that they have on the first."""
+
+    def gather(self, value) -> list:
+        """The picklable value of every rank, in their order, to every rank."""
+        return [value]
+
+    def meet(self) -> None:
+        """Wait until every rank has come here, outside of any deadline short of a hung disk's: the first one writes
+        checkpoints, numbers and reports while the others wait, and a step must not begin before."""
+
+    def deadline(self, factor: float = 1.0) -> contextlib.AbstractContextManager:
+        """A block that no rank can leave while one of them hangs.
+
+        Past HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (default 50) times `factor` this process shows where it stands and exits
+        with 1, upon which the launcher ends the others. Horovod's own check does not notice ranks that hang in Python.
+        """
+        return contextlib.nullcontext()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HorovodWorld(World):
+    """A process among several that Horovod connects."""
+
+    group: Any = None  # Horovod's process set, where it is not all of them
+
+    def sum(self, tensors: Sequence, *, half: bool = False) -> list:
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        sent = [tf.cast(tensor, tf.float16) for tensor in tensors] if half else list(tensors)
+        return [tf.cast(total, tf.float32) for total in hvd.grouped_allreduce(sent, op=hvd.Sum)]
+
+    def mean_of_group(self, tensor):
+        import horovod.tensorflow as hvd
+
+        if self.group_size == 1:
+            return tensor
+        members = {} if self.group is None else {"process_set": self.group}
+        return hvd.allreduce(tensor, op=hvd.Sum, **members) / self.group_size
+
+    def broadcast(self, variables: Sequence) -> None:
+        import horovod.tensorflow as hvd
+
+        hvd.broadcast_variables([variable.value for variable in variables], root_rank=0)
+
+    def gather(self, value) -> list:
+        import horovod.tensorflow as hvd
+
+        return hvd.allgather_object(value)
+
+    def meet(self) -> None:
+        with self.deadline(_WRITING_FACTOR):
+            self.gather(None)
+
+    @contextlib.contextmanager
+    def deadline(self, factor: float = 1.0) -> Iterator[None]:
+        seconds = float(os.environ.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS") or _STALL_SECONDS) * factor
+        if seconds > 0:
+            faulthandler.dump_traceback_later(seconds, exit=True)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+def join_world(environment: Mapping[str, str] | None = None, *, group_size: int = 1) -> World:
+    """Meet the other processes of this job, if it was started in several.
+
+    Called before any tensor exists: a process takes the GPU of its local rank. Raises InputError where the launcher
+    started several and they cannot meet, or they do not make groups of `group_size`.
+    """
+    launcher, wanted = launched_by(os.environ if environment is None else environment)
+    if wanted % group_size:
+        raise InputError(f"--bn_group={group_size}: wanted 1 or what divides the number of processes, {wanted}")
+    if wanted == 1:
+        return World()
+    if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+        raise InputError(f"{launcher} started {wanted} processes under KERAS_BACKEND={os.environ['KERAS_BACKEND']}: several "
+                         "devices need Horovod and hence KERAS_BACKEND=tensorflow")
+    try:
+        import horovod.tensorflow as hvd
+    except ImportError as error:
+        raise InputError(f"{launcher} started {wanted} processes, but Horovod cannot be imported ({error}): run "
+                         "bash scripts/install_horovod.sh") from error
+    groups = [hvd.ProcessSet(range(first, first + group_size))
+              for first in range(0, wanted if 1 < group_size < wanted else 0, group_size)]
+    hvd.init(process_sets=groups)
+    if hvd.size() != wanted:
+        raise InputError(f"{launcher} started {wanted} processes, but Horovod sees {hvd.size()}: it was built without "
+                         "support for this launcher; use horovodrun, or build it where MPI is installed")
+    _take_own_gpu(hvd.local_rank())
+    return _HorovodWorld(rank=hvd.rank(), size=hvd.size(), local_rank=hvd.local_rank(), local_size=hvd.local_size(),
+                         group_size=group_size, group=groups[hvd.rank() // group_size] if groups else None)
+
+
+def launched_by(environment: Mapping[str, str]) -> tuple[str, int]:
+    """(launcher, how many processes it started); ("", 1) for a process alone.
+
+    Slurm counts where this process is a step's (srun): an sbatch file has SLURM_NTASKS as well, yet runs alone.
+    """
+    for launcher, variable in (("horovodrun", "HOROVOD_SIZE"), ("mpirun", "OMPI_COMM_WORLD_SIZE"), ("mpirun", "PMI_SIZE"),
+                               ("srun", "SLURM_STEP_NUM_TASKS")):
+        count = environment.get(variable, "")
+        if count.isdigit() and int(count) > 1:
+            return launcher, int(count)
+    return "", 1
+
+
+def _take_own_gpu(local_rank: int) -> None:
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus and local_rank >= len(gpus):
+        raise InputError(f"process {local_rank} of this machine finds {len(gpus)} GPUs; wanted one for each process")
+    if gpus:
+        tf.config.set_visible_devices(gpus[local_rank], "GPU")
+
+
+def is_batch_statistic(name: str) -> bool:
+    """Whether a weight of that name is measured by each rank on its own images instead of learnt."""
+    return name.rsplit("/", 1)[-1] in _BATCH_STATISTICS
+
+
+def average_over_ranks(world: World, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The mean of each array over ranks, the same bits on all of them; itself where there is one rank."""
+    if world.size == 1 or not arrays:
+        return list(arrays)
+    packed = np.concatenate([np.asarray(array, np.float32).ravel() for array in arrays])
+    mean = np.asarray(world.sum([packed])[0]) / np.float32(world.size)
+    ends = np.cumsum([array.size for array in arrays])[:-1]
+    return [part.reshape(array.shape) for part, array in zip(np.split(mean, ends), arrays, strict=True)]

@@ -1,0 +1,32 @@
+"""How much arithmetic the machine does at its best: large products of matrices, timed."""
+
+import time
+
+import keras
+import numpy as np
+from keras import ops
+
+from efficientdet.devices.device import wait
+from efficientdet.devices.runtime import accelerator_count
+
+_SIDE, _SIDE_ON_CPU = 8192, 1024
+_TOGETHER = 4  # products that an accelerator is given at once, so that it does not wait for the next
+_FEWEST_TURNS = 3
+
+
+def multiply_adds_per_second(precision: str, *, seconds: float = 1.0, side: int | None = None) -> float:
+    """Of square matrices of this side, in the type that layers of the policy `precision` compute in; the best of the turns that
+    fit into so many seconds, of three at least. Fused and packed kernels of a network can do no more than this."""
+    on_device = accelerator_count() > 0
+    side, together = side or (_SIDE if on_device else _SIDE_ON_CPU), _TOGETHER if on_device else 1
+    noise = np.random.default_rng(0).standard_normal((side, side), np.float32)
+    matrix = wait(ops.cast(noise, keras.dtype_policies.DTypePolicy(precision).compute_dtype))
+    times: list[float] = []
+    wait(ops.matmul(matrix, matrix))  # the first one chooses a kernel
+    while len(times) < _FEWEST_TURNS or sum(times) < seconds:
+        started = time.perf_counter()
+        for _ in range(together):
+            product = ops.matmul(matrix, matrix)
+        wait(product)
+        times.append(time.perf_counter() - started)
+    return together * side**3 / min(times)

@@ -1,0 +1,109 @@
+"""What a run asks of the machine: precision, compilation, seeds. Called once, before any network."""
+
+import importlib.util
+import re
+from dataclasses import dataclass
+
+import keras
+
+from efficientdet.devices.gpu_support import Gpu, check_gpus
+from efficientdet.devices.memory_allocator import keep_freed_memory
+from program_support.errors import InputError
+from program_support.processor_cores import available_cores
+
+PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """How networks are computed: the dtype policy, and whether XLA compiles each step."""
+
+    precision: str
+    use_xla: bool
+
+
+def start_runtime(
+    *, precision: str | None = None, amp: bool | None = None, use_xla: bool | None = None, seed: int | None = None,
+    deterministic: bool = False, owns_process: bool = True,
+) -> Runtime:
+    """Settle what was left open: mixed precision and XLA are on where an accelerator is present, off on a CPU.
+
+    `precision` wins over `amp` (True: mixed_float16). Seeds Python, NumPy and the backend. `deterministic`: the same bits
+    from the same start, on as many cores. `owns_process`: False in somebody else's, whose allocator stays as it is.
+    """
+    if precision is not None and precision not in PRECISIONS:
+        raise InputError(f"--precision={precision}: wanted one of {', '.join(PRECISIONS)}")
+    if keras.backend.backend() == "jax":
+        leave_accelerators_to_jax()
+    accelerated = accelerator_count() > 0
+    if accelerated:
+        check_gpus(_gpus(), newest_kernels=_newest_kernels())
+    if owns_process and not accelerated:
+        keep_freed_memory()
+    if precision is None:
+        precision = "mixed_float16" if (accelerated if amp is None else amp) else "float32"
+    if deterministic and keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.experimental.enable_op_determinism()
+        tf.config.threading.set_intra_op_parallelism_threads(available_cores())
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+    if seed is not None:
+        keras.utils.set_random_seed(seed)
+    return Runtime(precision=precision, use_xla=accelerated if use_xla is None else use_xla)
+
+
+def accelerator_count() -> int:
+    """GPUs (or TPU cores) that the backend sees; TensorFlow's GPU memory is set to grow as needed."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return sum(device.platform != "cpu" for device in jax.local_devices())
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    return len(gpus)
+
+
+def _gpus() -> list[Gpu]:
+    """NVIDIA's only: other accelerators have no compute capability."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return [Gpu(device.device_kind, tuple(map(int, capability.split(".")))) for device in jax.local_devices()
+                if (capability := getattr(device, "compute_capability", None))]
+    import tensorflow as tf
+
+    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
+    return [Gpu(one["device_name"], one["compute_capability"]) for one in details if "compute_capability" in one]
+
+
+def _newest_kernels() -> tuple[int, int] | None:
+    """The highest compute capability that TensorFlow was built for; None under JAX, which compiles its own."""
+    if keras.backend.backend() == "jax":
+        return None
+    import tensorflow as tf
+
+    kernels = tf.sysconfig.get_build_info().get("cuda_compute_capabilities", ())  # "sm_80", .., "compute_90"
+    return max((divmod(int(re.sub(r"\D", "", kernel)), 10) for kernel in kernels), default=None)
+
+
+def leave_accelerators_to_jax() -> None:
+    """TensorFlow, which reads records beside JAX, would at its first operation take what memory of a GPU is left."""
+    if importlib.util.find_spec("tensorflow"):
+        import tensorflow as tf
+
+        tf.config.set_visible_devices([], "GPU")
+
+
+def skip_graph_rewriting() -> None:
+    """Leave out TensorFlow's graph optimizer: on a training step it takes longer than the trace and gains nothing.
+
+    Measured on two cores, D0 at 256, batch 8: first step after 25 s instead of 38 s, later ones alike (1.2 s).
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

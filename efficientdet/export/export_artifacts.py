@@ -1,0 +1,238 @@
+"""Exported files, each compared with the checkpoint that it was made of, measured and timed, in one table."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from dataset.files.image_files import read_image
+from dataset.records.record_index import index_records
+from efficientdet.artifacts.artifact_files import postprocessing_file
+from efficientdet.artifacts.int8_calibration import CalibrationImages, calibration_of_files, calibration_of_records
+from efficientdet.artifacts.onnx_efficientnms import efficientnms_model
+from efficientdet.artifacts.onnx_file import export_onnx, onnx_model, write_onnx
+from efficientdet.artifacts.openvino_file import write_openvino
+from efficientdet.artifacts.quantization import last_convolutions, quantised
+from efficientdet.artifacts.quantization_noise import signal_to_noise
+from efficientdet.artifacts.saved_model import export_saved_model
+from efficientdet.checkpoints.restore import Restored
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS
+from efficientdet.devices.device import device_name, versions
+from efficientdet.evaluation.evaluate import detect_images, read_evaluator
+from efficientdet.export.artifact_table import MOST_LOST, Artefact, ArtefactTable, Quality, QuantisationLoss
+from efficientdet.export.inspection import SAME_OBJECT_IOU, compare_detections
+from efficientdet.export.plugin_inputs import compare_plugin_inputs
+from efficientdet.inference.artifact import artefact_detection, artefact_runtime
+from efficientdet.inference.exported_network import ExportedNetwork
+from efficientdet.inference.image_rows import Detect
+from efficientdet.inference.opened_detection import detect_with_checkpoint, saved_model_detector
+from efficientdet.inference.opening import ModelConfig, open_model
+from object_detection.coco.evaluation import CocoMeasures
+from program_support.errors import InputError
+
+_BATCHES = (1, 2, 8)
+_PIXELS, _SCORE = 0.5, 1e-3  # within which a detection counts as the same
+_LEAST_AGREEMENT = 0.98
+_TRAINED = 0.05  # a best score below it is near those that random weights give to everything, which hardly differ
+_WARM_UP_RUNS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """What to write where, what to compare it on, and what to measure it by."""
+
+    output_dir: str
+    formats: Sequence[str]
+    images: Sequence[str] = ()  # files; none: noise
+    runs: int = 30
+    records: Sequence[str] = ()  # to measure AP on; none: it is not measured
+    json_file: str | None = None  # COCO's, in place of the records' objects
+    samples: int = 0  # the first so many records; 0: all
+    calibration_images: Sequence[str] = ()  # files for the ranges of 8 bits; none: those of `calibration_records`
+    calibration_records: Sequence[str] = ()
+    calibration_samples: int = 100  # of these at most
+    list_layers: bool = False  # where 8 bits cost most, also where AP says nothing of it
+
+
+def export_artefacts(model: ModelConfig, config: ExportConfig) -> None:
+    """Write every format, compare, measure and time it, and write artefacts.md and artefacts.json beside them.
+
+    Raises InputError where a file cannot be written, and RuntimeError where one in 32 bits does not find what a checkpoint
+    that has learnt something finds.
+    """
+    restored, _ = open_model(model)
+    calibration = _calibration(config)
+    reference = detect_with_checkpoint(restored, batch_size=1, compiled=False).detect
+    comparison = _Comparison(restored, reference, config)
+    restored = comparison.restored
+    table = []
+    for name in config.formats:
+        path = Path(config.output_dir, FORMATS[name])
+        try:
+            _write(restored, name, path, calibration=calibration)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
+        table.append(comparison.artefact(name, path, calibration=calibration))
+        print(f"wrote {path}: {_told(table[-1])}")
+    quality = None if comparison.measures is None else _quality(comparison.measures, comparison.measures)
+    ArtefactTable(
+        model=restored.description.model_name, machine=device_name(), versions=versions(), checkpoint=quality,
+        compared_in=f"{comparison.compared}: the share that checkpoint and file both have, of one class and with all sides "
+                    f"within {_PIXELS} pixels (in 8 bits with an IoU of {SAME_OBJECT_IOU} or more), in batches of "
+                    + ", ".join(map(str, _BATCHES)),
+        validation_images=comparison.measures.images if comparison.measures else 0,
+        calibration_images=len(calibration.names), artefacts=table).write(config.output_dir)
+    wrong = [line for line in table if line.format not in IN_8_BITS
+             and (line.agreement < _LEAST_AGREEMENT or line.score_difference > _SCORE)]
+    if wrong and comparison.best_score < _TRAINED:
+        print(f"warning: {wrong[0].file} does not find all that the checkpoint finds; no score of this one is above "
+              f"{comparison.best_score:.3f}: it has learnt so little that rounding decides between its boxes")
+    elif wrong:
+        raise RuntimeError(f"{wrong[0].file} does not find what the checkpoint finds; {config.output_dir}/artefacts.md has "
+                           "the differences")
+
+
+def _calibration(config: ExportConfig) -> CalibrationImages:
+    most = config.calibration_samples
+    if config.calibration_records:
+        return calibration_of_records(index_records(config.calibration_records), most=most)
+    return calibration_of_files(config.calibration_images, most=most)
+
+
+def _write(restored: Restored, name: str, path: Path, *, calibration: CalibrationImages) -> None:
+    detector, stated = restored.detector, {"description": restored.description, "resize": restored.resize}
+    if name == "savedmodel":
+        export_saved_model(detector, str(path), **stated)
+    elif name == "onnx-int8":
+        # Of 7 bits, as nobody knows which CPU it will run on; the last layers are a small part of the work, and say where.
+        model = onnx_model(detector, detects=True)
+        write_onnx(quantised(model, calibration.inputs(restored.resize), narrow=True, exact=last_convolutions(model)), path,
+                   **stated)
+    elif name == "onnx-efficientnms":
+        write_onnx(efficientnms_model(detector), path, **stated)
+    elif name in ("litert", "litert-int8"):
+        from efficientdet.artifacts.litert_file import write_litert
+
+        write_litert(detector, path, **stated,
+                     calibration=calibration.inputs(restored.resize) if name in IN_8_BITS else None)
+    elif name == "openvino":
+        write_openvino(onnx_model(detector, detects=True), path, **stated)
+    else:
+        export_onnx(detector, path, **stated, detects=name == "onnx")
+
+
+class _Comparison:
+    """A checkpoint with what its files are held against."""
+
+    def __init__(self, restored: Restored, reference: Detect, config: ExportConfig):
+        self.restored, self._config = restored, config
+        self._images = [read_image(path) for path in config.images] or _noise(restored)
+        self._wanted = [reference([image])[0] for image in self._images]
+        self.best_score = max((float(rows.scores.max(initial=0.0)) for rows in self._wanted), default=0.0)
+        self.measures: CocoMeasures | None = None
+        if config.records:
+            self._index = index_records(config.records)
+            self._evaluator = read_evaluator(self._index, restored.class_names, json_file=config.json_file)
+            self.measures = self._measured(reference)
+            print(f"the checkpoint has AP {self.measures.numbers['AP']:.4f} on {self.measures.images} images")
+            if not restored.description.score_thresholds:
+                self.restored = replace(restored, description=replace(
+                    restored.description, score_thresholds=self.measures.score_thresholds))
+        self._thresholds: ScoreThresholds | None = ScoreThresholds.stored_in(self.restored.description)
+        self.compared = f"detections from the score threshold on ({self._thresholds})"
+        print(f"score threshold: {self._thresholds}")
+        if not any(len(rows.drawn(self._thresholds.of(rows.category_ids), None).scores) for rows in self._wanted):
+            self._thresholds, self.compared = None, "all detections, as none reaches the score threshold"
+            print(f"comparing {self.compared}; the highest score is {self.best_score:.3g}")
+
+    def artefact(self, name: str, path: Path, *, calibration: CalibrationImages) -> Artefact:
+        """A file's line."""
+        detect = _detection(self.restored, name, path)
+        batches = (1,) if detect is None or name == "savedmodel" else _BATCHES
+        if detect is None:
+            agreements = compare_plugin_inputs(self.restored, path, self._images, pixels=_PIXELS)
+        else:
+            found = [rows for size in batches for rows in _in_batches(detect, self._images, size)]
+            pixels = None if name in IN_8_BITS else _PIXELS
+            agreements = [compare_detections(theirs, ours, pixels=pixels, thresholds=self._thresholds)
+                          for ours, theirs in zip(found, self._wanted * len(batches), strict=True)]
+        compared = sum(agreement.compared for agreement in agreements)
+        share = sum(agreement.share * agreement.compared for agreement in agreements) / compared if compared else 1.0
+        median, p99 = _times(lambda: detect(self._images[:1]), runs=self._config.runs) if detect else (None, None)
+        quality = None if self.measures is None or detect is None else _quality(self._measured(detect), self.measures)
+        loses = quality is not None and quality.ap_difference < -MOST_LOST
+        lists = name == "onnx-int8" and (loses or self._config.list_layers)
+        return Artefact(
+            format=name, file=path.name, megabytes=round(sum(file.stat().st_size for file in _files(path)) / 1e6, 2),
+            median_ms=median, p99_ms=p99, compared=compared // len(batches), agreement=share,
+            box_difference=max((agreement.box_difference for agreement in agreements), default=0.0),
+            score_difference=max((agreement.score_difference for agreement in agreements), default=0.0), quality=quality,
+            loss=_loss(self.restored, path, calibration) if lists else None)
+
+    def _measured(self, detect: Detect) -> CocoMeasures:
+        return self._evaluator.evaluate(detect_images(detect, self._index, samples=self._config.samples))
+
+
+def _detection(restored: Restored, name: str, path: Path) -> Detect | None:
+    """The file alone, from images to rows; of raw outputs with the checkpoint's own reading of them. None where nothing here
+    runs it."""
+    if name == "onnx-efficientnms":
+        return None
+    if name == "savedmodel":
+        return saved_model_detector(str(path)).detect
+    if name != "onnx-raw":
+        return artefact_detection(str(path), runtime=artefact_runtime(str(path), "keras", asked_by="export.py")).detect
+    network = ExportedNetwork(path.read_bytes(), runtime="onnxruntime")
+    return detect_with_checkpoint(restored, batch_size=1, compiled=False, network=network).detect
+
+
+def _in_batches(detect: Detect, images: Sequence[np.ndarray], size: int) -> list:
+    return [rows for first in range(0, len(images), size) for rows in detect(images[first : first + size])]
+
+
+def _times(detect, *, runs: int) -> tuple[float, float]:
+    """Median and 99th percentile, milliseconds."""
+    seconds = []
+    for _ in range(_WARM_UP_RUNS + runs):
+        start = time.perf_counter()
+        detect()
+        seconds.append(time.perf_counter() - start)
+    timed = 1e3 * np.array(seconds[_WARM_UP_RUNS:])
+    return round(float(np.median(timed)), 2), round(float(np.percentile(timed, 99)), 2)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return [file for file in path.rglob("*") if file.is_file()]
+    beside = {".xml": path.with_suffix(".bin"), ".tflite": postprocessing_file(path)}.get(path.suffix)
+    return [path, beside] if beside and beside.exists() else [path]
+
+
+def _quality(found: CocoMeasures, wanted: CocoMeasures) -> Quality:
+    losses = {name: wanted.class_ap[name] - ap for name, ap in found.class_ap.items()}
+    return Quality(ap=found.numbers["AP"], ap50=found.numbers["AP50"],
+                   ap_difference=found.numbers["AP"] - wanted.numbers["AP"],
+                   class_losses={name: loss for name, loss in sorted(losses.items(), key=lambda entry: -entry[1])
+                                 if loss > MOST_LOST})
+
+
+def _loss(restored: Restored, path: Path, calibration: CalibrationImages) -> QuantisationLoss:
+    layers, images = signal_to_noise(onnx_model(restored.detector, detects=True), onnx.load(path),
+                                     calibration.inputs(restored.resize))
+    by_image = sorted(zip(calibration.names, images, strict=True), key=lambda entry: entry[1])
+    return QuantisationLoss(layers=layers, images=dict(by_image))
+
+
+def _noise(restored: Restored) -> list[np.ndarray]:
+    height, width = restored.detector.image_size
+    return list(np.random.default_rng(0).integers(0, 256, (2, height * 3 // 4, width, 3), np.uint8))
+
+
+def _told(line: Artefact) -> str:
+    quality = f", AP {line.quality.ap:.4f} ({line.quality.ap_difference:+.4f})" if line.quality else ""
+    time_of_one = "no runtime here for its plugin" if line.median_ms is None else f"{line.median_ms} ms an image"
+    return f"{line.agreement:.1%} of {line.compared} detections agree, {time_of_one}{quality}"

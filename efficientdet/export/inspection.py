@@ -1,0 +1,149 @@
+"""A detector looked at from outside: made or read, summarised, written as a checkpoint or as a SavedModel."""
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from efficientdet.checkpoints.checkpoint import write_arrays
+from efficientdet.checkpoints.restore import Restored
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.devices.device import backend_name
+from efficientdet.inference.exported_network import copied
+from efficientdet.inference.opening import ModelConfig, open_model
+from model.dense_detector import DenseDetector
+from model.detector import named_variables
+from model.multiply_adds import multiply_adds
+from object_detection.geometry.box_geometry import pairwise_iou
+from program_support.errors import InputError
+
+_LARGEST_NETWORK_DIFFERENCE = 1e-3
+_LEAST_AGREEMENT = 0.95  # of near-equal scores, rounding decides which is detection 100 and which 101
+SAME_OBJECT_IOU = 0.75  # of two boxes of one object, where rounding in 8 bits moves sides
+_TOLERANCES = {"float32": (1e-3, 0.5), "mixed_float16": (2e-2, 4.0), "mixed_bfloat16": (5e-2, 8.0)}  # score, pixels
+
+
+class Agreement(NamedTuple):
+    """How far two lists of detections of one image are the same."""
+
+    compared: int
+    share: float  # of both lists' detections, those that have a partner in the other
+    score_difference: float  # largest, between detections of equal rank
+    box_difference: float = 0.0  # largest of a side, between partners, pixels
+
+
+def dry_run(config: ModelConfig, *, export_ckpt: str | None) -> None:
+    """Build the detector, say what it is, and write its weights where asked."""
+    restored, runtime = open_model(config)
+    for name, value in summary(restored).items():
+        print(f"{name:<22} {value}")
+    print(f"{'precision':<22} {runtime.precision}")
+    if export_ckpt:
+        arrays = {name: np.asarray(variable) for name, variable in named_variables(restored.detector.network).items()}
+        write_arrays(export_ckpt, arrays, restored.description)
+        print(f"wrote {export_ckpt}: {len(arrays)} arrays")
+
+
+def summary(restored: Restored) -> dict[str, str]:
+    """Sizes of a detector, for people to read."""
+    network = restored.detector.network
+    trainable = sum(math.prod(variable.shape) for variable in network.trainable_variables)
+    parts = Counter[str]()
+    for name, variable in named_variables(network).items():
+        parts[name.split("/")[0]] += math.prod(variable.shape)
+    height, width = restored.detector.image_size
+    anchors = {"anchors": f"{len(restored.detector.anchors):,}"} if isinstance(restored.detector, DenseDetector) else {}
+    return {
+        "model": restored.hparams.name,
+        "input": f"{height} x {width} pixels (height x width)",
+        "classes": str(len(restored.class_names)),
+        "parameters": f"{parts.total():,}",
+        "by names that begin": ", ".join(f"{name}/ {count:,}" for name, count in parts.items()),
+        "trainable parameters": f"{trainable:,}",
+        **anchors,
+        "GFLOPs": f"{2 * multiply_adds(network) / 1e9:.3g} an image, a multiplication and an addition counted as two",
+    }
+
+
+def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None:
+    """Write a SavedModel, read it back, and see that it finds what the detector in memory finds.
+
+    Compared on `input_image`, else on random pixels. Raises InputError under another backend than TensorFlow, and
+    RuntimeError where the two differ.
+    """
+    if backend_name() != "tensorflow":
+        raise InputError("--mode=export: a SavedModel is written by the TensorFlow backend; KERAS_BACKEND is "
+                         f"{backend_name()}")
+    from dataset.files.image_files import read_image
+    from efficientdet.artifacts.saved_model import export_saved_model
+    from efficientdet.inference.opened_detection import detect_with_checkpoint, saved_model_detector
+
+    restored, runtime = open_model(config)
+    height, width = restored.detector.image_size
+    noise = np.random.default_rng(0).integers(0, 256, (height * 3 // 4, width * 5 // 4, 3), np.uint8)
+    image = read_image(input_image) if input_image else noise
+    export_saved_model(restored.detector, folder, description=restored.description, resize=restored.resize)
+    print(f"wrote {folder}")
+    detect = detect_with_checkpoint(restored, batch_size=1, compiled=False).detect
+    reloaded = saved_model_detector(folder).detect
+    score_tolerance, pixels = _TOLERANCES[runtime.precision]
+    agreement = compare_detections(detect([image])[0], reloaded([image])[0], pixels=pixels)
+    print(f"read back: {agreement.share:.1%} of {agreement.compared} detections agree within {pixels} pixels; "
+          f"largest difference of scores {agreement.score_difference:.2g}")
+    if agreement.share < _LEAST_AGREEMENT or agreement.score_difference > score_tolerance:
+        raise RuntimeError(f"{folder}: the SavedModel does not find what the detector in memory finds")
+    if not agreement.compared:
+        print("nothing was found in that image, so nothing was compared: --input_image=FILE names one with objects")
+
+
+def export_network(config: ModelConfig, path: str) -> None:
+    """Write the network as an ONNX file, run that by ONNX Runtime, and see that its outputs are those of the network.
+
+    Raises RuntimeError where they differ.
+    """
+    from efficientdet.artifacts.onnx_file import export_onnx
+    from efficientdet.inference.exported_network import ExportedNetwork
+
+    restored, _ = open_model(config)
+    detector = restored.detector
+    export_onnx(detector, path, description=restored.description, resize=restored.resize)
+    print(f"wrote {path}")
+    height, width = detector.image_size
+    images = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)
+    sizes = np.int32([[height, width * 3 // 4]])
+    [found] = ExportedNetwork(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, copied)
+    outputs = keras.tree.flatten(detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes))))
+    wanted = [np.asarray(output)[0] for output in outputs]  # a dense detector's file has one more, the best logits
+    difference = max(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max())
+                     for ours, theirs in zip(found[: len(wanted)], wanted, strict=True))
+    print(f"read back: outputs agree within {difference:.2g} of the largest")
+    if not difference < _LARGEST_NETWORK_DIFFERENCE:
+        raise RuntimeError(f"{path}: the file's network does not find what the detector in memory finds")
+
+
+def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreThresholds | None = None) -> Agreement:
+    """Compare the rows of one image with others, those that score below the thresholds aside.
+
+    A detection agrees if it has a partner among the others, of its class and any score, with all four sides within `pixels`,
+    or, where these are None, with an IoU of at least SAME_OBJECT_IOU.
+    """
+    shown, others_shown = (np.ones(len(rows.scores), bool) if thresholds is None
+                           else rows.scores >= thresholds.of(rows.category_ids) for rows in (ours, others))
+    count, total = int(shown.sum()), int(shown.sum() + others_shown.sum())
+    if not total:
+        return Agreement(0, 1.0, 0.0)
+    distances = np.abs(ours.boxes[:, None] - others.boxes[None]).max(axis=-1)  # [N, N']
+    near = distances <= pixels if pixels is not None else np.asarray(pairwise_iou(ours.boxes, others.boxes)) >= SAME_OBJECT_IOU
+    partners = near & (ours.category_ids[:, None] == others.category_ids[None])
+    pairs = {}
+    for row, others_near in enumerate(partners):  # the best score first
+        if candidates := [other for other in np.flatnonzero(others_near).tolist() if other not in pairs]:
+            pairs[min(candidates, key=distances[row].__getitem__)] = row
+    matched = [(row, other) for other, row in pairs.items()]
+    share = sum(int(shown[row]) + int(others_shown[other]) for row, other in matched) / total
+    common = min(len(ours.scores), len(others.scores), max(count, int(others_shown.sum())))
+    difference = np.abs(ours.scores[:common] - others.scores[:common]).max(initial=0.0)
+    return Agreement(count, share, float(difference), max((float(distances[pair]) for pair in matched), default=0.0))

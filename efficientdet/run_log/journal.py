@@ -1,0 +1,239 @@
+"""What a run leaves in writing: `time_log.txt` in dllogger's JSON stream format, curves, lines on stdout.
+
+A line of the log is `DLLL ` and a JSON object with the strings timestamp (seconds since 1970), elapsedtime (seconds
+since the logger was made) and datetime, then type: LOG with step and data, or METADATA with metric and metadata
+(https://github.com/NVIDIA/dllogger). Parsers of that format read our files.
+"""
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from efficientdet.run_log.loggers import DEFAULT_PROJECT, open_loggers
+
+DEFAULT_FILE_NAME = "time_log.txt"
+TRAINING_UNITS = {
+    "avg_fps_training": "images/s",
+    "avg_fps_training_per_GPU": "images/s",
+    "avg_latency_training": "s",
+    "latency_training_p50": "s",
+    "latency_training_p95": "s",
+    "input_wait": "%",
+    "training_loss": None,
+    "e2e_training_time": "s",
+    "validation_accuracy_mAP": "%",
+    "target_mAP": "%",
+    "time_to_target": "min",
+}
+SPEED = "examples/sec"
+INTERVAL_STEP = "PARAMETER"  # the reference's step name for its lines of speed
+_WARMUP_FRACTION = 0.1  # of the intervals: compilation and cold caches
+
+Step = int | str | Sequence[int]
+
+
+class Interval(NamedTuple):
+    """Some consecutive training steps, timed together, waiting for input included."""
+
+    first_step: int
+    last_step: int  # the steps first_step + 1 .. last_step
+    images: int  # over all devices
+    seconds: float
+    input_seconds: float = 0.0  # of them, that the first process waited for input
+
+
+class Speed(NamedTuple):
+    """How fast a run was, its beginning left out."""
+
+    images_per_second: float  # over all devices
+    seconds_per_step: float
+    p50: float  # of the seconds of a step, by intervals
+    p95: float
+
+
+def average_speed(intervals: Sequence[Interval], *, dropped: int | None = None) -> Speed | None:
+    """Images by seconds, seconds by steps and their percentiles, of all but the first `dropped` intervals (None: the first
+    tenth); None without any.
+
+    The reference averages the rates of the intervals, which counts a short one as much as a long one and so
+    overstates the speed of an uneven run.
+    """
+    kept = intervals[int(_WARMUP_FRACTION * len(intervals)) if dropped is None else dropped:]
+    seconds = sum(interval.seconds for interval in kept)
+    if seconds <= 0:
+        return None
+    steps = [interval.last_step - interval.first_step for interval in kept]
+    each = [interval.seconds / count for interval, count in zip(kept, steps, strict=True)]
+    return Speed(sum(interval.images for interval in kept) / seconds, seconds / sum(steps),
+                 *np.percentile(each, (50, 95)).tolist())
+
+
+class Journal:
+    """The log, the curves and the console lines of one run; use it as a context, or call `close`.
+
+    With `folder` None nothing is written anywhere: for every rank but the first. `loggers` are names of `loggers.LOGGERS`,
+    which are told the `settings` of the run and the `project` that it belongs to; `units` are those of logged values.
+    """
+
+    def __init__(self, folder: str | Path | None, *, file_name: str = DEFAULT_FILE_NAME,
+                 loggers: Sequence[str] = ("tensorboard",), settings: Mapping | None = None, project: str = DEFAULT_PROJECT,
+                 units: Mapping[str, str | None] = TRAINING_UNITS):
+        self._started = datetime.now()
+        self._units = dict(units)
+        self._intervals: list[Interval] = []
+        self._loggers = [] if folder is None else open_loggers(loggers, folder, settings=settings or {}, project=project)
+        self._log = None if folder is None else _open_to_append(Path(folder) / file_name)
+        for metric, unit in self._units.items():
+            self._write("METADATA", {"metric": metric, "metadata": {"unit": unit}})
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close both files; a second call does nothing."""
+        if self._log:
+            self._log.close()
+        for logger in self._loggers:
+            logger.close()
+
+    def say(self, text: str) -> None:
+        """A line for whoever watches."""
+        if self._log:
+            print(text, flush=True)
+
+    def log(self, step: Step, data: Mapping) -> None:
+        """Log values after `step` (a number, (epoch, step), or () for the whole run), and say them."""
+        self._write("LOG", {"step": step, "data": data})
+        place = " ".join(map(str, step)) if isinstance(step, Sequence) and not isinstance(step, str) else str(step)
+        values = (f"{name} {_readable(value, self._units.get(name))}" for name, value in data.items())
+        self.say(" ".join(filter(None, [place, *values])))
+
+    def curves(self, step: int, values: Mapping[str, float]) -> None:
+        """Scalars by tag such as "train/loss", after `step` steps; to the log as well, for `read_curves`."""
+        self._write("LOG", {"step": step, "data": values})
+        self._to_loggers(step, values)
+
+    def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
+        """uint8 [h, w, 3] by tag, after `step` steps."""
+        for logger in self._loggers:
+            logger.pictures(step, pictures)
+
+    def interval(self, interval: Interval) -> None:
+        """Log the speed of some steps; the averages of `finish` are made of these."""
+        steps = interval.last_step - interval.first_step
+        if steps < 1 or interval.seconds <= 0:
+            raise ValueError(f"{interval} has no steps or no duration")
+        self._intervals.append(interval)
+        images_per_second = interval.images / interval.seconds
+        self._write("LOG", {"step": INTERVAL_STEP, "data": {
+            "Latency": f"{interval.seconds:.2f} seconds",
+            "fps": images_per_second,
+            "steps": (interval.first_step, interval.last_step),
+            "images": interval.images, "seconds": interval.seconds, "input_seconds": interval.input_seconds,
+        }})
+        self._to_loggers(interval.last_step, {"global_step/sec": steps / interval.seconds, SPEED: images_per_second})
+
+    def validation(self, epoch: int, *, step: int, average_precision: float) -> None:
+        """Log the COCO AP (0 .. 1, or -1) of an epoch, as the reference does in per cent."""
+        self.log((), {"epoch": epoch, "validation_accuracy_mAP": round(100 * average_precision, 2)})
+        self.curves(step, {"validation/AP": average_precision})
+
+    def finish(self, *, training_loss: float | None, seconds: float, devices: int, input_wait: float = 0.0,
+               goal: Mapping[str, float] | None = None) -> dict[str, float]:
+        """Log the averages of the run, `seconds` being all of it, and return them; loss and speed only where steps were done.
+
+        `input_wait` is the share of the last steps' time, 0 .. 1; `goal` what was asked for (target_mAP) and how long it took
+        (time_to_target).
+        """
+        loss = {} if training_loss is None else {"training_loss": training_loss}
+        averages = {**loss, "e2e_training_time": seconds, **(goal or {})}
+        speed = average_speed(self._intervals)
+        if speed:
+            averages = {"avg_fps_training": speed.images_per_second,
+                        "avg_fps_training_per_GPU": speed.images_per_second / devices,
+                        "avg_latency_training": speed.seconds_per_step, "latency_training_p50": speed.p50,
+                        "latency_training_p95": speed.p95, "input_wait": 100 * input_wait, **averages}
+        self.log((), averages)
+        return averages
+
+    def _to_loggers(self, step: int, values: Mapping[str, float]) -> None:
+        for logger in self._loggers:
+            logger.scalars(step, values)
+
+    def _write(self, kind: str, content: dict) -> None:
+        if not self._log:
+            return
+        now = datetime.now()
+        line = {"timestamp": str(now.timestamp()), "elapsedtime": str((now - self._started).total_seconds()),
+                "datetime": now.isoformat(sep=" ", timespec="microseconds"), "type": kind, **content}
+        self._log.write(f"DLLL {json.dumps(_plain(line))}\n")
+
+
+def read_curves(path: str | Path) -> dict[str, list[tuple[int, float]]]:
+    """(step, value) by tag of a log, whatever the loggers; of a step that was done twice the later value."""
+    curves: dict[str, dict[int, float]] = {}
+    for entry in read_log(path):
+        for step, tag, value in _points(entry):
+            curves.setdefault(tag, {})[step] = value
+    return {tag: sorted(points.items()) for tag, points in curves.items()}
+
+
+def read_intervals(path: str | Path) -> list[Interval]:
+    """The intervals of a log, in its order."""
+    return [Interval(*data["steps"], data["images"], data["seconds"], data["input_seconds"])
+            for entry in read_log(path) if entry.get("step") == INTERVAL_STEP and "images" in (data := entry["data"])]
+
+
+def read_log(path: str | Path) -> Iterator[dict]:
+    """The lines of a log as objects, without one that a crash cut short; none where there is no file."""
+    with contextlib.suppress(FileNotFoundError), Path(path).open(encoding="utf-8", errors="replace") as log:
+        for line in log:
+            with contextlib.suppress(ValueError):
+                if isinstance(entry := json.loads(line.removeprefix("DLLL ")), dict):
+                    yield entry
+
+
+def _points(entry: dict) -> list[tuple[int, str, float]]:
+    """(step, tag, value) of a line of the log."""
+    step, data = entry.get("step"), entry.get("data", {})
+    if step == INTERVAL_STEP:
+        return [(data["steps"][1], SPEED, float(data["fps"]))]
+    return [(step, tag, float(value)) for tag, value in data.items() if "/" in tag] if isinstance(step, int) else []
+
+
+def _open_to_append(path: Path):
+    """Open by lines, so that a crash loses none; a line that an earlier crash cut short is ended first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stream = path.open("ab+")
+    if stream.tell() and (stream.seek(-1, os.SEEK_END), stream.read())[1] != b"\n":
+        stream.write(b"\n")
+    stream.close()
+    return path.open("a", encoding="utf-8", buffering=1)
+
+
+def _plain(value):
+    """A value as strict JSON has it: arrays as lists, their scalars as numbers, what is not finite as "nan", "inf", "-inf"."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _readable(value, unit: str | None) -> str:
+    """With five digits and the unit; a long training's seconds in full, not as 1.2346e+05."""
+    form = ".0f" if unit == "s" and isinstance(value, float) and value >= 1e5 else ".5g"
+    shown = f"{value:{form}}" if isinstance(value, float | np.floating) else str(value)
+    return f"{shown} {unit}" if unit else shown

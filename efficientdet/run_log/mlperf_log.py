@@ -1,0 +1,147 @@
+"""MLPerf's log of a training: `:::MLLOG` lines, by the mlperf-logging package (extra `mlperf`)."""
+
+import logging
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from program_support.errors import InputError
+
+_TRACKED_STATS = "tracked_stats"  # of MLPerf's logs, but not among the package's constants
+
+
+DIVISIONS = ("open", "closed")
+STATUSES = ("research", "onprem", "cloud", "preview")
+_RULESET = re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """Who measured what on what, as the head of the log has it."""
+
+    benchmark: str  # the id that results are compared under
+    platform: str  # the machine
+    organization: str = "unknown"
+    division: str = "open"
+    status: str = "research"
+    cache_cleared: bool = False  # whether somebody emptied the machine's caches before; the program cannot
+
+
+def check_submission(*, division: str, status: str, ruleset: str | None, organization: str, platform: str | None) -> None:
+    """Raises InputError for what MLPerf's rules have no word for."""
+    for flag, value, allowed in (("division", division, DIVISIONS), ("status", status, STATUSES)):
+        if value not in allowed:
+            raise InputError(f"--mlperf_{flag}={value}: wanted one of {', '.join(allowed)}")
+    if ruleset is not None and not _RULESET.fullmatch(ruleset):
+        raise InputError(f"--mlperf_ruleset={ruleset}: wanted a version such as 2.1.0")
+    for flag, value in (("organization", organization), ("platform", platform)):
+        if value is not None and not value.strip():
+            raise InputError(f"--mlperf_{flag} is empty; wanted a name")
+
+
+def version_of(ruleset: str) -> tuple[int, ...]:
+    """"2.1.0" -> (2, 1, 0), to compare."""
+    return tuple(map(int, ruleset.split(".")))
+
+
+class NoMlperfLog:
+    """Takes every call and writes nothing: without --mlperf_log, and on every rank but the first."""
+
+    def __getattr__(self, name: str):
+        return lambda *_, **__: None
+
+
+class MlperfLog:
+    """Events in the order in which a training meets them. The clock of a result runs from `run_starts` to `run_stops`."""
+
+    def __init__(self, path: str):
+        """Open one or several files, separated by commas; `-` is standard output.
+
+        Raises InputError where the package is missing or a file cannot be written.
+        """
+        try:
+            from mlperf_logging.mllog import constants
+            from mlperf_logging.mllog.mllog import MLLogger
+        except ImportError as error:
+            raise InputError("--mlperf_log needs the package mlperf-logging: pip install -e '.[mlperf]'") from error
+        self._keys = constants
+        self._handlers = [_open_to_append(one) for one in mlperf_files(path)]
+        self._log = MLLogger(logger=_logger(self._handlers))
+
+    def starts(self, submission: Submission) -> None:
+        """The process begins; no record has been touched."""
+        keys = self._keys
+        for key, value in ((keys.SUBMISSION_BENCHMARK, submission.benchmark), (keys.SUBMISSION_ORG, submission.organization),
+                           (keys.SUBMISSION_DIVISION, submission.division), (keys.SUBMISSION_STATUS, submission.status),
+                           (keys.SUBMISSION_PLATFORM, submission.platform), (keys.CACHE_CLEAR, submission.cache_cleared)):
+            self._log.event(key=key, value=value)
+        self._log.start(key=keys.INIT_START)
+
+    def weights_initialized(self, tensors: Iterable[str]) -> None:
+        """Log each tensor that a run starts from, by the names that the rules know it by."""
+        for tensor in tensors:
+            self._log.event(key=self._keys.WEIGHTS_INITIALIZATION, metadata={"tensor": tensor})
+
+    def hyperparameters(self, values: Mapping[str, Any]) -> None:
+        """Log what the run is made with, by MLPerf's names such as global_batch_size; samples are images."""
+        for key, value in values.items():
+            self._log.event(key=key, value=value)
+
+    def run_starts(self) -> None:
+        """The clock starts: what is compiled from now on counts."""
+        self._log.end(key=self._keys.INIT_STOP)
+        self._log.start(key=self._keys.RUN_START)
+
+    def epoch_starts(self, epoch: int) -> None:
+        """Epoch 1, 2, .. begins."""
+        self._log.start(key=self._keys.EPOCH_START, metadata={"epoch_num": epoch})
+
+    def epoch_stops(self, epoch: int) -> None:
+        """The last step of an epoch is done."""
+        self._log.end(key=self._keys.EPOCH_STOP, metadata={"epoch_num": epoch})
+
+    def throughput(self, images_per_second: float, *, epoch: int) -> None:
+        """Log the speed of all devices together, evaluation and checkpoints not counted."""
+        self._log.event(key=_TRACKED_STATS, value={"throughput": images_per_second}, metadata={"epoch_num": epoch})
+
+    def evaluation_starts(self, epoch: int) -> None:
+        """The evaluation after an epoch begins."""
+        self._log.start(key=self._keys.EVAL_START, metadata={"epoch_num": epoch})
+
+    def evaluation_stops(self, epoch: int, *, accuracy: float) -> None:
+        """The evaluation after an epoch found an AP of `accuracy`, 0 .. 1."""
+        self._log.event(key=self._keys.EVAL_ACCURACY, value=accuracy, metadata={"epoch_num": epoch})
+        self._log.end(key=self._keys.EVAL_STOP, metadata={"epoch_num": epoch})
+
+    def run_stops(self, *, success: bool) -> None:
+        """The target is reached, or the training is over without; the last line."""
+        self._log.end(key=self._keys.RUN_STOP, metadata={"status": "success" if success else "aborted"})
+        for handler in self._handlers:
+            handler.close()
+
+
+def mlperf_files(path: str) -> list[str]:
+    """Return the names in a value of --mlperf_log."""
+    return [one for one in path.split(",") if one]
+
+
+def _open_to_append(path: str) -> logging.Handler:
+    if path == "-":
+        return logging.StreamHandler(sys.stdout)
+    try:
+        return logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--mlperf_log={path}: cannot be written ({error.strerror})") from error
+
+
+def _logger(handlers: Iterable[logging.Handler]) -> logging.Logger:
+    """Return a logger with these handlers alone; the package's own always writes to the console.
+
+    Of no name in the process's register: a second training there would find the first one's file, and write twice.
+    """
+    logger = logging.Logger("mlperf", level=logging.INFO)
+    for handler in handlers:
+        logger.addHandler(handler)
+    return logger

@@ -1,0 +1,50 @@
+"""Archives of checkpoints: a .tar.gz, unpacked with the care that a stranger's needs."""
+
+import gzip
+import os
+import tarfile
+import tempfile
+import zlib
+from pathlib import Path
+
+from dataset.files.untrusted_values import shown
+from program_support.errors import InputError
+
+_LARGEST = 2**33  # bytes of all files; D7x with its optimizer's state takes 1 GB
+_MOST_FILES = 1000
+
+
+def unpack_checkpoint(archive: Path, folder: Path) -> None:
+    """Make a folder of the checkpoint in an archive, wherever it lies in there; it appears whole or not at all.
+
+    What is neither file nor folder, lies outside or is larger than any checkpoint is refused. Raises InputError, one line;
+    OSError of the disk.
+    """
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        try:
+            with tarfile.open(archive, "r:gz") as tar:
+                _extract(tar, temporary)
+        except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, UnicodeError, ValueError) as error:
+            raise InputError(f"{archive}: cannot be unpacked ({error}); remove it and run this again") from error
+        except OSError as error:
+            place = shown(error.filename or str(folder.parent))
+            raise InputError(f"{archive}: cannot be unpacked ({place}: {error.strerror})") from error
+        found = sorted({index.parent for index in Path(temporary).rglob("*.index")})
+        if len(found) != 1:
+            raise InputError(f"{archive}: has checkpoints in {len(found)} folders; wanted one")
+        try:
+            os.replace(found[0], folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was first
+                raise
+
+
+def _extract(tar: tarfile.TarFile, folder: str) -> None:
+    size = 0
+    for number, member in enumerate(tar):
+        size += member.size
+        if number >= _MOST_FILES or size > _LARGEST:
+            raise ValueError(f"more than {_MOST_FILES} files or {_LARGEST >> 30} GiB")
+        if not (member.isfile() or member.isdir()):
+            raise ValueError(f"{member.name!r} is neither a file nor a folder")
+        tar.extract(member, folder, filter="data")

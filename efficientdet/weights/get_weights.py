@@ -1,0 +1,51 @@
+"""Download and check weights that others publish, for scripts/get_weights.sh. Needs Python alone."""
+
+import signal
+import sys
+from pathlib import Path
+
+from efficientdet.weights.downloads import cache_folder, ready
+from efficientdet.weights.published_files import PUBLISHED, table
+from program_support.errors import InputError, nearest_name
+from program_support.signals import exit_code
+
+_USAGE = """Download and check a file of published weights; --backbone_init=NAME and --pretrained_ckpt=NAME find it then.
+
+    bash scripts/get_weights.sh                 list the names
+    bash scripts/get_weights.sh NAME            download into ~/.cache/efficientdet/weights
+    bash scripts/get_weights.sh NAME FOLDER
+
+An interrupted download is continued. Environment: EFFICIENTDET_WEIGHTS (another folder), EFFICIENTDET_WEIGHTS_URL (a mirror
+with the same file names), https_proxy."""
+USER_ERROR_EXIT_CODE = 2  # as program_support/command_line.py, which needs absl
+
+
+def main(words: list[str]) -> int:
+    """Download and check one file, or say which there are; the exit code."""
+    if {"-h", "--help"} & {*words}:
+        print(_USAGE)
+        return 0
+    if not words:
+        print(*table(), sep="\n")
+        return 0
+    try:
+        name, *rest = words
+        if unexpected := [word for word in words if word.startswith("-")] + rest[1:]:
+            raise InputError(f"unexpected word {unexpected[0]!r}; expected NAME and FOLDER")
+        if name not in PUBLISHED:
+            nearest = nearest_name(name, PUBLISHED)
+            hint = f"the nearest is {nearest}; " if nearest else ""
+            raise InputError(f"{name}: is no name of published weights; {hint}without a name all are listed")
+        path = ready(PUBLISHED[name], Path(rest[0]) if rest else cache_folder())
+        print(f"{path}: here and whole")
+    except InputError as error:
+        print(f"get_weights.sh: error: {error}", file=sys.stderr)
+        return USER_ERROR_EXIT_CODE
+    except KeyboardInterrupt:
+        print("get_weights.sh: ended by Ctrl-C; run it again and it goes on", file=sys.stderr)
+        return exit_code(signal.SIGINT)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,174 @@
+"""Files of torch.save as arrays by name, without torch: the three layouts that it has written.
+
+- a zip (since 1.6): `NAME/data.pkl`, a pickle whose storages are the members `NAME/data/KEY`;
+- pickles one after the other (0.1.10 to 1.5): a magic number, a version, the machine, the object, the keys of the storages;
+  then each storage as a count and its numbers;
+- a tar (before 0.1.10; torchvision's oldest files are such ones): `storages`, `tensors`, `pickle`.
+
+Nothing in a file is trusted: every place and length is compared with the file's size before anything is read or allocated.
+"""
+
+import os
+import struct
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dataset.files.bounded_files import open_regular_file
+from dataset.files.untrusted_values import shown, told_with
+from efficientdet.weights.bounded_file import BoundedFile
+from efficientdet.weights.torch_pickle import LARGEST_PICKLE, ONLY_TENSORS, read_pickle
+from efficientdet.weights.torch_storages import LARGEST_SMALL_PICKLE, pickle_at, storage_at
+from efficientdet.weights.torch_tar import read_tar
+from efficientdet.weights.torch_tensors import NAMES, Storage, StorageKind, Tensor
+from program_support.errors import InputError
+
+_ZIP = b"PK\x03\x04"
+_TAR_PLACE, _TAR = 257, b"ustar"
+_MAGIC = 0x1950A86A20F9469CFC6C
+_VERSION = 1001
+_MAGIC_PICKLED = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # after two bytes for the protocol
+_HEAD = 512  # bytes in which a file says what it is
+_WRAPPERS = ("model", "state_dict", "model_state_dict")  # keys under which training programs put the weights
+_DATA_PARALLEL = "module."
+_ZIP_DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OverflowError, struct.error)
+
+
+def read_torch_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """The tensors of a file of torch.save under torch's names and in its layout; bfloat16 as float32.
+
+    A dictionary inside one under `model`, `state_dict` or `model_state_dict` is taken, without what is beside it, and names
+    that all begin with `module.` lose that. The arrays are not writeable; tensors that share memory in the file share it.
+    Raises InputError, naming the file, for one that is damaged or holds anything but tensors of numbers.
+    """
+    with told_with(f"{path}:"):
+        try:
+            with open_regular_file(path) as stream:
+                return _arrays(_read_object(BoundedFile(stream)))
+        except OSError as error:
+            raise InputError(f"cannot be read ({error.strerror or error})") from error
+
+
+def is_torch_head(head: bytes) -> bool:
+    """Whether a file that begins with these bytes, 512 of them if it has so many, may be one of torch."""
+    return _is_zip(head) or _is_pickles(head) or _is_tar(head)
+
+
+def _is_zip(head: bytes) -> bool:
+    return head.startswith(_ZIP)
+
+
+def _is_pickles(head: bytes) -> bool:
+    return _MAGIC_PICKLED in head[:16]
+
+
+def _is_tar(head: bytes) -> bool:
+    return head[_TAR_PLACE:].startswith(_TAR)
+
+
+def _read_object(file: BoundedFile) -> Any:
+    """What was saved, with tensors whose storages are still to be read."""
+    head = file.content(0, min(file.size, _HEAD))
+    for is_layout, read in ((_is_zip, _from_zip), (_is_pickles, _from_pickles), (_is_tar, read_tar)):
+        if is_layout(head):
+            return read(file)
+    raise InputError(f"begins with {shown(head[:16])}, which no file of torch does")
+
+
+def _from_zip(file: BoundedFile) -> Any:
+    try:
+        archive = zipfile.ZipFile(file.stream)
+        members = {member.filename: member for member in archive.infolist()}
+        if any(name.endswith("/constants.pkl") for name in members):
+            raise InputError(f"is a program of TorchScript; {ONLY_TENSORS}")
+        _check_members(archive.infolist(), file.size)
+    except InputError:
+        raise
+    except _ZIP_DAMAGE as error:
+        raise InputError(f"is a damaged zip ({shown(str(error))})") from error
+    folders = [name.removesuffix("/data.pkl") for name in members if name.endswith("/data.pkl")]
+    if len(folders) != 1:
+        raise InputError(f"is a zip of {shown(list(members))} with {len(folders)} data.pkl; {ONLY_TENSORS}")
+    folder = folders[0]
+
+    def content(name: str) -> bytes:
+        try:
+            return archive.read(f"{folder}/{name}")
+        except (*_ZIP_DAMAGE, KeyError, EOFError) as error:
+            raise InputError(f"its member {shown(name)} is damaged ({shown(str(error))})") from error
+
+    order = content("byteorder") if f"{folder}/byteorder" in members else b"little"
+    if order not in (b"little", b"big"):
+        raise InputError(f"has the byte order {shown(order)}; wanted little or big")
+    if members[f"{folder}/data.pkl"].file_size > LARGEST_PICKLE:
+        raise InputError(f"its pickle is of more than {LARGEST_PICKLE} bytes; {ONLY_TENSORS}")
+    storages: dict[str, Storage] = {}
+
+    def persistent(identity: Any) -> Storage:
+        key, storage = _described(identity, storages)
+        if storage.read is None:
+            member = members.get(f"{folder}/data/{key}")
+            wanted = storage.count * storage.kind.width
+            if member is None or member.file_size != wanted:
+                found = f"is of {member.file_size} bytes" if member else "is missing"
+                raise InputError(f"its member {shown(f'data/{key}')} {found}; wanted {wanted} bytes")
+            storage.big_endian = order == b"big"
+            storage.read = lambda: content(f"data/{key}")
+        return storage
+
+    return read_pickle(content("data.pkl"), names=NAMES, persistent=persistent)[0]
+
+
+def _check_members(members: list[zipfile.ZipInfo], size: int) -> None:
+    """torch packs nothing, so that members are no larger than the file, together."""
+    for member in members:
+        if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size or member.flag_bits & 1:
+            raise InputError(f"its member {shown(member.filename)} is packed or encrypted, which torch's are not")
+    if sum(member.file_size for member in members) > size or len({member.filename for member in members}) < len(members):
+        raise InputError("is a zip whose members overlap or have one name")
+
+
+def _described(identity: Any, storages: dict[str, Storage]) -> tuple[str, Storage]:
+    """Key and storage of a persistent id; one and the same for the same key."""
+    is_storage = type(identity) is tuple and len(identity) in (5, 6) and identity[0] == "storage"
+    if not is_storage or identity[5:] not in ((), (None,)):  # else a part of another storage, which torch once had
+        raise InputError(f"has the persistent id {shown(identity)}; {ONLY_TENSORS}")
+    _, kind, key, _, count, *_ = identity
+    if type(kind) is not StorageKind or type(key) is not str or type(count) is not int or count < 0:
+        raise InputError(f"has a storage {shown(identity)}; wanted its type, a key in text and a count")
+    storage = storages.setdefault(key, Storage(kind, count))
+    if (storage.kind, storage.count) != (kind, count):
+        raise InputError(f"has two storages with the key {shown(key)}")
+    return key, storage
+
+
+def _from_pickles(file: BoundedFile) -> Any:
+    storages: dict[str, Storage] = {}
+    magic, place = pickle_at(file, 0, LARGEST_SMALL_PICKLE)
+    version, place = pickle_at(file, place, LARGEST_SMALL_PICKLE)
+    if (magic, version) != (_MAGIC, _VERSION):
+        raise InputError(f"is of version {shown(version)} of torch's pickles; {_VERSION} is read")
+    _, place = pickle_at(file, place, LARGEST_SMALL_PICKLE)  # of the machine: the numbers are little-endian whatever it was
+    saved, place = pickle_at(file, place, LARGEST_PICKLE, lambda identity: _described(identity, storages)[1])
+    keys, place = pickle_at(file, place, LARGEST_PICKLE)
+    if type(keys) is not list or not all(type(key) is str for key in keys) or sorted(keys) != sorted(storages):
+        raise InputError(f"names the storages {shown(keys)}; its tensors are of {shown(sorted(storages))}")
+    for key in keys:
+        place = storage_at(file, place, storages[key])
+    return saved
+
+
+def _arrays(saved: Any) -> dict[str, np.ndarray]:
+    for key in _WRAPPERS:
+        if isinstance(saved, Mapping) and isinstance(saved.get(key), Mapping):
+            saved = saved[key]
+            break
+    if not isinstance(saved, Mapping) or not saved:
+        raise InputError(f"holds {'nothing' if saved == {} else f'a {type(saved).__name__}'}; {ONLY_TENSORS}")
+    for name, value in saved.items():
+        if type(name) is not str or not isinstance(value, Tensor):
+            raise InputError(f"its entry {shown(name)} is a {type(value).__name__}; {ONLY_TENSORS}")
+    cut = len(_DATA_PARALLEL) if all(name.startswith(_DATA_PARALLEL) for name in saved) else 0
+    return {name[cut:]: value.array() for name, value in saved.items()}

@@ -1,0 +1,192 @@
+"""Which anchor is to learn which object: the assignment by overlap of one-stage detectors and region proposals.
+
+An anchor learns the object it overlaps most if their IoU reaches a threshold; and objects have a claim to the anchor they
+overlap most, whatever the IoU (Liu et al. 2016, SSD, section 2.2). How far that claim goes is where detectors differ.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from keras import ops
+
+from object_detection.assignment.anchor_candidates import CandidateList, Candidates, candidate_windows
+from object_detection.assignment.claimed_anchors import (
+    bipartite_claims,
+    candidate_overlap,
+    fold_marked,
+    improved,
+    objects_of_anchors,
+    tied_anchors,
+    turn,
+)
+from object_detection.geometry.anchor_grid import AnchorGrid
+from object_detection.geometry.box_coding import PLAIN_BOX_CODER, BoxCoder
+from object_detection.structures import Objects, Targets, Tensor
+from program_support.errors import InputError
+
+CLAIMS = ("best", "best, last", "ties", "bipartite", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchRule:
+    """What an anchor learns.
+
+    positive_iou: an anchor whose largest IoU with an object reaches this learns that object, the first of equal ones;
+    `strictly`: it has to be above. negative_iou: an anchor that learns nothing is ignored by the losses if its largest IoU
+    reaches this; None: no anchor is ignored. claim: which anchors learn whatever their IoU (but 0):
+
+    - "best": of each object the anchor it overlaps most, the first of equal ones; where several want one the first object
+      takes it, whichever fits best. EfficientDet's and NVIDIA's.
+    - "best, last": the same, but the last object takes it. MLPerf's SSD reference.
+    - "ties": of each object all anchors it overlaps most; they learn the object that they overlap most, which may be another
+      one. torchvision's `allow_low_quality_matches`.
+    - "bipartite": of all pairs of an object and an anchor the one that overlaps most, then of what is left, and so on: no two
+      objects have the same. Of equal overlaps the first object's, then the first anchor. SSD's paper and its first program.
+    - "none": no anchor.
+
+    RetinaNet: (0.5, 0.4, "ties"); Mask R-CNN's proposals (0.7, 0.3, "ties"); SSD300 (0.5, strictly, "best, last").
+    """
+
+    positive_iou: float = 0.5
+    negative_iou: float | None = None
+    claim: str = "best"
+    strictly: bool = False
+
+    def __post_init__(self):
+        lowest = self.positive_iou if self.negative_iou is None else self.negative_iou
+        if not 0 < lowest <= self.positive_iou <= 1:
+            raise InputError(f"positive_iou is {self.positive_iou} and negative_iou {self.negative_iou}; wanted above 0, up to "
+                             "1, the negative one not above the positive one")
+        if self.claim not in CLAIMS:
+            raise InputError(f"claim {self.claim!r}; wanted one of {', '.join(map(repr, CLAIMS))}")
+
+    @property
+    def lowest_iou(self) -> float:
+        """What an anchor has to reach not to be simply negative."""
+        return self.least_positive if self.negative_iou is None else self.negative_iou
+
+    @property
+    def least_positive(self) -> float:
+        """The least float32 that makes an anchor positive."""
+        return float(np.nextafter(np.float32(self.positive_iou), np.float32(2))) if self.strictly else self.positive_iou
+
+
+def assign_anchors(
+    objects: Objects, grid: AnchorGrid, *, positive_iou: float = 0.5, rule: MatchRule | None = None,
+    box_coder: BoxCoder = PLAIN_BOX_CODER,
+) -> Targets:
+    """The target of every anchor by `rule`; without one by MatchRule(positive_iou=positive_iou).
+
+    objects: boxes [B, M, 4] in the pixels of the anchors. -> Targets with [B, A] entries. Crowds and padding are nobody's
+    target, nor is an object that touches no anchor. Needs some [B, A] and some [B, M, G] for the G lattices of the grid, never
+    [B, M, A]. Raises InputError for a threshold that an anchor could reach without touching the object.
+    """
+    rule = rule or MatchRule(positive_iou=positive_iou)
+    batch, slots = ops.shape(objects.boxes)[:2]
+    boxes = ops.reshape(objects.boxes, (-1, 4))  # [N, 4], N = B M
+    learnable = ops.reshape(ops.logical_and(objects.valid, ops.logical_not(objects.crowd)), (-1,))
+    candidates = CandidateList(candidate_windows(boxes, learnable, grid, positive_iou=rule.lowest_iou), grid, slots=slots)
+    overlaps = _largest_overlaps(boxes, candidates, num_anchors=batch * len(grid), lowest_iou=rule.lowest_iou)
+    learnt, unlisted = _learnt_objects(boxes, learnable, candidates, overlaps, rule=rule)
+    classes, box_deltas = _targets_of_pairs(boxes, ops.reshape(objects.classes, (-1,)), candidates, learnt, unlisted,
+                                            box_coder=box_coder)
+    positive = ops.reshape(learnt > 0, (batch, len(grid)))
+    between = ops.zeros_like(positive)
+    if rule.negative_iou is not None:
+        between = ops.logical_and(ops.reshape(overlaps.of_anchors > 0.0, (batch, len(grid))), ops.logical_not(positive))
+    return Targets(
+        classes=ops.reshape(classes, (batch, len(grid))),
+        box_deltas=ops.reshape(box_deltas, (batch, len(grid), 4)),
+        positive=positive,
+        ignored=between,
+    )
+
+
+class _Overlaps(NamedTuple):
+    """The largest overlap of each of the B A anchors, 0 below the least that counts, and of each of the N objects."""
+
+    of_anchors: Tensor  # [B A] float32
+    their_objects: Tensor  # [B A] int32, as `turn`; 0: none
+    of_objects: Tensor  # [N] float32
+    their_anchors: Tensor  # [N] int32, as `turn`; 0: none
+
+
+def _largest_overlaps(boxes: Tensor, candidates: CandidateList, *, num_anchors, lowest_iou: float) -> _Overlaps:
+    """boxes [N, 4]. For anchors overlaps below `lowest_iou` are none."""
+    num_objects, grid_size = ops.shape(boxes)[0], len(candidates.grid)
+
+    def improve(found: Candidates, state: tuple) -> tuple:
+        overlap = candidate_overlap(boxes, found)
+        reaching = ops.where(overlap >= lowest_iou, overlap, 0.0)
+        return (*improved(state[:2], reaching, places=found.places, turns=turn(found.objects, num_objects)),
+                *improved(state[2:], overlap, places=found.objects, turns=turn(found.anchors, grid_size)))
+
+    nothing = (ops.zeros((count,), kind) for count in (num_anchors, num_objects) for kind in ("float32", "int32"))
+    return _Overlaps(*candidates.fold(improve, tuple(nothing)))
+
+
+def _learnt_objects(
+    boxes: Tensor, learnable: Tensor, candidates: CandidateList, overlaps: _Overlaps, *, rule: MatchRule
+) -> tuple[Tensor, Tensor | None]:
+    """What each of the B A anchors learns, as `turn`, 0: nothing; and which of these pairs need not be among the candidates
+    ([B A] bool; None: no pair)."""
+    num_anchors = ops.shape(overlaps.of_anchors)[0]
+    by_overlap = overlaps.their_objects
+    if rule.negative_iou is not None:
+        by_overlap = ops.where(overlaps.of_anchors >= rule.least_positive, by_overlap, 0)
+    if rule.claim == "none":
+        return by_overlap, None
+    if rule.claim == "ties":
+        tied = tied_anchors(boxes, candidates, overlaps.of_objects, num_anchors=num_anchors)
+        # What reaches no threshold may overlap another object more, which did not look that far down.
+        unlisted = ops.logical_and(tied, overlaps.their_objects == 0)
+        others = objects_of_anchors(boxes, learnable, unlisted, candidates)
+        return ops.where(unlisted, others, ops.where(tied, overlaps.their_objects, by_overlap)), unlisted
+    if rule.claim == "bipartite":
+        claims = bipartite_claims(boxes, learnable, candidates, overlaps.of_objects, num_anchors=num_anchors)
+        return ops.where(claims > 0, claims, by_overlap), claims > 0
+    claims = _best_claims(candidates, overlaps, last=rule.claim == "best, last")
+    return ops.where(claims > 0, claims, by_overlap), None
+
+
+def _best_claims(candidates: CandidateList, overlaps: _Overlaps, *, last: bool) -> Tensor:
+    """For each of the B A anchors the first, or the last, object that overlaps it most of all anchors, as `turn`."""
+    num_anchors, num_objects = (ops.shape(values)[0] for values in (overlaps.of_anchors, overlaps.of_objects))
+    grid_size, numbers = len(candidates.grid), ops.arange(num_objects, dtype="int32")
+    best_places = numbers // candidates.slots * grid_size + turn(overlaps.their_anchors, grid_size)
+    wanted = overlaps.their_anchors > 0
+    order = numbers + 1 if last else turn(numbers, num_objects)
+    claims = ops.segment_max(ops.where(wanted, order, 0), ops.where(wanted, best_places, 0), num_anchors)
+    return ops.where(claims > 0, turn(claims - 1, num_objects), 0) if last else claims
+
+
+def _targets_of_pairs(
+    boxes: Tensor, classes: Tensor, candidates: CandidateList, learnt: Tensor, unlisted: Tensor | None, *, box_coder: BoxCoder
+) -> tuple[Tensor, Tensor]:
+    """Class and box deltas of each of the B A anchors, 0 where it learns nothing. boxes [N, 4], classes [N], learnt [B A].
+
+    Only what is learnt is encoded: one anchor in some hundreds.
+    """
+    num_objects, num_anchors, grid = ops.shape(boxes)[0], ops.shape(learnt)[0], candidates.grid
+    listed = learnt if unlisted is None else ops.where(unlisted, 0, learnt)
+
+    def with_pairs(state, objects, places, anchor_boxes, exist):
+        deltas = box_coder.encode(ops.take(boxes, objects, axis=0), anchor_boxes)  # [C, 4]
+        deltas = ops.where(exist[:, None], deltas, 0.0)
+        numbers = ops.where(exist, ops.take(classes, objects, axis=0), 0)
+        # Each anchor is met once with the object it learns, so a sum is that one summand.
+        return tuple(whole + ops.segment_sum(part, places, num_anchors)
+                     for whole, part in zip(state, (numbers, deltas), strict=True))
+
+    def fill(found: Candidates, state: tuple) -> tuple:
+        is_learnt = ops.take(listed, found.places, axis=0) == turn(found.objects, num_objects)
+        return with_pairs(state, found.objects, found.places, found.anchor_boxes, ops.logical_and(found.exist, is_learnt))
+
+    def fill_unlisted(places, exist, state: tuple) -> tuple:
+        objects = ops.where(exist, turn(ops.take(learnt, places, axis=0), num_objects), 0)
+        anchor_boxes = ops.take(ops.convert_to_tensor(grid.boxes), places % len(grid), axis=0)
+        return with_pairs(state, objects, places, anchor_boxes, exist)
+
+    targets = candidates.fold(fill, (ops.zeros((num_anchors,), classes.dtype), ops.zeros((num_anchors, 4), "float32")))
+    return targets if unlisted is None else fold_marked(unlisted, fill_unlisted, targets)

@@ -1,0 +1,81 @@
+"""Detections beside the objects of the same images: rows that were matched, from which every measure and analysis is made."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from object_detection.coco.curves import Curves, curves
+from object_detection.coco.matching import Instances, Matching, ObjectFlags, Overlap, match
+
+
+class Outcomes(NamedTuple):
+    """What became of D detections at IoU 0.5, sizes aside."""
+
+    found: np.ndarray  # [D] row of the object that a right detection finds; -1: none
+    counted: np.ndarray  # [D] bool: right or wrong; not so what finds an object to be ignored, or is not among the 100 best
+
+    @property
+    def right(self) -> np.ndarray:
+        """[D] bool."""
+        return self.found >= 0
+
+    @property
+    def wrong(self) -> np.ndarray:
+        """[D] bool."""
+        return self.counted & ~self.right
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """D detections and G objects of I images, with numbers in the place of the data set's ids."""
+
+    image_ids: np.ndarray  # [I] ascending
+    names: tuple[str, ...]  # of the K classes
+    detected: np.ndarray  # [D] rows among all detections that were given
+    wanted: np.ndarray  # [G] rows among all annotations
+    scores: np.ndarray  # [D]
+    detections: Instances
+    objects: Instances
+    object_boxes: np.ndarray  # [G, 4] float64, x, y, width, height
+    flags: ObjectFlags
+    overlap: Overlap
+
+    @cached_property
+    def matching(self) -> Matching:
+        """Which detection finds which object of its class."""
+        return match(self.detections, self.scores, self.objects, self.flags, num_classes=len(self.names), overlap=self.overlap)
+
+    @cached_property
+    def curves(self) -> Curves:
+        """Precision and recall."""
+        return curves(self.detections, self.objects, self.flags.ignored, self.matching, num_classes=len(self.names))
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """Right and wrong at IoU 0.5."""
+        matches = self.matching.matches
+        counted = np.zeros(len(self.scores), bool)
+        counted[self.matching.by_class] = True
+        counted[matches.rows[matches.to_ignore[:, 0, 0]]] = False
+        found = np.full(len(self.scores), -1)
+        found[matches.rows] = matches.objects
+        return Outcomes(np.where(counted, found, -1), counted)
+
+    @property
+    def class_counts(self) -> np.ndarray:
+        """[K] objects that are to be found."""
+        return np.bincount(self.objects.classes[~self.flags.ignored], minlength=len(self.names))
+
+    def images(self, detections: np.ndarray, objects: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Of some detections and objects (rows), image by image where both are: rows, rows, and their IoU [n, m]."""
+        sides = []
+        for rows, numbers in ((detections, self.detections.images), (objects, self.objects.images)):
+            rows = rows[np.argsort(numbers[rows], kind="stable")]
+            sides.append((rows, np.searchsorted(numbers[rows], np.arange(len(self.image_ids) + 1))))
+        (detections, d_ends), (objects, g_ends) = sides
+        for image in np.flatnonzero((np.diff(d_ends) > 0) & (np.diff(g_ends) > 0)).tolist():
+            here, there = detections[d_ends[image] : d_ends[image + 1]], objects[g_ends[image] : g_ends[image + 1]]
+            yield here, there, self.overlap(here[None], there[None])[0]

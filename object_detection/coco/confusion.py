@@ -1,0 +1,37 @@
+"""Which class is taken for which: detections above their thresholds beside the objects they are on."""
+
+import numpy as np
+
+from object_detection.coco.comparison import Comparison
+from object_detection.coco.matching import Instances, ObjectFlags, match
+
+
+def confusion_matrix(comparison: Comparison, kept: np.ndarray) -> np.ndarray:
+    """[K+1, K+1] counts: row the class of the object, column that of the detection, the last of both background.
+
+    `kept` [D] bool. A detection belongs to the object of its class that it finds at IoU 0.5; the others, the best first, to
+    the free object of any class that they overlap most. Objects to be ignored and what finds them are not counted.
+    """
+    outcomes, background = comparison.outcomes, len(comparison.names)
+    class_of_detection, class_of_object = comparison.detections.classes, comparison.objects.classes
+    found = np.where(kept, outcomes.found, -1)
+    free = ~comparison.flags.ignored
+    free[found[found >= 0]] = False
+    others, objects = np.flatnonzero(kept & outcomes.wrong), np.flatnonzero(free)
+    of_any_class = match(
+        _as_one_class(comparison.detections, others), comparison.scores[others], _as_one_class(comparison.objects, objects),
+        ObjectFlags(*np.zeros((2, len(objects)), bool)), num_classes=1,
+        overlap=lambda here, there: comparison.overlap(others[here], objects[there])).matches
+    found[others[of_any_class.rows]] = np.where(of_any_class.objects < 0, -1, objects[of_any_class.objects])
+    counted = np.flatnonzero(kept & outcomes.counted)
+    on_object = counted[found[counted] >= 0]
+    matrix = np.zeros((background + 1, background + 1), np.int64)
+    np.add.at(matrix, (class_of_object[found[on_object]], class_of_detection[on_object]), 1)
+    np.add.at(matrix, (background, class_of_detection[counted[found[counted] < 0]]), 1)
+    missed = comparison.class_counts - matrix[:background].sum(axis=1)
+    matrix[:background, background] = missed
+    return matrix
+
+
+def _as_one_class(instances: Instances, rows: np.ndarray) -> Instances:
+    return Instances(instances.images[rows], np.zeros(len(rows), np.int64), instances.areas[rows])

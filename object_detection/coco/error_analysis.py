@@ -1,0 +1,158 @@
+"""Why a detector errs: everything a report says of the detections of an evaluation, from one comparison with the objects."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from object_detection.coco.comparison import Comparison
+from object_detection.coco.confusion import confusion_matrix
+from object_detection.coco.curves import RECALL_THRESHOLDS
+from object_detection.coco.error_types import ERROR_TYPES, Errors, error_costs, find_errors
+from object_detection.coco.matching import IOU_THRESHOLDS
+from object_detection.coco.score_reliability import Reliability, reliability
+from object_detection.coco.score_thresholds import BestThreshold, class_thresholds, overall_threshold
+
+SHOWN_IOU = {"IoU 0.50": 0, "IoU 0.75": int(np.argmin(abs(IOU_THRESHOLDS - 0.75)))}  # places in IOU_THRESHOLDS
+SIZES = ("all", "small", "medium", "large")  # AREA_RANGES by name
+
+
+class ErrorCost(NamedTuple):
+    """What one type of error costs."""
+
+    count: int
+    ap: float  # gained at IoU 0.5, mean of the classes, were there no error of this type; NaN where no object would be left
+    class_ap: np.ndarray  # [K] of each class; NaN where it has no object
+
+
+class ImageErrors(NamedTuple):
+    """An image, with detections from the best threshold of their class on."""
+
+    image_id: int
+    missed: np.ndarray  # rows of objects in the comparison
+    wrong: np.ndarray  # rows of detections
+    found: np.ndarray  # rows of objects
+    right: np.ndarray  # rows of detections
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorAnalysis:
+    """Of D detections and G objects of K classes. Right or wrong: at IoU 0.5."""
+
+    comparison: Comparison
+
+    @cached_property
+    def errors(self) -> Errors:
+        """The type of each error."""
+        return find_errors(self.comparison)
+
+    @cached_property
+    def costs(self) -> dict[str, ErrorCost]:
+        """By type, in the order of ERROR_TYPES."""
+        ap = {name: _known(values) for name, values in error_costs(self.comparison, self.errors).items()}
+        counts = {name: int((self.errors.types == name).sum()) for name in ERROR_TYPES}
+        counts["missed"] = int(self.errors.missed.sum())
+        return {name: ErrorCost(count, float(np.maximum(_mean(ap[name]) - _mean(ap[""]), 0.0)), ap[name] - ap[""])
+                for name, count in counts.items()}
+
+    def precision(self, place: int) -> np.ndarray:
+        """[R, K] at RECALL_THRESHOLDS, at one of IOU_THRESHOLDS; NaN where a class has no object."""
+        return _known(self.comparison.curves.precision[place, :, :, 0])
+
+    @cached_property
+    def class_ap(self) -> dict[str, np.ndarray]:
+        """[K] AP of each class at single thresholds, and of each size; NaN where it has no object."""
+        curves = self.comparison.curves.precision
+        values = {name: curves[place, :, :, 0].mean(axis=0) for name, place in SHOWN_IOU.items()}
+        values |= {size: curves[..., number].mean(axis=(0, 1)) for number, size in enumerate(SIZES)}
+        return {name: _known(ap) for name, ap in values.items()}
+
+    @cached_property
+    def thresholds(self) -> list[BestThreshold]:
+        """The best of each class."""
+        return class_thresholds(self.comparison)
+
+    @cached_property
+    def threshold(self) -> BestThreshold:
+        """The best one for all classes together."""
+        return overall_threshold(self.comparison)
+
+    @cached_property
+    def kept(self) -> np.ndarray:
+        """[D] bool: detections from the best threshold of their class on, or that of all where the class has none."""
+        scores = np.array([best.score for best in self.thresholds] or [np.nan])
+        scores = np.where(np.isnan(scores), self.threshold.score, scores)
+        return self.comparison.scores >= scores[self.comparison.detections.classes]
+
+    @cached_property
+    def confusion(self) -> np.ndarray:
+        """[K+1, K+1] of the detections that are kept."""
+        return confusion_matrix(self.comparison, self.kept)
+
+    @cached_property
+    def reliability(self) -> Reliability:
+        """Of all detections that are right or wrong."""
+        counted = self.comparison.outcomes.counted
+        return reliability(self.comparison.scores[counted], self.comparison.outcomes.right[counted])
+
+    def worst_images(self, count: int) -> list[ImageErrors]:
+        """The images with the most missed objects and wrong detections; those alike in the order of their ids."""
+        comparison, outcomes = self.comparison, self.comparison.outcomes
+        right, wrong = np.flatnonzero(self.kept & outcomes.right), np.flatnonzero(self.kept & outcomes.wrong)
+        found = outcomes.found[right]
+        missed = np.setdiff1d(np.flatnonzero(~comparison.flags.ignored), found)
+        of_object, of_detection = comparison.objects.images, comparison.detections.images
+        images = len(comparison.image_ids)
+        mistakes = np.bincount(of_object[missed], minlength=images) + np.bincount(of_detection[wrong], minlength=images)
+        worst = np.argsort(-mistakes, kind="stable")[:count]
+        return [ImageErrors(int(comparison.image_ids[image]), missed[of_object[missed] == image],
+                            wrong[of_detection[wrong] == image], found[of_object[found] == image],
+                            right[of_detection[right] == image])
+                for image in worst[mistakes[worst] > 0]]
+
+    def to_json(self) -> dict:
+        """For `json.dump`; null where there is nothing to measure."""
+        names, bins = self.comparison.names, self.reliability
+        return {
+            "errors": {name: {"count": cost.count, "ap50": _or_none(cost.ap), "ap50_by_class": _by_name(names, cost.class_ap)}
+                       for name, cost in self.costs.items()},
+            "precision_recall": {"recall": RECALL_THRESHOLDS.tolist(), **{
+                name: {"mean": _listed(np.apply_along_axis(_mean, 1, precision)),
+                       "by_class": {label: _listed(curve) for label, curve in zip(names, precision.T, strict=True)}}
+                for name, precision in ((name, self.precision(place)) for name, place in SHOWN_IOU.items())}},
+            "ap_by_class": {name: _by_name(names, values) for name, values in self.class_ap.items()},
+            "best_thresholds": {name: _of_threshold(best) for name, best in zip(names, self.thresholds, strict=True)},
+            "best_threshold": _of_threshold(self.threshold),
+            "confusion": {"rows": "objects", "columns": "detections", "names": [*names, "background"],
+                          "counts": self.confusion.tolist()},
+            "reliability": {"expected_calibration_error": bins.expected_error, "detections": bins.counts.tolist(),
+                            "score": _listed(bins.scores), "precision": _listed(bins.precision)},
+        }
+
+
+def _known(values: np.ndarray) -> np.ndarray:
+    """NaN for the -1 of a class without objects."""
+    return np.where(values < 0, np.nan, values)
+
+
+def _mean(values: np.ndarray) -> float:
+    """Of what is not NaN; NaN of nothing."""
+    present = values[~np.isnan(values)]
+    return float(present.mean()) if present.size else np.nan
+
+
+def _listed(values: np.ndarray) -> list[float | None]:
+    return [_or_none(round(value, 6)) for value in values.tolist()]
+
+
+def _or_none(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _by_name(names: tuple[str, ...], values: np.ndarray) -> dict[str, float | None]:
+    return dict(zip(names, _listed(values), strict=True))
+
+
+def _of_threshold(best: BestThreshold) -> dict[str, float | None]:
+    return best._asdict() | {"score": _or_none(best.score)}

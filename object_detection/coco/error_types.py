@@ -1,0 +1,87 @@
+"""What is wrong with each wrong detection, and the AP that each kind of error costs: TIDE (Bolya et al. 2020).
+
+As its published program has it, with COCO's own matching, ignored objects and mean (over the classes that have objects): a
+detection that misses its object is looked at beside the object it overlaps most. Errors at the foreground threshold 0.5 and
+the background threshold 0.1.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from object_detection.coco.comparison import Comparison
+from object_detection.coco.curves import average_precisions
+from object_detection.coco.matching import IOU_THRESHOLDS
+
+ERROR_TYPES = {  # name -> what it is
+    "classification": "a detection on an object of another class",
+    "localisation": "a badly placed box of the right class (IoU 0.1 to 0.5)",
+    "both": "a badly placed box of another class",
+    "duplicate": "a detection of an object that a better one has found",
+    "background": "a detection of nothing (IoU below 0.1)",
+    "missed": "an object that no detection comes near to",
+}
+_CLASSIFICATION, _LOCALISATION, _BOTH, _DUPLICATE, _BACKGROUND, _MISSED = ERROR_TYPES
+_FOREGROUND, _NEAR = IOU_THRESHOLDS[0], 0.1
+
+
+class Errors(NamedTuple):
+    """The error of each of D detections, and the objects (G) that nothing comes near to."""
+
+    types: np.ndarray  # [D] of ERROR_TYPES; "" of what is right or does not count
+    mends: np.ndarray  # [D] row of the object that the detection would find without its error; -1: none, or another one would
+    missed: np.ndarray  # [G] bool
+
+
+def find_errors(comparison: Comparison) -> Errors:
+    """Each wrong detection is of one type; a missed object is one that no detection with a mendable error is near to."""
+    outcomes, classes = comparison.outcomes, comparison.objects.classes
+    types = np.where(outcomes.wrong, _BACKGROUND, np.array("", f"<U{max(map(len, ERROR_TYPES))}"))
+    target = np.full(len(types), -1)
+    real = ~comparison.flags.ignored
+    for here, there, overlaps in comparison.images(np.flatnonzero(outcomes.wrong), np.flatnonzero(real)):
+        same = comparison.detections.classes[here, None] == classes[there]
+        own, other = np.where(same, overlaps, 0.0), np.where(same, 0.0, overlaps)
+        to_own, to_other, rows = own.argmax(axis=1), other.argmax(axis=1), np.arange(len(here))
+        own, other = own[rows, to_own], other[rows, to_other]
+        badly_placed = (own >= _NEAR) & (own <= _FOREGROUND)
+        types[here] = np.select(
+            [badly_placed, other >= _FOREGROUND, own >= _FOREGROUND, np.maximum(own, other) <= _NEAR],
+            [_LOCALISATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND], _BOTH)
+        target[here] = np.select([badly_placed, other >= _FOREGROUND], [there[to_own], there[to_other]], -1)
+    found = outcomes.found[outcomes.right]
+    target[np.isin(target, found)] = -1  # mended, it would be a duplicate
+    missed = real & ~np.isin(np.arange(len(real)), np.concatenate([found, target]))
+    return Errors(types, _best_of_each(target, comparison.scores), missed)
+
+
+def _best_of_each(target: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """The object that each detection aims at, [D]; -1 too where a better one does."""
+    best = np.full(len(target), -1)
+    order = np.argsort(-scores, kind="stable")
+    order = order[target[order] >= 0]
+    _, first = np.unique(target[order], return_index=True)
+    best[order[first]] = target[order[first]]
+    return best
+
+
+def error_costs(comparison: Comparison, errors: Errors) -> dict[str, np.ndarray]:
+    """Of each type [K] AP of the classes at IoU 0.5 were there no such error, -1 without an object; under "" as it is.
+
+    Detections in the wrong place or of the wrong class are put right, those that would then be duplicates and all others are
+    taken away; missed objects are no longer wanted.
+    """
+    outcomes, objects = comparison.outcomes, comparison.objects
+    by_image = np.argsort(comparison.detections.images, kind="stable")  # the order in which equal scores count
+    by_image = by_image[outcomes.counted[by_image]]
+    found = {}
+    for error in ("", *ERROR_TYPES):
+        mended = (errors.types == error) & (errors.mends >= 0)
+        rows = by_image[(errors.types[by_image] != error) | outcomes.right[by_image] | mended[by_image]]
+        classes = comparison.detections.classes.copy()
+        classes[mended] = objects.classes[errors.mends[mended]]
+        wanted = comparison.class_counts
+        if error == _MISSED:
+            wanted = wanted - np.bincount(objects.classes[errors.missed], minlength=len(wanted))
+        found[error] = average_precisions(classes[rows], comparison.scores[rows], (outcomes.right | mended)[rows], wanted)
+    return found

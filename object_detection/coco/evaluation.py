@@ -1,0 +1,223 @@
+"""The COCO measures (Lin et al. 2014, https://cocodataset.org/#detection-eval).
+
+pycocotools is the measure; `coco_matching` computes the same numbers many times faster, which the tests hold it to. Here it
+is fed, and asked why where the answer is 0.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from object_detection.coco.comparison import Comparison
+from object_detection.coco.curves import Curves
+from object_detection.coco.explanation import explain_poor_result
+from object_detection.coco.ground_truth import GroundTruth
+from object_detection.coco.matching import IOU_THRESHOLDS, Instances, ObjectFlags, Overlap, box_overlap
+from object_detection.coco.results import DetectionRows, boxes_xywh
+from object_detection.coco.run_length_masks import RunLengths, encoded, mask_areas, mask_overlap
+from object_detection.coco.score_thresholds import thresholds_to_store
+from program_support.errors import InputError
+
+MEASURE_NAMES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl")
+_MEASURE_MEANINGS = (
+    "precision, IoU 0.50 to 0.95", "precision, IoU 0.50", "precision, IoU 0.75",
+    "precision, objects < 32x32 px", "precision, objects 32x32 to 96x96 px", "precision, objects > 96x96 px",
+    "recall, 1 detection per image", "recall, 10 detections per image", "recall, 100 detections per image",
+    "recall, objects < 32x32 px", "recall, objects 32x32 to 96x96 px", "recall, objects > 96x96 px",
+)
+_LACKS_MASKS = "an annotation has no segmentation, or its image no height and width"
+
+OverlapOf = Callable[[np.ndarray, np.ndarray], Overlap]  # row numbers of the detections and of the objects that are compared
+
+
+@dataclass(frozen=True, kw_only=True)
+class CocoMeasures:
+    """What an evaluation found. Every number lies in 0 .. 1, or is -1 where no object could have been found."""
+
+    numbers: dict[str, float]  # the 12 of MEASURE_NAMES
+    class_ap: dict[str, float]  # AP per class, by name
+    class_objects: dict[str, int]  # objects looked for: neither crowds nor difficult ones
+    images: int  # looked at
+    unknown_images: int  # looked at but not in the ground truth
+    detections: int
+    explanation: str  # the likely cause of an AP of 0 or -1, else empty
+    mask_numbers: dict[str, float] = field(default_factory=dict)  # the 12 of masks (COCO's "segm"); empty where there are none
+    mask_class_ap: dict[str, float] = field(default_factory=dict)  # AP of masks per class, by name
+    mask_explanation: str = ""  # why masks that were found are not measured
+    score_thresholds: dict[str, Any] = field(default_factory=dict)  # see `thresholds_to_store`
+
+    def to_json(self) -> dict:
+        """For `json.dump`: the 12 numbers of boxes at the top, the rest under its name."""
+        rest = {name: value for name, value in vars(self).items() if name != "numbers"}
+        return {**self.numbers, **{name: value for name, value in rest.items() if value or not name.startswith("mask_")}}
+
+    def table(self) -> str:
+        """The numbers, the classes and the explanation as plain text, many lines."""
+        lines = [f"{self.images} images, {self.detections} detections, {sum(self.class_objects.values())} objects"]
+        lines += [f"{name:<9}{shown_measure(self.numbers[name]):>7}  {meaning}"
+                  for name, meaning in zip(MEASURE_NAMES, _MEASURE_MEANINGS, strict=True)]
+        if self.mask_numbers:
+            lines += ["", "masks", *(f"{name:<9}{shown_measure(number):>7}" for name, number in self.mask_numbers.items())]
+        lines += ["", *self._class_table()]
+        if self.unknown_images:
+            lines += ["", f"{self.unknown_images} of the {self.images} evaluated images are not in the ground truth: "
+                      "each detection in them counts as wrong"]
+        if self.explanation:
+            lines += ["", f"AP is {self.numbers['AP']:g}: {self.explanation}"]
+        if self.mask_explanation:
+            lines += ["", f"masks are not measured: {self.mask_explanation}"]
+        return "\n".join(lines)
+
+    def _class_table(self) -> list[str]:
+        """A line for each class, AP of masks beside that of boxes."""
+        columns = {"AP": self.class_ap} | ({"of masks": self.mask_class_ap} if self.mask_class_ap else {})
+        width = max(map(len, ["class", *self.class_ap]))
+        return [f"{'class':<{width}}" + "".join(f"{title:>9}" for title in columns) + "  objects"] + [
+            f"{name:<{width}}" + "".join(f"  {shown_measure(column[name]):>7}" for column in columns.values())
+            + f"  {self.class_objects[name]:7d}" for name in self.class_ap]
+
+
+def shown_measure(value: float) -> str:
+    """Return a measure with four digits, or `-` for COCO's -1: nothing to measure."""
+    return "-" if value < 0 else f"{value:.4f}"
+
+
+class CocoEvaluator:
+    """Measures detections against one ground truth.
+
+    As in VOC, objects marked `difficult` are ignored: to find one is no mistake, not to find it neither. pycocotools, which
+    does not know the mark, counts them like any other.
+    """
+
+    def __init__(self, ground_truth: GroundTruth, *, segmentations: Callable[[], Sequence[Any]] | None = None):
+        """`segmentations` fetches those of the annotations (in their order, None where there is none) when masks are first to
+        be measured, for ground truth that comes without or with what nobody has proved yet."""
+        self._ground_truth, self._fetch_segmentations = ground_truth, segmentations
+        annotations = ground_truth.annotations
+        self._image_ids = np.array([annotation["image_id"] for annotation in annotations], np.int64)
+        self._category_ids = np.array([annotation["category_id"] for annotation in annotations], np.int64)
+        self._areas = np.array([annotation["area"] for annotation in annotations], np.float64)
+        crowd = np.array([annotation["iscrowd"] for annotation in annotations], bool)
+        difficult = np.array([bool(annotation.get("difficult")) for annotation in annotations], bool)
+        self._flags = ObjectFlags(crowd=crowd, ignored=crowd | difficult)
+        self._boxes = np.array([annotation["bbox"] for annotation in annotations], np.float64).reshape(-1, 4)
+
+    def evaluate(self, rows: DetectionRows) -> CocoMeasures:
+        """The COCO numbers of the images looked at (`rows.evaluated_ids`), an image without detections included.
+
+        Where the detections and all annotations have masks, those of masks as well.
+        """
+        comparison = self.compare(rows)
+        measured = self._measures(comparison, found=len(rows.scores))
+        explanation = explain_poor_result(self._ground_truth, rows) if measured.numbers["AP"] <= 0 else ""
+        measured = replace(measured, explanation=explanation, score_thresholds=thresholds_to_store(comparison))
+        if rows.masks is None:
+            return measured
+        if self._masks is None:
+            return replace(measured, mask_explanation=f"{self._ground_truth.source}: {_LACKS_MASKS}")
+        of_masks = self._measures(self._compare(
+            rows.image_ids, rows.category_ids, rows.scores, mask_areas(rows.masks), evaluated_ids=rows.evaluated_ids,
+            overlap_of=self._overlap_of_masks(rows.masks)), found=len(rows.scores))
+        return replace(measured, mask_numbers=of_masks.numbers, mask_class_ap=of_masks.class_ap)
+
+    def compare(self, rows: DetectionRows) -> Comparison:
+        """The boxes beside the objects of the images looked at."""
+        boxes = boxes_xywh(rows.boxes)
+        return self._compare(rows.image_ids, rows.category_ids, rows.scores, boxes[:, 2] * boxes[:, 3],
+                             evaluated_ids=rows.evaluated_ids, overlap_of=self._overlap_of_boxes(boxes))
+
+    def evaluate_results(self, results: Sequence[dict], *, image_ids: Sequence[int],
+                         iou_type: str = "bbox") -> CocoMeasures:
+        """The COCO numbers of a list of results as in `detections.json`; without an explanation.
+
+        With `iou_type` "segm" overlap and area are the masks', also where a result has a box beside its mask
+        (pycocotools' own loader then takes the box's area). Raises InputError where the ground truth has no masks then.
+        """
+        def values(key: str, kind: type) -> np.ndarray:
+            return np.array([result[key] for result in results], kind)
+
+        if iou_type == "bbox":
+            boxes = values("bbox", np.float64).reshape(-1, 4)
+            areas, overlap_of = boxes[:, 2] * boxes[:, 3], self._overlap_of_boxes(boxes)
+        elif self._masks is None:
+            raise InputError(f"{self._ground_truth.source}: {_LACKS_MASKS}; wanted masks of all")
+        else:
+            masks = [encoded(result["segmentation"], self._ground_truth.image_sizes[result["image_id"]]) for result in results]
+            areas, overlap_of = mask_areas(masks), self._overlap_of_masks(masks)
+        return self._measures(self._compare(
+            values("image_id", np.int64), values("category_id", np.int64), values("score", np.float64), areas,
+            evaluated_ids=np.asarray(image_ids, np.int64), overlap_of=overlap_of), found=len(results))
+
+    @cached_property
+    def _masks(self) -> list[RunLengths] | None:
+        """Run lengths of all annotations; None where one has none, or its image no size."""
+        annotations, sizes = self._ground_truth.annotations, self._ground_truth.image_sizes
+        if self._fetch_segmentations:
+            segmentations = self._fetch_segmentations()
+        else:
+            segmentations = [annotation.get("segmentation") for annotation in annotations]
+        placed = [(segmentation, sizes.get(annotation["image_id"]))
+                  for segmentation, annotation in zip(segmentations, annotations, strict=True)]
+        return [encoded(*entry) for entry in placed] if all(all(entry) for entry in placed) else None
+
+    def _overlap_of_boxes(self, boxes: np.ndarray) -> OverlapOf:
+        """What `_compare` wants for detected boxes, [D, 4] xywh."""
+        return lambda detected, wanted: box_overlap(boxes[detected], self._boxes[wanted], self._flags.crowd[wanted])
+
+    def _overlap_of_masks(self, masks: Sequence[RunLengths]) -> OverlapOf:
+        """What `_compare` wants for the masks of D detections."""
+        return lambda detected, wanted: mask_overlap(
+            [masks[i] for i in detected], [self._masks[i] for i in wanted], self._flags.crowd[wanted])
+
+    def _compare(self, image_ids: np.ndarray, category_ids: np.ndarray, scores: np.ndarray, areas: np.ndarray, *,
+                 evaluated_ids: np.ndarray, overlap_of: OverlapOf) -> Comparison:
+        """Of detections with the data set's ids, [D] each."""
+        images, known_ids = np.unique(evaluated_ids), np.array(list(self._ground_truth.categories), np.int64)
+        detected = np.flatnonzero(np.isin(image_ids, images) & np.isin(category_ids, known_ids))
+        wanted = np.flatnonzero(np.isin(self._image_ids, images))
+
+        def numbered(image: np.ndarray, category: np.ndarray, area: np.ndarray) -> Instances:
+            return Instances(np.searchsorted(images, image), np.searchsorted(known_ids, category), area)
+
+        return Comparison(
+            image_ids=images, names=_class_names(self._ground_truth), detected=detected, wanted=wanted, scores=scores[detected],
+            detections=numbered(image_ids[detected], category_ids[detected], areas[detected]),
+            objects=numbered(self._image_ids[wanted], self._category_ids[wanted], self._areas[wanted]),
+            object_boxes=self._boxes[wanted], flags=ObjectFlags(*(flag[wanted] for flag in self._flags)),
+            overlap=overlap_of(detected, wanted))
+
+    def _measures(self, comparison: Comparison, *, found: int) -> CocoMeasures:
+        """The numbers, without an explanation; `found`: how many detections there were, those of unknown classes with them."""
+        precision = comparison.curves.precision
+        return CocoMeasures(
+            numbers=_numbers(comparison.curves),
+            class_ap={name: float(precision[:, :, k, 0].mean()) for k, name in enumerate(comparison.names)},
+            class_objects=dict(zip(comparison.names, comparison.class_counts.tolist(), strict=True)),
+            images=len(comparison.image_ids),
+            unknown_images=len(set(comparison.image_ids.tolist()) - self._ground_truth.image_sizes.keys()),
+            detections=found,
+            explanation="",
+        )
+
+
+def _numbers(result: Curves) -> dict[str, float]:
+    """The 12 of MEASURE_NAMES: means over the classes that have objects."""
+    def mean(values: np.ndarray) -> float:
+        present = values[values > -1]
+        return float(present.mean()) if present.size else -1.0
+
+    precision, recall = result.precision, result.recall
+    at = [int(np.argmin(abs(IOU_THRESHOLDS - threshold))) for threshold in (0.5, 0.75)]
+    values = [precision[..., 0], *(precision[t, :, :, 0] for t in at), *(precision[..., a] for a in (1, 2, 3)),
+              *(recall[:, :, 0, m] for m in (0, 1, 2)), *(recall[:, :, a, 2] for a in (1, 2, 3))]
+    return dict(zip(MEASURE_NAMES, map(mean, values), strict=True))
+
+
+def _class_names(ground_truth: GroundTruth) -> tuple[str, ...]:
+    """Of each category, with the id behind a name that several share."""
+    names = list(ground_truth.categories.values())
+    return tuple(name if names.count(name) == 1 else f"{name} ({category_id})"
+                 for category_id, name in ground_truth.categories.items())

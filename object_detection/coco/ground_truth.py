@@ -1,0 +1,98 @@
+"""Ground truth as the COCO measures want it: read from COCO's json, or its dictionary; checked once, at the door."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from program_support.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroundTruth:
+    """Images, categories and annotations to measure against."""
+
+    source: str  # where it came from, for messages
+    image_sizes: dict[int, tuple[int, int] | None]  # image id -> (height, width) where known
+    categories: dict[int, str]  # category id -> name, ascending
+    annotations: tuple[dict, ...]  # COCO's, with the ids 1, 2, ... (see `_checked_annotation`)
+
+
+def read_ground_truth(path: str | Path) -> GroundTruth:
+    """Read a COCO annotation file (`instances_*.json`).
+
+    Raises InputError, naming the file, for a file that cannot be read or is not such a file.
+    """
+    try:
+        dataset = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not json ({error})") from error
+    return ground_truth_from_dataset(dataset, source=str(path))
+
+
+def ground_truth_from_dataset(dataset: Mapping, *, source: str) -> GroundTruth:
+    """Check and index a COCO dictionary of `images`, `annotations` and `categories`; it is not changed.
+
+    Raises InputError, naming `source` and the id, where it is not one.
+    """
+    images, annotations, categories = (_list_of(dataset, key, source=source)
+                                       for key in ("images", "annotations", "categories"))
+    image_sizes = {}
+    for image in images:
+        image_id = _integer(image, "id", where=f"{source}: an image")
+        if image_id in image_sizes:
+            raise InputError(f"{source}: image id {image_id} occurs twice")
+        known = "height" in image and "width" in image
+        image_sizes[image_id] = (image["height"], image["width"]) if known else None
+    names = {}
+    for category in categories:
+        category_id = _integer(category, "id", where=f"{source}: a category")
+        names[category_id] = str(category.get("name", category_id))
+    checked = tuple(_checked_annotation(annotation, number=number, categories=names, source=source)
+                    for number, annotation in enumerate(annotations, start=1))
+    return GroundTruth(source=source, image_sizes=image_sizes, categories=dict(sorted(names.items())),
+                       annotations=checked)
+
+
+def _list_of(dataset: Mapping, key: str, *, source: str) -> list:
+    """dataset[key]; raises InputError where that is no list of dictionaries."""
+    found = dataset.get(key) if isinstance(dataset, Mapping) else None
+    if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
+        raise InputError(f"{source}: no list {key!r} of dictionaries; wanted a COCO file with images, annotations and "
+                         "categories (instances_*.json)")
+    return found
+
+
+def _integer(item: Mapping, key: str, *, where: str) -> int:
+    """item[key]; raises InputError, beginning with `where`, where that is no integer."""
+    value = item.get(key)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{where} has {key} {value!r}; wanted an integer")
+    return value
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _checked_annotation(annotation: Mapping, *, number: int, categories: Mapping[int, str], source: str) -> dict:
+    """A copy with what files tend to leave out, under a new id.
+
+    pycocotools takes a match with annotation 0 for no match, and two annotations of one id for one; and it writes into
+    what it is given, hence the copy.
+    """
+    where = f"{source}: annotation {annotation.get('id')!r} of image {annotation.get('image_id')!r}"
+    _integer(annotation, "image_id", where=where)
+    category_id = _integer(annotation, "category_id", where=where)
+    if category_id not in categories:
+        raise InputError(f"{where} has category_id {category_id}; the categories are {sorted(categories)}")
+    box_xywh = annotation.get("bbox")
+    if not isinstance(box_xywh, list | tuple) or len(box_xywh) != 4 or not all(map(_is_number, box_xywh)):
+        raise InputError(f"{where} has bbox {box_xywh!r}; wanted four finite numbers x, y, width, height")
+    area = annotation.get("area", box_xywh[2] * box_xywh[3])
+    if not _is_number(area):
+        raise InputError(f"{where} has area {area!r}; wanted a finite number")
+    return {**annotation, "id": number, "area": area, "iscrowd": int(annotation.get("iscrowd") or 0)}

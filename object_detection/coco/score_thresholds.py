@@ -1,0 +1,63 @@
+"""From which score on detections are kept: the threshold of the best F1, the harmonic mean of precision and recall."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from object_detection.coco.comparison import Comparison
+
+LEAST_OBJECTS = 10  # of a class for a stored threshold of its own; with fewer, one detection more or less decides it
+
+
+class BestThreshold(NamedTuple):
+    """Of detections with at least this score; `score` is NaN where nothing that is found is right."""
+
+    score: float
+    precision: float
+    recall: float
+    f1: float
+
+
+def best_threshold(scores: np.ndarray, right: np.ndarray, wanted: int) -> BestThreshold:
+    """Of n detections, `right` [n] bool, of objects of which so many are `wanted`; the highest of equally good thresholds."""
+    order = np.argsort(-scores, kind="stable")
+    scores, hits = scores[order], np.cumsum(right[order])
+    last = np.append(scores[1:] < scores[:-1], True)[: len(scores)]  # a threshold keeps all of equal scores
+    scores, hits, kept = scores[last], hits[last], np.flatnonzero(last) + 1
+    if not wanted or not hits.any():
+        return BestThreshold(np.nan, 0.0, 0.0, 0.0)
+    f1 = 2 * hits / (kept + wanted)
+    best = int(f1.argmax())
+    return BestThreshold(float(scores[best]), float(hits[best] / kept[best]), float(hits[best] / wanted), float(f1[best]))
+
+
+def class_thresholds(comparison: Comparison) -> list[BestThreshold]:
+    """Return the best threshold of each class at IoU 0.5."""
+    outcomes, classes = comparison.outcomes, comparison.detections.classes
+    rows = [np.flatnonzero(outcomes.counted & (classes == k)) for k in range(len(comparison.names))]
+    return [best_threshold(comparison.scores[here], outcomes.right[here], int(wanted))
+            for here, wanted in zip(rows, comparison.class_counts, strict=True)]
+
+
+def overall_threshold(comparison: Comparison) -> BestThreshold:
+    """Return the best threshold for all classes together at IoU 0.5."""
+    counted = comparison.outcomes.counted
+    return best_threshold(comparison.scores[counted], comparison.outcomes.right[counted], int(comparison.class_counts.sum()))
+
+
+def thresholds_to_store(comparison: Comparison) -> dict[str, Any]:
+    """Return {"overall": score, "classes": {name: score}} as stored with a model; {} if no detection is right.
+
+    A class with fewer than LEAST_OBJECTS objects, or of which nothing is found, has no entry: the overall threshold counts.
+    """
+    overall = overall_threshold(comparison).score
+    if np.isnan(overall):
+        return {}
+    best = zip(comparison.names, class_thresholds(comparison), comparison.class_counts, strict=True)
+    return {"overall": _rounded_down(overall), "classes": {
+        name: _rounded_down(found.score) for name, found, count in best if count >= LEAST_OBJECTS and found.f1}}
+
+
+def _rounded_down(score: float) -> float:
+    """To 4 decimals: an exported file, whose scores differ by rounding, keeps the detection that the threshold came from."""
+    return np.floor(score * 1e4).item() / 1e4

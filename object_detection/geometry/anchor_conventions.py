@@ -1,0 +1,107 @@
+"""Which anchors published detectors stand on, as levels for `grid_of_levels`: RetinaNet, region proposals, SSD300."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, feature_sizes, level_of_cells
+from program_support.errors import InputError
+
+RETINANET_SCALES = 3  # sizes of a level's anchors
+HEIGHT_TO_WIDTH = (0.5, 1.0, 2.0)
+NVIDIA_ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))  # width and height of its Mask R-CNN's anchors
+SSD300_STRIDES = (8, 16, 32, 64)  # pixels; of the maps after these, the image's side by their number of cells
+SSD300_SIZES = (21, 45, 99, 153, 207, 261, 315)  # pixels of 300; that of each map, and of a map after the last
+SSD300_RATIOS = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
+SSD300_BOXES_A_CELL = tuple(2 + 2 * len(ratios) for ratios in SSD300_RATIOS)  # of each map
+_SSD300_SIDE = 300
+_SSD300_SMALLEST = 257  # pixels a side, of which the last map has one cell
+
+
+def retinanet_sizes(anchor_scale: float = 4.0) -> tuple[tuple[int, ...], ...]:
+    """Sides in pixels of the squares of P3 to P7: of each three, by thirds of an octave from `anchor_scale` cells on."""
+    return tuple(tuple(int(2**level * anchor_scale * 2 ** (octave / RETINANET_SCALES)) for octave in range(RETINANET_SCALES))
+                 for level in range(3, 8))
+
+
+def proposal_sizes(anchor_scale: float = 8.0) -> tuple[tuple[float, ...], ...]:
+    """Sides in pixels of the squares of Mask R-CNN's P2 to P6, `anchor_scale` cells each."""
+    return tuple((2**level * anchor_scale,) for level in range(2, 7))
+
+
+RETINANET_SIZES, PROPOSAL_SIZES = retinanet_sizes(), proposal_sizes()
+
+
+def rounded_levels(
+    image_size: tuple[int, int], feature_sizes: Sequence[tuple[int, int]], *, sizes: Sequence[Sequence[float]],
+    height_to_width: Sequence[float] = HEIGHT_TO_WIDTH,
+) -> list[AnchorLevel]:
+    """Anchors by torchvision's rule (models/detection/anchor_utils.py), in whole pixels.
+
+    image_size and feature_sizes (of each level) are (rows, columns), sizes[level] the sides of its squares. At each cell one
+    anchor of size^2 square pixels for each ratio of height to width and each size, ratio first; half sides are rounded to
+    whole pixels, halves to the even one. Cell (i, j) stands at (i, j) strides, without half a cell, and a stride is image
+    side // feature side: the last cells may lie far from the border. With RETINANET_SIZES 120,087 anchors at 800 x 800.
+    Raises ValueError for other numbers of sizes than levels, InputError for an anchor without a whole pixel.
+    """
+    ratios = np.sqrt(np.float32(height_to_width))  # float32, as what rounds to a half there must do so here
+    levels = []
+    for counts, level_sizes in zip(feature_sizes, sizes, strict=True):
+        sides = np.stack([np.outer(ratios, np.float32(level_sizes)), np.outer(1 / ratios, np.float32(level_sizes))], axis=-1)
+        shapes = 2.0 * np.round(sides.reshape(-1, 2) / 2)
+        if not shapes.all():
+            raise InputError(f"an anchor of {level_sizes[0]:g} pixels a side has no height or no width at ratios of height to "
+                             f"width of {', '.join(f'{ratio:g}' for ratio in height_to_width)}; wanted larger ones or ratios "
+                             "nearer to 1")
+        levels.append(AnchorLevel(
+            counts=tuple(counts), strides=tuple(side // count for side, count in zip(image_size, counts, strict=True)),
+            offset=(0.0, 0.0), shapes=tuple(map(tuple, shapes.tolist()))))
+    return levels
+
+
+def centred_levels(
+    image_size: tuple[int, int], feature_sizes: Sequence[tuple[int, int]], *, scale: float = 8.0
+) -> list[AnchorLevel]:
+    """Anchors of proposals by NVIDIA's TensorFlow 2 Mask R-CNN (mrcnn_tf2/model/anchors.py): as EfficientDet's, of one scale
+    and with shapes of its own. 279,279 at 832 x 1344 with levels 2 to 6."""
+    config = AnchorConfig(num_scales=1, aspect_ratios=NVIDIA_ASPECT_RATIOS, anchor_scale=scale)
+    return [level_of_cells(config, image_size, counts) for counts in feature_sizes]
+
+
+def ssd300_counts(image_size: tuple[int, int]) -> list[tuple[int, int]]:
+    """Rows and columns of each of SSD300's maps: halved up to stride 64, then two less for each of two maps more.
+
+    38, 19, 10, 5, 3, 1 at 300 pixels. Raises InputError for an image of which the last has none.
+    """
+    counts = feature_sizes(image_size, 6)[3:]
+    for _ in range(2):
+        counts.append((counts[-1][0] - 2, counts[-1][1] - 2))
+    if min(counts[-1]) < 1:
+        raise InputError(f"image_size is {image_size[0]} x {image_size[1]}; wanted at least {_SSD300_SMALLEST} pixels a side, "
+                         "as SSD300's last map has no cell otherwise")
+    return counts
+
+
+def ssd300_levels(image_size: tuple[int, int] = (_SSD300_SIDE, _SSD300_SIDE)) -> list[AnchorLevel]:
+    """The 8,732 default boxes of SSD300 (Liu et al. 2016, with MLPerf's sizes) in pixels; of another image size as many as its
+    maps have, which are larger and smaller with the image.
+
+    Shapes of a map: a square of its size, one of the geometric mean of its and the next map's, then for each ratio the wide
+    and the tall one. Order as in MLPerf's reference: map, shape, row, column. As there centres and sides end at the image's
+    pixels, corners do not. Raises InputError as `ssd300_counts`.
+    """
+    levels, scales = [], [side / _SSD300_SIDE for side in image_size]
+    for number, (counts, ratios) in enumerate(zip(ssd300_counts(image_size), SSD300_RATIOS, strict=True)):
+        size, larger = SSD300_SIZES[number], math.sqrt(SSD300_SIZES[number] * SSD300_SIZES[number + 1])
+        shapes = [(size, size), (larger, larger)]
+        for ratio in map(math.sqrt, ratios):
+            shapes += [(size / ratio, size * ratio), (size * ratio, size / ratio)]
+        strides = (SSD300_STRIDES[number],) * 2 if number < len(SSD300_STRIDES) else tuple(
+            side / count for side, count in zip(image_size, counts, strict=True))
+        levels.append(AnchorLevel(
+            counts=counts, strides=strides, offset=(strides[0] / 2, strides[1] / 2), shape_major=True,
+            shapes=tuple(tuple(min(side * scale, limit) for side, scale, limit in zip(shape, scales, image_size, strict=True))
+                         for shape in shapes),
+            centre_limit=image_size))
+    return levels

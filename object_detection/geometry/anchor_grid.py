@@ -1,0 +1,164 @@
+"""Anchors: the boxes a dense detector starts from, in NumPy because they are constants of a model."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from program_support.errors import InputError
+
+SQUARE_TWO_TO_ONE = ((1.0, 1.0), (math.sqrt(2.0), math.sqrt(0.5)), (math.sqrt(0.5), math.sqrt(2.0)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnchorConfig:
+    """Which anchors stand at each cell of the feature maps of levels min_level .. max_level (stride about 2^level).
+
+    aspect_ratios are (width factor, height factor); the side of a square anchor is
+    anchor_scale * stride * 2^(octave / num_scales), octave = 0 .. num_scales - 1.
+    """
+
+    min_level: int = 3
+    max_level: int = 7
+    num_scales: int = 3
+    aspect_ratios: tuple[tuple[float, float], ...] = SQUARE_TWO_TO_ONE
+    anchor_scale: float = 4.0
+
+    def __post_init__(self):
+        if not 1 <= self.min_level <= self.max_level:
+            raise InputError(f"levels {self.min_level} to {self.max_level}; wanted 1 <= min_level <= max_level")
+        if self.num_scales < 1 or not self.aspect_ratios or self.anchor_scale <= 0:
+            raise InputError(f"anchors: {self.num_scales} scales, {len(self.aspect_ratios)} aspect ratios and "
+                             f"anchor_scale {self.anchor_scale}; wanted at least one of each, above zero")
+
+    @property
+    def per_cell(self) -> int:
+        """How many anchors each cell has."""
+        return self.num_scales * len(self.aspect_ratios)
+
+    @property
+    def levels(self) -> range:
+        """The numbers of the feature maps, finest first."""
+        return range(self.min_level, self.max_level + 1)
+
+
+def feature_sizes(image_size: tuple[int, int], max_level: int) -> list[tuple[int, int]]:
+    """(height, width) of the feature map of each level 0 .. max_level; level 0 is the image."""
+    sizes = [tuple(image_size)]
+    for _ in range(max_level):
+        sizes.append(tuple((side - 1) // 2 + 1 for side in sizes[-1]))
+    return sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnchorLevel:
+    """The anchors of one feature map: the same shapes around each of its cells.
+
+    Pairs are (y, x), (rows, columns) and (height, width), in pixels or any other unit that all levels share. The centre of row
+    i stands at offset + i stride, but never beyond `centre_limit`.
+    """
+
+    counts: tuple[int, int]  # rows and columns of cells
+    strides: tuple[float, float]
+    offset: tuple[float, float]  # of the first centre; half a stride where cells are centred, 0 in torchvision
+    shapes: tuple[tuple[float, float], ...]  # of the anchors at each cell, as many as one likes
+    shape_major: bool = False  # all cells of the first shape come before those of the second, as in SSD's reference
+    centre_limit: tuple[float, float] | None = None
+
+    def __post_init__(self):
+        if min(self.counts) < 1 or not self.shapes:
+            raise ValueError(f"a level of {self.counts} cells with {len(self.shapes)} anchors; wanted one of each at least")
+        if min(self.strides) <= 0 or min(map(min, self.shapes)) <= 0:
+            raise ValueError(f"a level with strides {self.strides} and shapes {self.shapes}; wanted all above zero")
+
+    def __len__(self) -> int:
+        """How many anchors the level has."""
+        return self.counts[0] * self.counts[1] * len(self.shapes)
+
+    def centres(self) -> list[np.ndarray]:
+        """Of the rows and of the columns, float64."""
+        centres = [offset + stride * np.arange(count)
+                   for offset, stride, count in zip(self.offset, self.strides, self.counts, strict=True)]
+        limits = self.centre_limit or (np.inf, np.inf)
+        return [np.minimum(values, limit) for values, limit in zip(centres, limits, strict=True)]
+
+    def runs(self) -> list[list[tuple[int, int]]]:
+        """The rows and the columns in runs (first, count) that stand a stride apart: all, but for those at the limit."""
+        limits = self.centre_limit or (np.inf, np.inf)
+        free = [max(int(np.sum(offset + stride * np.arange(count) <= limit)), 1) for offset, stride, count, limit
+                in zip(self.offset, self.strides, self.counts, limits, strict=True)]
+        return [[(0, within), *((place, 1) for place in range(within, count))]
+                for within, count in zip(free, self.counts, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AnchorGrid:
+    """The anchors of an image, and the G lattices that they form: one of each shape on each level, or more where the centres
+    of a level stop at a limit.
+
+    Anchor (row i, column j) of a lattice is number first + i steps[0] + j steps[1] of `boxes`; its centre stands at
+    centres + (i, j) strides. Sides, centres and strides are (y, x) pixels in float32; `boxes` may differ from them by rounding.
+    """
+
+    boxes: np.ndarray  # [A, 4] float32 yxyx pixels, not clipped
+    level_sizes: tuple[int, ...]  # anchors of each level, in the order of `boxes`
+    centres: np.ndarray  # [2, G], of row 0 and column 0
+    strides: np.ndarray  # [2, G]
+    sides: np.ndarray  # [2, G]
+    counts: np.ndarray  # [2, G] int32, rows and columns
+    first: np.ndarray  # [G] int32
+    steps: np.ndarray  # [2, G] int32
+
+    def __len__(self) -> int:
+        """How many anchors there are, A."""
+        return len(self.boxes)
+
+
+def grid_of_levels(levels: Sequence[AnchorLevel]) -> AnchorGrid:
+    """All anchors of the levels, level after level; within one row, column, shape, or shape, row, column if `shape_major`."""
+    lattices, first = [], 0
+    for level in levels:
+        lattices += _lattices(level, first=first)
+        first += len(level)
+    columns = {name: np.array([lattice[name] for lattice in lattices]).T for name in lattices[0]}
+    kinds = {name: np.float32 if name in ("centres", "strides", "sides") else np.int32 for name in columns}
+    return AnchorGrid(boxes=np.concatenate([_level_boxes(level) for level in levels]).astype(np.float32),
+                      level_sizes=tuple(map(len, levels)),
+                      **{name: column.astype(kinds[name]) for name, column in columns.items()})
+
+
+def anchor_grid(config: AnchorConfig, image_size: tuple[int, int]) -> AnchorGrid:
+    """All anchors of an image by EfficientDet's rule. Order: level, row, column, octave, aspect. A stride is image side /
+    feature side and need not be whole; a cell's anchors stand at its middle."""
+    sizes = feature_sizes(image_size, config.max_level)
+    return grid_of_levels([level_of_cells(config, image_size, sizes[level]) for level in config.levels])
+
+
+def level_of_cells(config: AnchorConfig, image_size: tuple[int, int], counts: tuple[int, int]) -> AnchorLevel:
+    """The anchors of a feature map of `counts` (rows, columns), around the middle of each cell."""
+    strides = np.array(image_size) / np.array(counts)
+    shapes = [config.anchor_scale * strides * octave_scale * (height, width)
+              for octave_scale in (2 ** (octave / config.num_scales) for octave in range(config.num_scales))
+              for width, height in config.aspect_ratios]
+    return AnchorLevel(counts=counts, strides=tuple(strides), offset=tuple(strides / 2), shapes=tuple(map(tuple, shapes)))
+
+
+def _level_boxes(level: AnchorLevel) -> np.ndarray:
+    """[anchors of the level, 4] float64 yxyx."""
+    centres = np.stack(np.meshgrid(*level.centres(), indexing="ij"), axis=-1)[:, :, None]  # [h, w, 1, 2]
+    half_sides = np.array(level.shapes) / 2
+    boxes = np.concatenate([centres - half_sides, centres + half_sides], axis=-1)
+    return (boxes.transpose(2, 0, 1, 3) if level.shape_major else boxes).reshape(-1, 4)
+
+
+def _lattices(level: AnchorLevel, *, first: int) -> list[dict]:
+    """The lattices of a level whose anchors begin at number `first`, as what they put into the columns of an AnchorGrid."""
+    (rows, columns), shapes, (row_centres, column_centres) = level.counts, len(level.shapes), level.centres()
+    step, next_shape = (1, rows * columns) if level.shape_major else (shapes, 1)
+    row_runs, column_runs = level.runs()
+    return [{"centres": (row_centres[row], column_centres[column]), "strides": level.strides, "sides": sides,
+             "counts": (row_count, column_count), "first": first + (row * columns + column) * step + number * next_shape,
+             "steps": (columns * step, step)}
+            for number, sides in enumerate(level.shapes)
+            for row, row_count in row_runs for column, column_count in column_runs]

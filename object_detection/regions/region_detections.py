@@ -1,0 +1,41 @@
+"""From what a two-stage detector says about its regions to a short list of detections."""
+
+from keras import ops
+
+from object_detection.gather import entries
+from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, BoxCoder
+from object_detection.geometry.box_geometry import clip_boxes
+from object_detection.structures import Detections, Tensor
+from object_detection.suppression.tensor_suppression import SuppressionConfig, suppress_and_number, top_candidates
+
+REGION_BOX_CODER = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=LARGEST_LOG_SIZE)
+REGION_SUPPRESSION = SuppressionConfig(
+    method="hard", iou_threshold=0.5, score_threshold=0.05, candidates=2000, max_detections=100,
+    scores="softmax, background first", box_coder=REGION_BOX_CODER, clip=True)  # torchvision's
+LEAST_SIDE = 1e-2  # pixels
+_NEVER = -1e9  # the logit of a class that a region cannot have
+
+
+def region_detections(
+    class_logits: Tensor, deltas: Tensor, regions: Tensor, valid: Tensor, sizes: Tensor,
+    *, config: SuppressionConfig = REGION_SUPPRESSION,
+) -> tuple[Detections, Tensor]:
+    """Detections with D = max_detections, and the number of the region that each is, [B, D] int32 (0 where not valid).
+
+    class_logits [B, P, K], the first of them the background's, which classes are counted without; deltas [B, P, K, 4] for each
+    class; regions [B, P, 4], valid [B, P] bool; sizes [B, 2], height and width of the images, to which boxes are cut. The
+    candidates are the best config.candidates pairs of a region and a class; what is no hundredth of a pixel high or wide is
+    none. Raises ValueError for a config that has not scores by softmax with the background first, or does not clip.
+    """
+    if config.scores != REGION_SUPPRESSION.scores or not config.clip:
+        raise ValueError(f"scores of regions by {config.scores}, clip {config.clip}; wanted {REGION_SUPPRESSION.scores}, True")
+    count = class_logits.shape[-1]
+    background = ops.arange(count) == 0
+    logits = ops.where(ops.logical_or(valid[..., None], background), class_logits, _NEVER)
+    scores, classes, numbers = top_candidates(logits, config=config)
+    of_pairs = ops.reshape(deltas, (-1, deltas.shape[1] * count, 4))
+    boxes = config.box_coder.decode(entries(of_pairs, numbers * count + classes + 1), entries(regions, numbers))
+    boxes = clip_boxes(boxes, sizes, last_pixel=config.box_coder.last_pixel)
+    large = ops.all(boxes[..., 2:] - boxes[..., :2] >= LEAST_SIDE, axis=-1)
+    found, places = suppress_and_number(boxes, ops.where(large, scores, 0.0), classes, config=config)
+    return found, ops.where(found.valid, entries(numbers, places), 0)

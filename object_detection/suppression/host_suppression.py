@@ -1,0 +1,233 @@
+"""Candidates and suppression in NumPy: what `tensor_suppression.py` finds, for networks run by another runtime.
+
+An image's loop looks at its best candidates first. Scores only fall, so as long as each detection scores at least as much as
+the last of these candidates, the others could not have changed anything; where one scores less, all candidates take part.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from object_detection.geometry.box_coding import PLAIN_BOX_CODER, BoxCoder
+from object_detection.structures import Detections
+from object_detection.suppression.tensor_suppression import SuppressionConfig, check_class_count, check_level_sizes
+
+_FIRST_CANDIDATES = 1500
+_ALIKE = 0.95
+_SMALLEST = np.float32(1e-30)  # of areas and of scores
+
+
+class NetworkOutputs(NamedTuple):
+    """What a network says about one image at its A anchors."""
+
+    class_logits: np.ndarray  # [A, K] float32
+    box_deltas: np.ndarray  # [A, 4] float32
+    best_logits: np.ndarray  # [A] float32, the highest of each anchor
+
+
+def detections_on_host(
+    outputs: NetworkOutputs, anchors: np.ndarray, *, config: SuppressionConfig, level_sizes: Sequence[int] | None = None,
+    clip_to: tuple[int, int] | None = None,
+) -> Detections:
+    """Of one image, anchors [A, 4] float32: Detections of arrays with D = max_detections and without B.
+
+    level_sizes and clip_to (height, width) as in `detections_from_outputs`.
+    """
+    values, best_of_anchor = _ranked(outputs, config.scores)
+    for count in (min(_FIRST_CANDIDATES, config.candidates), config.candidates):
+        found, classes, numbers = _candidates(values, best_of_anchor, count, config, level_sizes)
+        scores = _scores(found, config.scores)
+        if scores[-1] > _ALIKE * scores[0] and count < config.candidates:
+            continue  # whatever overlaps a selected box would soon score less than those left out
+        boxes = _decoded(outputs.box_deltas[numbers], anchors[numbers], config.box_coder)
+        if config.clip:
+            boxes = np.clip(boxes, 0, np.float32([*clip_to, *clip_to]))
+        chosen, chosen_scores = _suppress(boxes, scores, classes, config)
+        enough = len(chosen) == config.max_detections and chosen_scores[-1] >= scores[-1]
+        if enough or scores[-1] <= config.score_threshold or len(scores) < count:
+            break
+    slots, found = config.max_detections, len(chosen)
+
+    def in_slots(values):
+        padded = np.zeros((slots, *values.shape[1:]), values.dtype)
+        padded[:found] = values
+        return padded
+
+    return Detections(in_slots(boxes[chosen]), in_slots(chosen_scores), in_slots(classes[chosen]), np.arange(slots) < found)
+
+
+def count_candidates(
+    outputs: NetworkOutputs, *, config: SuppressionConfig, level_sizes: Sequence[int] | None = None
+) -> int:
+    """How many of an image's candidates score above the threshold: those that suppression has work with."""
+    values, best_of_anchor = _ranked(outputs, config.scores)
+    found, _, _ = _candidates(values, best_of_anchor, config.candidates, config, level_sizes)
+    return int((_scores(found, config.scores) > config.score_threshold).sum())
+
+
+def stacked(images: Sequence[Detections]) -> Detections:
+    """Detections of B images, each without B, as those of one batch."""
+    return Detections(*(None if values[0] is None else np.stack(values) for values in zip(*images, strict=True)))
+
+
+def _ranked(outputs: NetworkOutputs, scores: str) -> tuple[np.ndarray, np.ndarray]:
+    """What has the order of the scores, [A, K or K - 1], and the highest of each anchor, [A]; see `suppression`."""
+    logits = outputs.class_logits
+    check_class_count(logits.shape[1], scores)
+    if scores == "sigmoid":
+        return logits, outputs.best_logits
+    below = logits - logits.max(axis=-1, keepdims=True)
+    below -= np.log(np.exp(below).sum(axis=-1, keepdims=True))
+    values = below[:, 1:] if scores == "softmax, background first" else below[:, :-1]
+    return values, values.max(axis=-1)
+
+
+def _scores(values: np.ndarray, scores: str) -> np.ndarray:
+    """Of what `_ranked` made of the logits."""
+    if scores != "sigmoid":
+        return np.exp(values)
+    with np.errstate(over="ignore"):
+        return np.float32(1) / (np.float32(1) + np.exp(-values))
+
+
+def _candidates(values, best_of_anchor, count: int, config: SuppressionConfig, level_sizes):
+    """The highest `count` of [A, K] that the configuration lets enter, best first: values, classes, anchors; see
+    `top_candidates` there."""
+    if config.candidates_per_level is not None:
+        check_level_sizes(level_sizes, len(values))
+        parts, first = [], 0
+        for size in level_sizes:
+            level = slice(first, first + size)
+            found, classes, anchors = _top_candidates(
+                values[level], best_of_anchor[level], min(count, config.candidates_per_level))
+            parts.append((found, classes, anchors + first))
+            first += size
+    elif config.candidates_per_class is not None:
+        tops = [_top(of_class, min(count, config.candidates_per_class)) for of_class in values.T]
+        parts = [(values[top, number], np.full(len(top), number, np.int32), top) for number, top in enumerate(tops)]
+    else:
+        return _top_candidates(values, best_of_anchor, count)
+    found, classes, anchors = map(np.concatenate, zip(*parts, strict=True))
+    order = _top(found, count)
+    return found[order], classes[order], anchors[order]
+
+
+def _top_candidates(values, best_of_anchor, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values, classes and anchors of the highest of [A, K], best first."""
+    kept = _anchors_of_top(values, best_of_anchor, count)
+    flat = values[kept].ravel()
+    order = _top(flat, count)
+    anchors, classes = np.divmod(order, values.shape[1])
+    return flat[order], classes.astype(np.int32), kept[anchors]
+
+
+def _anchors_of_top(logits, best_of_anchor, count: int) -> np.ndarray:
+    """Anchors, ascending, that have all of the highest `count` scores: at most as many, fewer where classes score alike."""
+    few = np.sort(_top(best_of_anchor, max(count // 8, 1)))
+    scores = logits[few].ravel()
+    least = np.partition(scores, -count)[-count] if len(scores) >= count else -np.inf  # so many are at least this high
+    if least == best_of_anchor.max():  # all alike, as of a network that has learnt nothing: the first anchors come first
+        return few
+    kept = np.sort(_top(best_of_anchor, count))
+    return kept[best_of_anchor[kept] >= least]
+
+
+def _top(values: np.ndarray, count: int) -> np.ndarray:
+    """Places of the highest values, highest first, of equal ones the first place first."""
+    places = np.arange(len(values))
+    if count < len(values):
+        last = np.partition(values, len(values) - count)[len(values) - count]
+        above, ties = (np.flatnonzero(found) for found in (values > last, values == last))
+        places = np.sort(np.concatenate([above, ties[: count - len(above)]]))
+    return places[np.argsort(-values[places], kind="stable")]
+
+
+def _decoded(deltas, anchors, coder: BoxCoder) -> np.ndarray:
+    """See `BoxCoder.decode`, which the tests hold it to."""
+    if coder.weights != PLAIN_BOX_CODER.weights:
+        deltas = deltas / np.float32(coder.weights)
+    sizes = deltas[:, 2:] if coder.log_size_limit is None else np.minimum(deltas[:, 2:], np.float32(coder.log_size_limit))
+    sides = anchors[:, 2:] - anchors[:, :2]
+    centres = deltas[:, :2] * sides + (anchors[:, :2] + anchors[:, 2:]) / 2
+    with np.errstate(over="ignore"):
+        halves = np.exp(sizes) * sides / 2
+    return np.concatenate([centres - halves, centres + halves], axis=1)
+
+
+class _Running(NamedTuple):
+    """N boxes that can still be selected, those of a group (a class, or all) side by side, the best first at the start."""
+
+    numbers: np.ndarray  # [N] int
+    groups: np.ndarray  # [N] int, 0 .. G-1, ascending
+    corners: np.ndarray  # [4, N] top, left, -bottom, -right: those of an intersection are their maxima
+    areas: np.ndarray  # [N]
+
+
+@np.errstate(over="ignore", invalid="ignore")  # boxes of a detector that has learnt nothing, or gone astray
+def _suppress(boxes, scores, classes, config: SuppressionConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the selected boxes in the order of selection, and their scores then.
+
+    Every class selects its best box in each round. As scores only fall, the best of all these are what one loop over all
+    classes selects; it ends where no class has a score left that is among them.
+    """
+    remaining, running = _running(boxes, scores, classes if config.per_class else np.zeros_like(classes), config)
+    numbers, found, reach = [np.zeros(0, np.int64)], np.zeros(0, np.float32), _SMALLEST
+    while len(remaining):
+        starts = np.searchsorted(running.groups, np.arange(running.groups[-1] + 1))
+        highest = np.maximum.reduceat(remaining, starts)  # [G]
+        if (highest < reach).any():
+            here = remaining >= reach
+            group_numbers = np.cumsum(highest >= reach) - 1
+            remaining, running = remaining[here], _Running(*(values[..., here] for values in running))
+            running = running._replace(groups=group_numbers[running.groups])
+            continue
+        places = np.flatnonzero(remaining == highest[running.groups])
+        best = places[np.searchsorted(places, starts)]  # of equal ones the first
+        numbers.append(running.numbers[best])
+        found = np.concatenate([found, highest])
+        if len(found) >= config.max_detections:
+            reach = max(reach, np.partition(found, -config.max_detections)[-config.max_detections])
+        remaining *= _survival(_overlap(running, best), config)
+        remaining[remaining <= config.score_threshold] = 0
+        remaining[best] = 0
+    numbers = np.concatenate(numbers)
+    order = np.lexsort((numbers, -found))[: config.max_detections]
+    return numbers[order], found[order]
+
+
+def _running(boxes, scores, groups, config: SuppressionConfig) -> tuple[np.ndarray, _Running]:
+    """Scores [N] and the rest of those above the threshold."""
+    numbers = np.argsort(groups, kind="stable")
+    numbers = numbers[scores[numbers] > config.score_threshold]
+    corners = (boxes[numbers] * np.float32([1, 1, -1, -1])).T
+    corners[2:] -= np.float32(config.iou_pixel_offset)
+    areas = _intersection(corners.copy())
+    _, groups = np.unique(groups[numbers], return_inverse=True)
+    return scores[numbers], _Running(numbers, groups, np.ascontiguousarray(corners), areas)
+
+
+def _overlap(running: _Running, best: np.ndarray) -> np.ndarray:
+    """IoU [N] of each box with the selected one of its group, `best` [G]."""
+    rivals = best if len(best) == 1 else best[running.groups]  # one goes with all as it is
+    shared = _intersection(np.maximum(running.corners, running.corners[:, rivals]))
+    union = running.areas + running.areas[rivals]
+    union -= shared
+    # An empty box has no intersection, an infinite one with another a union that is no number
+    return np.divide(shared, np.fmax(union, _SMALLEST, out=union), out=shared)
+
+
+def _intersection(corners) -> np.ndarray:
+    """Areas [N] of boxes given as top, left, -bottom, -right, which are overwritten; 0 for one that has none."""
+    sides = np.add(corners[:2], corners[2:], out=corners[:2])  # -height, -width
+    areas = np.multiply(*np.minimum(sides, 0, out=sides))
+    return np.fmax(areas, 0, out=areas)  # of infinite height and no width it is no number
+
+
+def _survival(overlap, config: SuppressionConfig) -> np.ndarray:
+    """See `suppression`; overwrites its argument."""
+    if config.method == "gaussian":
+        np.square(overlap, out=overlap)
+        overlap *= np.float32(-1 / config.sigma)
+        return np.exp(overlap, out=overlap)
+    return overlap <= config.iou_threshold

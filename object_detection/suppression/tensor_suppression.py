@@ -1,0 +1,211 @@
+"""From the outputs of a dense detector to a short list of detections: candidates, decoding, suppression.
+
+Greedy suppression of all images at once, one selected box an iteration. Suppression per class is the same loop in which a
+selected box touches its own class only: every class's scores fall monotonically, so picking the highest score of all
+classes first gives exactly the per-class results merged by score.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keras import ops
+
+from object_detection.gather import entries
+from object_detection.geometry.box_coding import PLAIN_BOX_CODER, BoxCoder
+from object_detection.geometry.box_geometry import clip_boxes, iou
+from object_detection.structures import Detections, Tensor
+from program_support.errors import InputError
+
+METHODS = ("hard", "gaussian")
+SCORES = ("sigmoid", "softmax, background first", "softmax, background last")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuppressionConfig:
+    """How outputs are read: what their scores and boxes are, which are candidates, and how those that overlap are thinned out.
+
+    method: "hard" drops what overlaps a better box by more than iou_threshold (the float32 below 0.5 drops an overlap of 0.5
+    too, as SSD's reference does); "gaussian" multiplies its score by exp(-iou^2 / sigma) (Bodla et al. 2017, soft-NMS),
+    whatever iou_threshold says, as the published evaluation does. per_class: a box suppresses its own class only.
+    iou_pixel_offset: added to every side when overlaps are measured; 1 is the convention of NVIDIA's evaluation.
+
+    candidates: how many of all anchor x class scores enter; of these at most candidates_per_level of one level, as in
+    torchvision's detectors, or candidates_per_class of one class, as in SSD. scores: what makes scores of an anchor's logits,
+    each by its own sigmoid or all by one softmax, whose first or last is the background's and no score; classes are counted
+    without it. box_coder: what box deltas mean. clip: whether boxes are cut to the image before they are compared, as in
+    torchvision's detectors; others are cut where they are read.
+    """
+
+    method: str = "gaussian"
+    per_class: bool = True
+    iou_threshold: float = 0.5
+    score_threshold: float = 0.001
+    sigma: float = 0.5
+    candidates: int = 5000
+    max_detections: int = 100
+    iou_pixel_offset: float = 0.0
+    candidates_per_level: int | None = None
+    candidates_per_class: int | None = None
+    scores: str = "sigmoid"
+    box_coder: BoxCoder = PLAIN_BOX_CODER
+    clip: bool = False
+
+    def __post_init__(self):
+        if self.method not in METHODS:
+            raise InputError(f"suppression method {self.method!r}; wanted one of {', '.join(METHODS)}")
+        if self.scores not in SCORES:
+            raise InputError(f"scores by {self.scores!r}; wanted one of {', '.join(map(repr, SCORES))}")
+        if self.candidates < 1 or self.max_detections < 1 or self.sigma <= 0:
+            raise InputError(f"suppression: {self.candidates} candidates, {self.max_detections} detections, sigma "
+                             f"{self.sigma}; wanted all above zero")
+        parts = [count for count in (self.candidates_per_level, self.candidates_per_class) if count is not None]
+        if len(parts) > 1 or min(parts, default=1) < 1:
+            raise InputError(f"{self.candidates_per_level} candidates of each level and {self.candidates_per_class} of each "
+                             "class; wanted one of the two at most, above zero")
+
+
+def detections_from_outputs(
+    class_logits: Tensor, box_deltas: Tensor, anchors: Tensor, *, config: SuppressionConfig,
+    level_sizes: Sequence[int] | None = None, clip_to: Tensor | None = None,
+) -> Detections:
+    """Candidates, decoding and suppression. [B, A, K], [B, A, 4], [A, 4] -> Detections with D = max_detections.
+
+    level_sizes: see `top_candidates`. clip_to: [B, 2] height and width of the images, wanted where config.clip says so.
+    """
+    scores, classes, anchor_numbers = top_candidates(class_logits, config=config, level_sizes=level_sizes)
+    deltas = entries(box_deltas, anchor_numbers)
+    boxes = config.box_coder.decode(deltas, ops.take(anchors, anchor_numbers, axis=0))
+    if config.clip:
+        boxes = clip_boxes(boxes, clip_to)
+    return suppress(boxes, scores, classes, config=config)
+
+
+def top_candidates(
+    class_logits: Tensor, *, config: SuppressionConfig, level_sizes: Sequence[int] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The highest of all anchor x class scores, best first. [B, A, K] -> scores, classes, anchors, each [B, N].
+
+    N is config.candidates, or as many as there are. level_sizes: how many of the A anchors each level has (see
+    AnchorGrid.level_sizes), wanted where candidates are counted by level. Of equal scores come first those of the lower level,
+    or class, where candidates are counted by these, then of the lower anchor, then class. Raises ValueError where level_sizes
+    are missing or not those of A anchors, or the background is the only class.
+    """
+    values = _ranked(class_logits, config.scores)
+    if config.candidates_per_level is not None:
+        check_level_sizes(level_sizes, values.shape[1])
+        found = _top_of_levels(values, config.candidates_per_level, level_sizes)
+    elif config.candidates_per_class is not None:
+        found = _top_of_classes(values, config.candidates_per_class)
+    else:
+        found = _top(values, config.candidates)
+    best, classes, anchors = found
+    if config.candidates_per_level is not None or config.candidates_per_class is not None:
+        best, numbers = ops.top_k(best, min(config.candidates, best.shape[1]))
+        classes, anchors = entries(classes, numbers), entries(anchors, numbers)
+    return ops.sigmoid(best) if config.scores == "sigmoid" else ops.exp(best), classes, anchors
+
+
+def check_level_sizes(level_sizes: Sequence[int] | None, num_anchors: int) -> None:
+    """Raises ValueError where they are not those of so many anchors."""
+    if level_sizes is None or sum(level_sizes) != num_anchors:
+        raise ValueError(f"{num_anchors} anchors with level_sizes {level_sizes}; wanted sizes of this sum, as candidates are "
+                         "counted by level")
+
+
+def check_class_count(count: int, scores: str) -> None:
+    """Raises ValueError where the background would be the only class."""
+    if scores != "sigmoid" and count < 2:
+        raise ValueError(f"{count} logits an anchor with scores by {scores}; wanted a class beside the background")
+
+
+def _ranked(class_logits: Tensor, scores: str) -> Tensor:
+    """What has the order of the scores and tells apart also those that are nearly 1: logits, or logarithms of probabilities
+    without the background's. [B, A, K] -> [B, A, K or K - 1]."""
+    check_class_count(class_logits.shape[-1], scores)
+    if scores == "sigmoid":
+        return class_logits
+    logarithms = ops.log_softmax(class_logits, axis=-1)
+    return logarithms[..., 1:] if scores == "softmax, background first" else logarithms[..., :-1]
+
+
+def _top(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `count` highest values of [B, A, K], best first: values, classes, anchors, each [B, N].
+
+    Exactly the flattened top k (of equal values the one with the lower anchor, then class, comes first), found without
+    sorting A x K values: an anchor of the k best values is among the k anchors whose best class is highest.
+    """
+    num_anchors, num_classes = values.shape[1], values.shape[2]
+    kept_anchors = min(count, num_anchors)
+    _, anchor_numbers = ops.top_k(ops.max(values, axis=-1), kept_anchors)
+    anchor_numbers = ops.sort(anchor_numbers, axis=-1)  # ascending, so that ties fall as in the flattened order
+    kept = entries(values, anchor_numbers)  # [B, k, K]
+    best, flat = ops.top_k(ops.reshape(kept, (-1, kept_anchors * num_classes)), min(count, kept_anchors * num_classes))
+    anchors = entries(anchor_numbers, flat // num_classes)
+    return best, flat % num_classes, anchors
+
+
+def _top_of_levels(values: Tensor, count: int, level_sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """The `count` highest values of each level of [B, A, K], level after level: values, classes, anchors, each [B, N]."""
+    levels, first = [], 0
+    for size in level_sizes:
+        best, classes, anchors = _top(values[:, first:first + size], count)
+        levels.append((best, classes, anchors + first))
+        first += size
+    return tuple(ops.concatenate(parts, axis=1) for parts in zip(*levels, strict=True))
+
+
+def _top_of_classes(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `count` highest values of each class of [B, A, K], class after class: values, classes, anchors, each [B, K count]."""
+    count, num_classes = min(count, values.shape[1]), values.shape[2]
+    best, anchors = ops.top_k(ops.transpose(values, (0, 2, 1)), count)  # [B, K, count]
+    classes = ops.zeros_like(anchors) + ops.arange(num_classes, dtype=anchors.dtype)[:, None]
+    return tuple(ops.reshape(found, (-1, num_classes * count)) for found in (best, classes, anchors))
+
+
+def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig) -> Detections:
+    """Greedy suppression. boxes [B, N, 4], scores [B, N], classes [B, N] int -> Detections with D = max_detections."""
+    return suppress_and_number(boxes, scores, classes, config=config)[0]
+
+
+def suppress_and_number(
+    boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig
+) -> tuple[Detections, Tensor]:
+    """`suppress`, and which of the N each detection is, [B, D] int32, 0 where not valid."""
+    alive = ops.where(scores > config.score_threshold, scores, 0.0)
+    far_corner = ops.convert_to_tensor([0.0, 0.0, config.iou_pixel_offset, config.iou_pixel_offset], dtype=boxes.dtype)
+    measured = boxes + far_corner
+    numbers = ops.arange(boxes.shape[1], dtype="int32")
+    slots = ops.arange(config.max_detections, dtype="int32")
+
+    def select_one(step, state):
+        remaining, chosen, chosen_scores = state
+        best_score = ops.max(remaining, axis=1)[:, None]  # [B, 1]
+        is_best = ops.cast(remaining >= best_score, "int32")  # of integers: Keras's argmax of floats looks at their bits
+        best = ops.cast(ops.argmax(is_best, axis=1), "int32")[:, None]  # [B, 1]
+        overlap = iou(entries(measured, best), measured)  # [B, N]
+        weight = _survival(overlap, config=config)
+        if config.per_class:
+            weight = ops.where(classes == entries(classes, best), weight, 1.0)
+        remaining = remaining * ops.where(numbers == best, 0.0, weight)
+        remaining = ops.where(remaining > config.score_threshold, remaining, 0.0)
+        here = slots == step
+        return remaining, ops.where(here, best, chosen), ops.where(here, best_score, chosen_scores)
+
+    empty = ops.zeros_like(boxes[:, :1, 0])  # [B, 1], so that an unknown B stays unknown
+    start = (alive, ops.cast(empty, "int32") + 0 * slots, empty + 0.0 * ops.cast(slots, empty.dtype))
+    _, chosen, chosen_scores = ops.fori_loop(0, config.max_detections, select_one, start)
+    valid = chosen_scores > 0.0
+    detections = Detections(
+        boxes=ops.where(valid[..., None], entries(boxes, chosen), 0.0),
+        scores=chosen_scores,
+        classes=ops.where(valid, ops.cast(entries(classes, chosen), "int32"), 0),
+        valid=valid,
+    )
+    return detections, ops.where(valid, chosen, 0)
+
+
+def _survival(overlap: Tensor, *, config: SuppressionConfig) -> Tensor:
+    """The factor by which a box's score shrinks beside a selected box that it overlaps this much."""
+    if config.method == "gaussian":
+        return ops.exp(-ops.square(overlap) / config.sigma)
+    return ops.cast(overlap <= config.iou_threshold, overlap.dtype)

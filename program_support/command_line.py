@@ -1,0 +1,57 @@
+"""How every entry point starts and fails: flags parsed once, a user's mistake is one line and exit code 2."""
+
+import io
+import signal
+import sys
+from collections.abc import Callable
+
+from absl import flags
+
+from program_support.errors import InputError, nearest_name, printable
+from program_support.other_flag_names import other_name_hint
+from program_support.signals import Listener, exit_code
+
+USER_ERROR_EXIT_CODE = 2  # absl's own is 1, which a launcher cannot tell from a crash
+_SHOWN = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+_HELP = {"-h", "--help", "-help", "--helpshort", "--helpfull"}
+
+
+def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once: bool = False) -> None:
+    """Parse the flags, call `main` and exit: 0, or 2 with one line for a wrong flag or an `InputError`.
+
+    With --help among the flags says what they are and exits with 0. Ctrl-C ends with one line and 130. `ends_at_once`:
+    so does SIGTERM, with 143, and both wherever the program is, with nothing unwound; else Ctrl-C is a KeyboardInterrupt,
+    upon which `main` may tidy up. Any other exception is a bug of ours and keeps its traceback.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: the name of a file need not be text
+    arguments = sys.argv if argv is None else argv
+    program = arguments[0].rsplit("/", 1)[-1]
+    if ends_at_once:
+        listener = Listener(lambda number: listener.end(number, f"{program}: ended by {_SHOWN[number]}"))
+        listener.start()  # and never stopped: the end of a process takes a moment, too
+    if _HELP & {*arguments[1:]}:
+        print(f"{sys.modules['__main__'].__doc__}\n\n{flags.FLAGS.get_help()}")
+        sys.exit(0)
+    try:
+        rest = _parsed(arguments)
+        if len(rest) > 1:
+            raise InputError(f"unexpected argument {rest[1]!r}: every option is a flag such as --name=value")
+        main()
+    except (flags.Error, InputError) as error:
+        print(f"{program}: error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+        sys.exit(USER_ERROR_EXIT_CODE)
+    except KeyboardInterrupt:
+        print(f"{program}: ended by {_SHOWN[signal.SIGINT]}", file=sys.stderr)
+        sys.exit(exit_code(signal.SIGINT))
+
+
+def _parsed(arguments: list[str]) -> list[str]:
+    """What is left of the arguments; absl's own hints at an unknown flag name some that are far from it."""
+    try:
+        return flags.FLAGS(arguments)
+    except flags.UnrecognizedFlagError as error:
+        hint = other_name_hint(error.flagname, flags.FLAGS)
+        if not hint and (nearest := nearest_name(error.flagname, flags.FLAGS)):
+            hint = f"the nearest is --{nearest}"
+        raise InputError(f"there is no flag --{error.flagname}" + (f"; {hint}" if hint else "")) from error

@@ -1,0 +1,369 @@
+"""Exported ONNX files: they find what the checkpoint finds, without TensorFlow, and say what is wrong with other files."""
+
+import errno
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from miniature import build_miniature
+from PIL import Image
+from stored_miniature import store_miniature
+
+import efficientdet
+from dataset.class_names import read_class_names
+from dataset.input.pipeline import original_images
+from dataset.input.resize import FitWithin, Letterbox, Stretch, host_resize
+from dataset.records.record_index import index_records
+from efficientdet.artifacts.artifact_files import read_artefact
+from efficientdet.artifacts.litert_file import write_litert
+from efficientdet.checkpoints import restore
+from efficientdet.checkpoints.checkpoint import read_whole
+from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.configuration.export_formats import wanted_formats
+from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
+from efficientdet.export import export_artifacts as artefacts
+from efficientdet.export.export_artifacts import ExportConfig, export_artefacts
+from efficientdet.inference.opening import ModelConfig
+from program_support.errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("rule", [
+    Letterbox((64, 96)), Letterbox((64, 96), half_pixel_centres=False), Letterbox((64, 96), antialias=True), Stretch((50, 31)),
+    Stretch((50, 31), antialias=True), FitWithin(40, 70)], ids=str)
+@pytest.mark.parametrize("size", [(48, 64), (7, 5), (123, 311), (300, 20), (64, 96)])
+def test_pixels_are_those_of_tensorflow(rule, size):
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3)).astype(np.uint8)
+    wanted = [np.asarray(part) for part in rule(image)]
+    found = host_resize(rule)(image)
+    assert [part.dtype for part in found] == [np.uint8, np.int32, np.float32]
+    np.testing.assert_array_equal(found[1], wanted[1])
+    np.testing.assert_array_equal(found[2], wanted[2])
+    difference = np.abs(found[0].astype(int) - wanted[0])
+    assert difference.max() <= 1  # where a half is rounded
+    assert difference.mean() < 1e-3
+
+
+# Files that detect by themselves
+FILES = ("detector.onnx", "detector-int8.onnx", "detector.xml", "detector.tflite", "detector-int8.tflite")
+FORMATS = ("onnx", "onnx-raw", "onnx-int8", "openvino", "litert", "litert-int8", "onnx-efficientnms")
+MODEL = {"model_name": "efficientdet-d0", "model_name_given": False, "overrides": {}}
+
+
+def found_as_truth(folder, records):
+    """A COCO json with the best of what the checkpoint finds in records, whose AP is so not zero: no weights were learnt."""
+    detector = efficientdet.load_detector(folder / "ckpt", precision="float32")
+    categories = [{"id": number, "name": name}
+                  for number, name in zip(detector.class_names.category_ids, detector.class_names.names, strict=True)]
+    images, annotations = [], []
+    for image_id, _, image in original_images(index_records(records), range(3)):
+        images.append({"id": image_id, "height": image.shape[0], "width": image.shape[1], "file_name": f"{image_id}"})
+        [found] = detector.predict([image], min_score=0)
+        for number in range(1, 20, 3):
+            x_min, y_min, x_max, y_max = found.boxes[number].tolist()
+            annotations.append({"id": len(annotations) + 1, "image_id": image_id, "iscrowd": 0,
+                                "category_id": int(found.category_ids[number]), "area": (x_max - x_min) * (y_max - y_min),
+                                "bbox": [x_min, y_min, x_max - x_min, y_max - y_min]})
+    path = folder / "truth.json"
+    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A folder with what export.py wrote of a miniature, images of several sizes, and what eval.py says of the checkpoint."""
+    folder = tmp_path_factory.mktemp("exported")
+    images = store_miniature(folder)
+    records = tuple(sorted(map(str, (folder / "drawn").glob("val-*.tfrecord"))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(restore, "build_detector", build_miniature)
+        truth = found_as_truth(folder, records)
+        export_artefacts(
+            ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL),
+            ExportConfig(output_dir=str(folder), formats=FORMATS, runs=2,
+                         images=tuple(map(str, images)), records=records, json_file=truth, calibration_records=records,
+                         list_layers=True))
+        measures = evaluate_checkpoint(EvaluationConfig(
+            ckpt_path=f"{folder}/ckpt", records=records, json_file=truth, class_names=read_class_names(truth), batch_size=2,
+            **MODEL))
+        yield folder, images, measures
+
+
+def test_the_table(exported):
+    folder, images, measures = exported
+    content = json.loads((folder / "artefacts.json").read_text())
+    table = {line["format"]: line for line in content["artefacts"]}
+    assert tuple(table) == FORMATS
+    assert content["checkpoint"]["ap"] == pytest.approx(measures.numbers["AP"], abs=1e-6)
+    assert measures.numbers["AP"] > 0.3
+    assert table["onnx-efficientnms"]["compared"] == 3 * 720
+    assert table["onnx-efficientnms"]["median_ms"] is None
+    everything = efficientdet.load_detector(folder / "ckpt", precision="float32").predict(images, min_score=0)
+    least = ScoreThresholds.stored_in(read_artefact(folder / "detector.onnx")[1].description)
+    shown = sum(int((found.scores >= least.of(found.category_ids)).sum()) for found in everything)
+    assert 0 < shown < sum(map(len, everything)) == 60
+    assert all(line["compared"] == shown and line["p99_ms"] >= line["median_ms"] > 0
+               for name, line in table.items() if name != "onnx-efficientnms")
+    for name in ("onnx", "onnx-raw", "openvino", "litert", "onnx-efficientnms"):
+        assert table[name]["agreement"] == 1.0
+        assert table[name]["score_difference"] < 1e-5
+        assert table[name]["box_difference"] < 0.01
+        assert name == "onnx-efficientnms" or table[name]["quality"]["ap"] == pytest.approx(measures.numbers["AP"], abs=1e-6)
+    shown = (folder / "artefacts.md").read_text()
+    assert "| onnx | detector.onnx | " in shown
+    assert f"AP of 3 images of the validation records; the checkpoint has {measures.numbers['AP']:.4f}" in shown
+
+
+def test_every_file_stores_the_thresholds(exported):
+    folder, _, measures = exported
+    assert measures.score_thresholds["overall"] > 0
+    for name in FILES:
+        assert read_artefact(folder / name)[1].description.score_thresholds == measures.score_thresholds
+    assert not read_whole(folder / "ckpt")[1].score_thresholds  # export.py leaves the checkpoint alone
+
+
+SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: str(snippet.count("\n")))
+def test_the_snippets_of_the_page_as_they_stand(exported, tmp_path, monkeypatch, capsys, snippet):
+    """A photo of the network's size, so that Pillow's way to resize changes nothing."""
+    folder, images, _ = exported
+    (tmp_path / "exported").symlink_to(folder)
+    with Image.open(images[0]) as image:
+        image.resize((64, 64)).save(tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippet, "docs/deploy.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    if "for (y_min, x_min" not in snippet:  # `load_detector`, and the precision
+        assert lines
+        return
+    name = re.search(r'exported/([\w.-]+)"', snippet)[1]
+    [wanted] = efficientdet.load_detector(folder / name).predict("photo.jpg")
+    assert len(lines) == len(wanted) > 0
+    for line, class_name, score, box in zip(lines, wanted.names, wanted.scores, wanted.boxes, strict=True):
+        told = re.fullmatch(rf"{class_name} ([\d.]+) \[(.*)\]", line)
+        assert float(told[1]) == pytest.approx(score, abs=6e-4)
+        assert [float(side) for side in told[2].split(", ")] == pytest.approx(box.tolist(), abs=0.06)
+
+
+def test_the_page_has_a_snippet_for_every_kind_of_file():
+    used = {name for snippet in SNIPPETS for name in re.findall(r'exported/([\w.-]+)"', snippet)}
+    assert used == {"detector.onnx", "detector.xml", "detector.tflite", "detector-int8.tflite",
+                    "detector-int8-postprocessing.tflite"}
+
+
+def test_8_bits_say_where_they_cost_most(exported):
+    folder, _, _ = exported
+    line = json.loads((folder / "artefacts.json").read_text())["artefacts"][2]
+    assert line["quality"]["ap_difference"] < -0.01
+    assert set(line["loss"]["images"]) == {"record 0", "record 1", "record 2"}
+    layers = line["loss"]["layers"]
+    assert len(layers) == 20
+    assert list(layers.values()) == sorted(layers.values())
+    assert 10 < min(layers.values()) < max(layers.values()) <= 200
+    backbone = {name: value for name, value in layers.items() if name.startswith("efficientnet-miniature")}
+    assert max(backbone, key=backbone.get).startswith("efficientnet-miniature.blocks_0.conv2d/")  # no error before its own
+    assert line["quality"]["class_losses"]
+    assert line["megabytes"] < json.loads((folder / "artefacts.json").read_text())["artefacts"][0]["megabytes"]
+    kernels = {tensor.data_type for tensor in onnx.load(folder / "detector-int8.onnx").graph.initializer
+               if len(tensor.dims) == 4 and tensor.dims[0] > 1}
+    assert kernels == {onnx.TensorProto.INT8, onnx.TensorProto.FLOAT}  # the last ones stay
+
+
+@pytest.mark.parametrize("name", ["detector.onnx", "detector.xml", "detector.tflite"])
+def test_the_file_finds_what_the_checkpoint_finds(exported, name):
+    folder, images, _ = exported
+    ours = efficientdet.load_detector(folder / name, batch_size=2).predict(images, min_score=0)
+    theirs = efficientdet.load_detector(folder / "ckpt", precision="float32").predict(images, min_score=0)
+    for found, wanted in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(found.boxes, wanted.boxes, atol=1e-2)
+        np.testing.assert_allclose(found.scores, wanted.scores, atol=1e-5)
+        assert found.names == wanted.names
+        assert len(found) == 20
+
+
+def test_neither_tensorflow_nor_keras_is_imported(exported):
+    folder, images, _ = exported
+    program = f"""
+import sys
+import zipfile
+import efficientdet
+for name in {FILES}:
+    found = efficientdet.load_detector({str(folder)!r} + "/" + name).predict({str(images[0])!r}, min_score=0)
+    print(len(found[0]), sorted({{"tensorflow", "keras", "jax", "onnx"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout == len(FILES) * "20 []\n", done.stderr
+
+
+def test_infer_draws_by_the_file_alone(exported, tmp_path):
+    folder, images, _ = exported
+    done = subprocess.run(
+        [sys.executable, ROOT / "infer.py", f"--model={folder / 'detector.xml'}", f"--image_path={images[0]}",
+         f"--output_dir={tmp_path}", "--min_score_thresh=0.001"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([images[0].name, "detections.json"])
+    assert len(json.loads((tmp_path / "detections.json").read_text())) == 20
+
+
+def test_tiles_of_the_standard_input_take_neither_tensorflow_nor_keras(exported, tmp_path):
+    folder, images, _ = exported
+    for package in ("tensorflow", "keras"):
+        (tmp_path / f"{package}.py").write_text("raise ImportError('wanted after all')")
+    with open(images[0], "rb") as image:
+        done = subprocess.run(
+            [sys.executable, ROOT / "infer.py", f"--model={folder / 'detector.onnx'}", "--image_path=-", "--tile=64",
+             f"--output_dir={tmp_path / 'out'}", "--min_score_thresh=0", "--format=csv", "--save_crops"], stdin=image,
+            capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "out" / "detections.json").read_text())
+    assert len(results) > 20  # of five looks at it
+    assert len((tmp_path / "out" / "detections.csv").read_text().splitlines()) == len(results) + 1
+    assert len(list((tmp_path / "out" / "crops").glob("*/stdin_1_*.jpg"))) == len(results)
+
+
+def changed(folder, tmp_path, **props):
+    model = onnx.load(folder / "detector.onnx")
+    kept = {prop.key: prop.value for prop in model.metadata_props} | props
+    del model.metadata_props[:]
+    onnx.helper.set_model_props(model, {key: value for key, value in kept.items() if value is not None})
+    onnx.save(model, tmp_path / "changed.onnx")
+    return tmp_path / "changed.onnx"
+
+
+@pytest.mark.parametrize(("props", "message"), [
+    ({"efficientdet.version": "2"}, "was written as version 2 of exported files; this program reads 1"),
+    ({"efficientdet.input": None}, "it lacks efficientdet.input; export.py writes them"),
+    ({"efficientdet.input": '{"kind": "zoom", "size": [1, 1]}'}, "resize rule 'zoom'; wanted one of letterbox, stretch, fit"),
+    ({"efficientdet.input": '{"kind": "fit", "size": [9]}'}, "wanted all above zero"),
+    ({"efficientdet.input": "[]"}, "a resize rule is"),
+    ({"efficientdet": "{}"}, "what it says of itself is damaged"),
+    ({"efficientdet": "not json"}, "what it says of itself is damaged"),
+])
+def test_a_file_that_says_too_little_is_one_line(exported, tmp_path, props, message):
+    with pytest.raises(InputError, match=message.replace("[", r"\[")) as caught:
+        read_artefact(changed(exported[0], tmp_path, **props))
+    assert "\n" not in str(caught.value)
+
+
+def test_other_files_are_told(exported, tmp_path):
+    with pytest.raises(InputError, match="puts out class_logits, box_deltas, best_logits; wanted boxes, scores, classes"):
+        read_artefact(exported[0] / "network.onnx")
+    content = (exported[0] / "detector.onnx").read_bytes()
+    rng = np.random.default_rng(0)
+    others = {"empty": b"", "text": b"<html>", "noise": rng.bytes(5000), "half": content[:len(content) // 2]}
+    for name, damaged in others.items():
+        for suffix in (".onnx", ".xml", ".tflite"):
+            (tmp_path / (name + suffix)).write_bytes(damaged)
+            with pytest.raises(InputError, match=name):
+                read_artefact(tmp_path / (name + suffix))
+    with pytest.raises(InputError, match=r"nothing\.onnx: cannot be read"):
+        read_artefact(tmp_path / "nothing.onnx")
+    with pytest.raises(InputError, match=r"that ends in \.onnx, \.xml, \.tflite"):
+        read_artefact(tmp_path / "detector.pb")
+
+
+def test_an_openvino_file_without_whole_weights(exported, tmp_path):
+    folder, images, _ = exported
+    (tmp_path / "detector.xml").write_bytes((folder / "detector.xml").read_bytes())
+    with pytest.raises(InputError, match=r"detector\.bin: cannot be read \(No such file"):
+        efficientdet.load_detector(tmp_path / "detector.xml")
+    weights = (folder / "detector.bin").read_bytes()
+    (tmp_path / "detector.bin").write_bytes(weights[:len(weights) // 2])
+    with pytest.raises(InputError, match="openvino cannot open it") as caught:
+        efficientdet.load_detector(tmp_path / "detector.xml").predict(images)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="is of OpenVINO; onnxruntime does not run that, openvino does"):
+        efficientdet.load_detector(folder / "detector.xml", runtime="onnxruntime")
+
+
+@pytest.mark.parametrize("name", ["onnx", "openvino", "litert"])
+def test_a_full_disk_leaves_nothing_under_the_final_name(exported, tmp_path, monkeypatch, name):
+    folder, _, _ = exported
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", refuse)
+    with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"):
+        export_artefacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL),
+                         ExportConfig(output_dir=str(tmp_path), formats=(name,), runs=1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_finds_something_else_is_an_error_unless_nothing_was_learnt(exported, tmp_path, monkeypatch, capsys):
+    folder, _, _ = exported
+    model = ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL)
+    config = ExportConfig(output_dir=str(tmp_path), formats=("onnx",), runs=1)
+    monkeypatch.setattr(artefacts, "_LEAST_AGREEMENT", 1.1)  # which no file reaches
+    monkeypatch.setattr(artefacts, "_TRAINED", 0.0)
+    with pytest.raises(RuntimeError, match=r"detector.onnx does not find what the checkpoint finds; .*artefacts.md"):
+        export_artefacts(model, config)
+    monkeypatch.setattr(artefacts, "_TRAINED", 1.1)
+    export_artefacts(model, config)
+    assert "warning: detector.onnx does not find all that the checkpoint finds; no score of this one" in capsys.readouterr().out
+
+
+def test_a_litert_file_of_others_or_cut_short(exported, tmp_path):
+    folder, images, _ = exported
+    whole = (folder / "detector.tflite").read_bytes()
+    with zipfile.ZipFile(folder / "detector.tflite") as archive:
+        start, props = min(entry.header_offset for entry in archive.infolist()), {name: archive.read(name)
+                                                                                 for name in archive.namelist()}
+    path = tmp_path / "detector.tflite"
+    for content, message in ((whole[:start], "it lacks efficientdet; export.py writes them"),
+                             (whole[:len(whole) // 2], "it lacks efficientdet; export.py writes them"),
+                             (whole[:-30], "it lacks efficientdet; export.py writes them"),
+                             (b"TFL3" + whole, "is no LiteRT file")):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            efficientdet.load_detector(path)
+    path.write_bytes(whole[:20] + bytes(100) + whole[120:start])
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, content in props.items():
+            archive.writestr(name, content)
+    with pytest.raises(InputError, match=r"detector\.tflite: litert cannot open it \(.*is it whole\?"):
+        efficientdet.load_detector(path).predict(images)
+
+
+def test_a_litert_file_in_8_bits_without_its_second_file(exported, tmp_path):
+    folder, _, _ = exported
+    shutil.copy(folder / "detector-int8.tflite", tmp_path / "renamed.tflite")
+    with pytest.raises(InputError, match=r"renamed-postprocessing\.tflite: cannot be read \(No such file"):
+        read_artefact(tmp_path / "renamed.tflite")
+    shutil.copy(folder / "detector-int8-postprocessing.tflite", tmp_path / "renamed-postprocessing.tflite")
+    network, postprocessing = read_artefact(tmp_path / "renamed.tflite")[0]
+    assert postprocessing == (folder / "detector-int8-postprocessing.tflite").read_bytes()
+    assert len(network) == (folder / "detector-int8.tflite").stat().st_size
+    with pytest.raises(InputError, match=r"postprocessing\.tflite: is no file of this project that detects"):
+        read_artefact(tmp_path / "renamed-postprocessing.tflite")
+
+
+def test_what_litert_has_no_operation_for_is_told():
+    with pytest.raises(InputError, match="LiteRT has no operation for"):
+        write_litert(object(), "a.tflite", description=None, resize=None)
+
+
+@pytest.mark.parametrize(("names", "message"), [
+    ((), "--formats is empty; wanted some of onnx, onnx-raw"),
+    (("onnx", "tflite"), "--formats=tflite: wanted some of onnx, onnx-raw"),
+    (("litert",), r"--formats=litert needs the package ai_edge_litert: pip install -e '\.\[litert\]'"),
+    (("openvino",), r"--formats=openvino needs the package openvino: pip install -e '\.\[export\]'"),
+])
+def test_formats_that_cannot_be_written_are_told(monkeypatch, names, message):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec",
+                        lambda name: None if name in ("ai_edge_litert", "openvino") else found(name))
+    with pytest.raises(InputError, match=message):
+        wanted_formats(names)

@@ -1,0 +1,123 @@
+"""Exported files that are damaged, are of somebody else, or say what is not so: one line, and no wait."""
+
+import json
+import os
+
+import numpy as np
+import onnx
+import pytest
+from colour_artefact import write_colour_artefact
+
+import efficientdet
+from efficientdet.artifacts.artifact_files import read_artefact
+from efficientdet.artifacts.artifact_metadata import DESCRIPTION, INPUT
+from efficientdet.export.artifact_table import ArtefactTable
+from program_support.errors import InputError
+
+IMAGE = np.full((40, 60, 3), 200, np.uint8)
+
+
+@pytest.fixture
+def changed(tmp_path):
+    """Writes a file that detects, with other metadata."""
+    model = onnx.load(write_colour_artefact(tmp_path / "plain.onnx"))
+    said = {prop.key: prop.value for prop in model.metadata_props}
+
+    def write(name, text=None, **values):
+        props = {**said, name: json.dumps({**json.loads(said[name]), **values}) if text is None else text}
+        del model.metadata_props[:]
+        onnx.helper.set_model_props(model, props)
+        onnx.save(model, tmp_path / "changed.onnx")
+        return tmp_path / "changed.onnx"
+
+    return write
+
+
+def test_the_file_detects_as_it_is(changed):
+    assert len(efficientdet.load_detector(changed(INPUT)).predict(IMAGE)[0]) == 3
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ({"hparams": [1]}, r"damaged \(hparams is \[1\]; wanted dict\)"),
+    ({"score_thresholds": {"overall": 2.0, "classes": {}}}, r"damaged \(score_thresholds is .*; expected overall"),
+    ({"score_thresholds": {"overall": 0.5}}, r"damaged \(score_thresholds is .*; expected overall and classes"),
+    ({"score_thresholds": {"overall": 0.5, "classes": {"red": "x"}}}, r"damaged \(score_thresholds is .*, scores from 0 to 1"),
+    ({"hparams": None}, r"damaged \(hparams is None; wanted dict\)"),
+    ({"model_name": 5}, r"damaged \(model_name is 5; wanted str\)"),
+    ({"text": "[" * 100_000}, "what it says of itself is damaged"),
+])
+def test_a_description_of_other_kinds(changed, values, message):
+    with pytest.raises(InputError, match=message):
+        read_artefact(changed(DESCRIPTION, **values))
+
+
+def test_what_predict_returns_by_default(tmp_path):
+    """Scores are the colour's shares, 0.8, 0.5 and 0.2, of the classes red, broken and blue; none is stored in the first."""
+    image = np.full((40, 60, 3), (204, 127, 51), np.uint8)
+    names = {name: efficientdet.load_detector(write_colour_artefact(tmp_path / f"{name}.onnx", stored))
+             for name, stored in (("none", {}), ("one", {"overall": 0.1, "classes": {}}),
+                                  ("classes", {"overall": 0.1, "classes": {"red": 0.9, "blue & co": 0.2}}))}
+    assert [str(detector.thresholds) for detector in names.values()] == [
+        "0.4, the default, as the model stores none", "0.1, the best F1 on the validation data, stored with the model",
+        "0.1 (0.2 to 0.9 by class), the best F1 on the validation data, stored with the model"]
+    assert [len(detector.predict(image)[0]) for detector in names.values()] == [2, 3, 2]
+    assert [len(detector.predict(image, min_score=0.7)[0]) for detector in names.values()] == [1, 1, 1]
+
+
+def test_an_input_that_would_fill_the_memory(changed):
+    with pytest.raises(InputError, match=r"size .1000000, 1000000.*of two sides at most 16384"):
+        read_artefact(changed(INPUT, size=[10**6, 10**6]))
+
+
+@pytest.mark.parametrize("images", [[IMAGE], [IMAGE, IMAGE]])
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_an_input_that_is_not_the_networks(changed, runtime, images):
+    path = changed(INPUT, size=[32, 32])
+    with pytest.raises(InputError, match=rf"changed\.onnx: {runtime} cannot run it \(.*32") as caught:
+        efficientdet.load_detector(path, runtime=runtime, batch_size=2).predict(images)
+    assert "\n" not in str(caught.value)
+
+
+def test_classes_that_it_does_not_name(changed):
+    path = changed(DESCRIPTION, categories=[{"id": 3, "name": "red"}])
+    with pytest.raises(InputError, match=r"changed\.onnx: finds classes 0 to 2; it names 1, counted from 0"):
+        efficientdet.load_detector(path).predict(IMAGE)
+
+
+def test_outputs_of_other_shapes(changed):
+    model = onnx.load(changed(INPUT))
+    boxes, scores, classes = model.graph.output
+    for outputs, told in (((boxes, scores), r"\[3, 4\], \[3\]"), ((scores, boxes, classes), r"\[3\], \[3, 4\], \[3\]")):
+        del model.graph.output[:]
+        model.graph.output.extend(outputs)
+        onnx.save(model, path := changed(INPUT).with_name("other.onnx"))
+        with pytest.raises(InputError, match=rf"other\.onnx: puts out {told} for an image; wanted boxes \[D, 4\], scores"):
+            efficientdet.load_detector(path).predict(IMAGE)
+
+
+def test_boxes_that_are_not_finite_are_left_out(changed):
+    model = onnx.load(changed(INPUT))
+    [shares] = [tensor for tensor in model.graph.initializer if tensor.name == "shares"]
+    values = np.array(onnx.numpy_helper.to_array(shares))
+    values[1, 2], values[2] = np.nan, (-np.inf, 0, 0, np.inf)
+    shares.CopyFrom(onnx.numpy_helper.from_array(values, "shares"))
+    onnx.save(model, path := changed(INPUT).with_name("broken.onnx"))
+    [found] = efficientdet.load_detector(path).predict(IMAGE)
+    assert (found.names, found.boxes.tolist()) == (("red",), [[0, 0, 30, 20]])
+
+
+@pytest.mark.parametrize("name", ["artefacts.json", "artefacts.md"])
+def test_a_table_that_cannot_be_written_is_one_line(tmp_path, name):
+    (tmp_path / name).mkdir()
+    table = ArtefactTable(model="d0", machine="none", versions={}, compared_in="", checkpoint=None, validation_images=0,
+                          calibration_images=0, artefacts=[])
+    with pytest.raises(InputError, match=rf"{name}: cannot be written \(Is a directory\)"):
+        table.write(str(tmp_path))
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".xml", ".tflite"])
+def test_a_pipe_is_not_waited_for(tmp_path, suffix):
+    path = tmp_path / f"pipe{suffix}"
+    os.mkfifo(path)
+    with pytest.raises(InputError, match=r"cannot be read .it is a named pipe"):
+        read_artefact(path)

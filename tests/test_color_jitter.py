@@ -1,0 +1,84 @@
+"""Changes of colours against Pillow, whose functions torchvision's ColorJitter calls."""
+
+import colorsys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image, ImageEnhance
+from test_augmentation import picture
+
+from dataset.input.color_jitter import ColourJitter
+from program_support.errors import InputError
+
+NONE = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0}
+ENHANCERS = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}
+IN_ORDER = np.arange(4) / 4
+
+
+def changed(image, draws, order=IN_ORDER, **amounts):
+    return ColourJitter(**NONE | amounts).changed(image, np.float32(draws), np.float32(order))
+
+
+@pytest.mark.parametrize("draw", [0.0, 0.3, 0.5, 0.7, 0.999])
+@pytest.mark.parametrize("name", ENHANCERS)
+def test_factors_are_pillows(name, draw):
+    image = picture(40, 50)
+    factor = 1 + 0.6 * (2 * np.float32(draw) - 1)
+    wanted = np.asarray(ENHANCERS[name](Image.fromarray(image)).enhance(float(factor))).astype(int)
+    assert np.abs(changed(image, [draw] * 4, **{name: 0.6}).astype(int) - wanted).max() <= 1
+    if draw == 0.5:
+        np.testing.assert_array_equal(wanted, image)
+
+
+def test_factors_do_not_go_below_nothing():
+    assert not changed(picture(8, 8), [0.0] * 4, brightness=3.0).any()
+
+
+@pytest.mark.parametrize("draw", [0.0, 0.2, 0.5, 0.9])
+def test_hues_turn(draw):
+    image = picture(20, 20, seed=3)
+    turn = 0.3 * (2 * draw - 1)
+    wanted = np.array([[colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value) for hue, saturation, value in
+                        (colorsys.rgb_to_hsv(*pixel) for pixel in row)] for row in image / 255]) * 255
+    difference = np.abs(changed(image, [draw] * 4, hue=0.3) - wanted)
+    assert difference.mean() < 1.5  # hues have 256 steps
+    assert difference.max() < 8
+
+
+def test_changes_come_in_the_order_drawn():
+    image, draws = picture(16, 16), [0.9, 0.9, 0.1, 0.9]
+    amounts = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4}
+    for order in ([0.1, 0.5, 0.9, 0.3], [0.5, 0.9, 0.1, 0.3], [0.9, 0.1, 0.5, 0.3]):
+        by_pillow = Image.fromarray(image)
+        for name in np.array([*ENHANCERS])[np.argsort(order[:3])]:
+            draw = draws[[*ENHANCERS].index(name)]
+            by_pillow = ENHANCERS[name](by_pillow).enhance(1 + 0.4 * (2 * draw - 1))
+        assert np.abs(changed(image, draws, order, **amounts).astype(int) - np.asarray(by_pillow)).max() <= 4
+    one, other = (changed(image, draws, order, **amounts).astype(int) for order in (IN_ORDER, IN_ORDER[::-1]))
+    assert np.abs(one - other).max() > 4
+
+
+def test_drawn_from_a_seed():
+    image = tf.constant(picture(16, 16))
+    jitter = ColourJitter()
+    one, again, other = (jitter(image, tf.constant(seed, tf.int64)).numpy() for seed in ([1, 2], [1, 2], [1, 3]))
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).any()
+    factors = [jitter(tf.fill([1, 1, 3], tf.constant(128, tf.uint8)), tf.constant([0, number])).numpy()[0, 0, 0] / 128
+               for number in range(60)]  # grey has brightness alone: the mean of one pixel is its own
+    assert 0.86 < min(factors) < 0.92
+    assert 1.08 < max(factors) < 1.14
+
+
+def test_grey_stays_grey():
+    grey = np.repeat(picture(12, 12)[..., :1], 3, axis=-1)
+    found = changed(grey, [0.2, 0.8, 0.9, 0.9], brightness=0.3, contrast=0.3, saturation=0.5, hue=0.1)
+    assert (found[..., :1] == found).all()
+
+
+@pytest.mark.parametrize(("wrong", "message"), [({"contrast": -0.1}, "contrast is -0.1; wanted 0 or more"),
+                                                ({"hue": 0.6}, "hue is 0.6; wanted 0 to 0.5")])
+def test_wrong_jitters_are_refused(wrong, message):
+    with pytest.raises(InputError, match=message):
+        ColourJitter(**wrong)

@@ -1,0 +1,679 @@
+"""Labels of any format: recognised by content, read as their tools lay them out, refused in one line where they are broken."""
+
+import errno
+import json
+import os
+import random
+import re
+from pathlib import Path
+
+import pytest
+from label_sets import (
+    NAMES,
+    PICTURES,
+    WRITERS,
+    Label,
+    Picture,
+    draw,
+    write,
+    write_coco,
+    write_csv,
+    write_labelme,
+    write_open_images,
+    write_retinanet_csv,
+    write_voc,
+    write_yolo,
+    yolo_line,
+)
+from PIL import Image
+
+from dataset.class_names import ClassNames
+from dataset.conversion.folder_files import FolderFiles, ImageFolder
+from dataset.conversion.format_recognition import FORMATS, recognise
+from dataset.conversion.label_parts import read_labels
+from dataset.conversion.labelled_annotations import labelled_annotations
+from program_support.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    draw(PICTURES, folder)
+    return folder
+
+
+def parts_of(annotations, images, *, wanted="auto", with_masks=False, label_map=None):
+    return read_labels(recognise(str(annotations), wanted=wanted), str(annotations), ImageFolder(images), with_masks=with_masks,
+                       label_map=label_map, output_folder=str(images))
+
+
+def content(data):
+    """File name -> [(class, left, top, right, bottom)] in hundredths of a pixel."""
+    names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True))
+    return {image.file_name: [
+        (names[one.category_id], *(round(side, 2) for side in (
+            one.box_xywh[0], one.box_xywh[1], one.box_xywh[0] + one.box_xywh[2], one.box_xywh[1] + one.box_xywh[3])))
+        for one in image.objects] for image in data.images}
+
+
+def drawn(pictures):
+    return {picture.name: sorted(picture.labels, key=lambda label: (label.top, label.left)) for picture in pictures}
+
+
+def refusal(annotations, images, **settings):
+    with pytest.raises(InputError) as caught:
+        parts_of(annotations, images, **settings)
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 1500
+    return message
+
+
+# Recognised
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_format_is_recognised_by_content(name, tmp_path):
+    WRITERS[name](PICTURES, tmp_path)
+    found = recognise(str(tmp_path))
+    assert found.format == name
+    assert found.reason.startswith(f"labels: {FORMATS[name][0]}, because {tmp_path}")
+    assert recognise(str(found.files[0])).format == name
+
+
+@pytest.mark.parametrize("name", ["coco", "cvat", "csv", "voc", "labelme"])
+def test_a_wrong_extension_misleads_nobody(name, tmp_path):
+    WRITERS[name](PICTURES, tmp_path / "labels")
+    [*files] = recognise(str(tmp_path / "labels")).files
+    files[0].rename(tmp_path / "labels.jpg")
+    assert recognise(str(tmp_path / "labels.jpg")).format == name
+
+
+def test_a_whole_file_with_a_wrong_extension_is_read(tmp_path, photos):
+    for name in ("coco", "cvat", "csv"):
+        WRITERS[name](PICTURES, tmp_path / name)
+        [file] = recognise(str(tmp_path / name)).files
+        file.rename(tmp_path / name / "labels.dat")
+        [data] = parts_of(tmp_path / name / "labels.dat", photos).values()
+        assert content(data) == drawn(PICTURES)
+
+
+def test_what_is_not_recognised(tmp_path):
+    write(tmp_path / "notes.md", "words")
+    with pytest.raises(InputError, match=r"no labels of a known format in this folder, which holds notes\.md, or in three"):
+        recognise(str(tmp_path))
+    with pytest.raises(InputError, match=r"notes\.md: is no labels of a known format; wanted a COCO json, .* or --format"):
+        recognise(str(tmp_path / "notes.md"))
+    with pytest.raises(InputError, match="there is no such file or folder"):
+        recognise(str(tmp_path / "gone"))
+    write(tmp_path / "a.zip", "PK\x03\x04rest")
+    with pytest.raises(InputError, match="is a zip archive; wanted"):
+        recognise(str(tmp_path / "a.zip"))
+
+
+def test_other_tables_beside_the_labels(tmp_path):
+    write_coco(PICTURES, tmp_path / "coco.json")
+    write(tmp_path / "licences.csv", "image,author,year,page,kind,size\na.jpg,me,2020,7,x,2\n")
+    assert recognise(str(tmp_path)).format == "coco"
+    assert recognise(str(tmp_path / "licences.csv")).format == "csv"  # whose reader knows what is missing
+    write_csv(PICTURES, tmp_path / "boxes.csv")
+    with pytest.raises(InputError, match=r"coco\.json is a COCO json; .*boxes\.csv is a csv table"):
+        recognise(str(tmp_path))
+    for name in ("coco.json", "boxes.csv"):
+        (tmp_path / name).unlink()
+    with pytest.raises(InputError, match=r"licences\.csv: its first line 'image,author,.* names no class, left"):
+        recognise(str(tmp_path))
+
+
+def test_two_formats_are_ambiguous_until_one_is_named(tmp_path, photos):
+    write_voc(PICTURES, tmp_path)
+    write_yolo(PICTURES, tmp_path)
+    with pytest.raises(InputError, match=r"holds labels of 2 formats .*the one file or folder to convert, or --format=voc"):
+        recognise(str(tmp_path))
+    for wanted in ("voc", "yolo"):
+        assert content(parts_of(tmp_path, photos, wanted=wanted)[""]) == drawn(PICTURES)
+    assert "holds no file of CVAT labels" in refusal(tmp_path, photos, wanted="cvat")
+
+
+# Read
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "open_images"])
+def test_classes_boxes_and_images(name, tmp_path, photos):
+    WRITERS[name](PICTURES, tmp_path)
+    [data] = parts_of(tmp_path, photos).values()
+    assert content(data) == drawn(PICTURES)
+    assert data.listed_boxes == 6
+    assert [image.size for image in data.images] == [(picture.height, picture.width) for picture in PICTURES]
+    numbered = {"coco": (3, 10, 17), "yolo": (0, 1, 2)}.get(name)
+    assert data.class_names == (ClassNames(numbered, NAMES) if numbered else ClassNames((1, 2, 3), ("bolt", "nut", "washer")))
+
+
+def test_label_map(tmp_path, photos):
+    write_yolo(PICTURES, tmp_path)
+    given = ClassNames((4, 5, 6, 7), ("nut", "washer", "screw", "bolt"))
+    [data] = parts_of(tmp_path, photos, label_map=given).values()
+    assert (content(data), data.class_names) == (drawn(PICTURES), given)
+    with pytest.raises(InputError, match="holds an object of class 'nut', which the label map lacks; it has bolt, washer"):
+        parts_of(tmp_path, photos, label_map=ClassNames((1, 2), ("bolt", "washer")))
+
+
+DATA = """# Roboflow
+train: ../train/images
+val: ../valid/images
+test: ../test/images
+
+nc: 3
+names: ['washer', 'bolt', 'nut']
+"""
+ULTRALYTICS = """path: /content/datasets/nuts
+train: images/train
+val:
+  - images/val
+names:
+  0: washer
+  1: bolt
+  2: nut
+"""
+
+
+def in_folders(template):
+    """The pictures, the last of them in val."""
+    return [picture._replace(name=template.format(split="val" if picture is PICTURES[-1] else "train", name=picture.name))
+            for picture in PICTURES]
+
+
+def test_yolo_as_roboflow_lays_it_out(tmp_path):
+    pictures = [picture._replace(name=picture.name.replace("val/", "valid/"))
+                for picture in in_folders("{split}/images/{name}")]
+    draw(pictures, tmp_path)
+    for picture in pictures:
+        write(tmp_path / picture.name.replace("images", "labels").replace(".jpg", ".txt"),
+              "\n".join(yolo_line(picture, label) for label in picture.labels))
+    write(tmp_path / "data.yaml", DATA)
+    write(tmp_path / "README.roboflow.txt", "words\n")
+    for annotations in (tmp_path, tmp_path / "data.yaml"):
+        parts = parts_of(annotations, tmp_path)
+        assert {split: content(data) for split, data in parts.items()} == {
+            "train": drawn(pictures[:3]), "val": drawn(pictures[3:])}
+        assert "test is '../test/images', of which there is no image" in parts["train"].noted[0].reason
+
+
+@pytest.mark.parametrize("images", [".", "images"])
+def test_yolo_as_ultralytics_lays_it_out(tmp_path, images):
+    pictures = in_folders("images/{split}/{name}")
+    draw(pictures, tmp_path)
+    write_yolo(in_folders("labels/{split}/{name}"), tmp_path)
+    (tmp_path / "classes.txt").unlink()
+    write(tmp_path / "nuts.yaml", ULTRALYTICS)
+    found = parts_of(tmp_path, tmp_path / images)
+    prefix = "images/" if images == "." else ""
+    assert {name: boxes for data in found.values() for name, boxes in content(data).items()} == {
+        prefix + name.removeprefix("images/"): labels for name, labels in drawn(pictures).items()}
+    assert [*found] == ["train", "val"]
+    (tmp_path / "nuts.yaml").write_text("names: [yes, 007, nut]\nnc: 3\n")
+    by_folders = parts_of(tmp_path, tmp_path / images)
+    assert [*by_folders] == ["train", "val"]
+    assert by_folders["val"].class_names.names == ("yes", "007", "nut")  # as they are written
+
+
+def test_yolo_lists_of_darknet(tmp_path, photos):
+    for picture in PICTURES:
+        write(tmp_path / "obj_train_data" / picture.name.replace(".jpg", ".txt"),
+              "\n".join(yolo_line(picture, label) for label in picture.labels))
+    write(tmp_path / "obj.data", "classes = 3\ntrain = data/train.txt\nvalid = data/valid.txt\nnames = data/obj.names\n")
+    write(tmp_path / "obj.names", "washer\nbolt\nnut\n")
+    write(tmp_path / "train.txt", "".join(f"data/obj_train_data/{picture.name}\n" for picture in PICTURES[:2]))
+    write(tmp_path / "valid.txt", "/home/me/data/c.jpg\nd.jpg\n")
+    for annotations in (tmp_path, tmp_path / "obj.data"):
+        found = parts_of(annotations, photos)
+        assert {split: content(data) for split, data in found.items()} == {
+            "train": drawn(PICTURES[:2]), "val": drawn(PICTURES[2:])}
+
+
+def test_yolo_names_alone(tmp_path, photos):
+    write(tmp_path / "a.txt", "1 0.5 0.5 0.5 0.5\n")
+    write(tmp_path / "data.yaml", "names:\n  0: nut\n  1: bolt\n")
+    for annotations in (tmp_path, tmp_path / "data.yaml"):
+        assert content(parts_of(annotations, photos)[""])["a.jpg"] == [("bolt", 16, 12, 48, 36)]
+
+
+def test_yolo_outlines_and_keypoints(tmp_path, photos):
+    write(tmp_path / "classes.txt", "nut\n")
+    write(tmp_path / "a.txt", "0 0.25 0.5 0.5 0.25 0.75 0.5\n\n0 0.1 0.2 0.9 0.2 0.9 0.8 0.1 0.8\n")
+    data = parts_of(tmp_path, photos, with_masks=True)[""]
+    assert content(data)["a.jpg"] == [("nut", 6.4, 9.6, 57.6, 38.4), ("nut", 16, 12, 48, 24)]
+    assert data.images[0].objects[1].segmentation == [[16, 24, 32, 12, 48, 24]]
+    assert parts_of(tmp_path, photos)[""].images[0].objects[0].segmentation is None
+    write(tmp_path / "a.txt", "0 0.5 0.5 0.5 0.5 0.1 0.1 0.2 0.2\n")
+    write(tmp_path / "data.yaml", "names: [nut]\nnc: 1\nkpt_shape: [2, 2]\n")
+    assert content(parts_of(tmp_path, photos)[""])["a.jpg"] == [("nut", 16, 12, 48, 36)]
+
+
+def test_yolo_labels_without_image_are_listed_and_turned_pictures_have_their_turned_size(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (40, 20)).save(tmp_path / "a.jpg", exif=exif)
+    write(tmp_path / "classes.txt", "nut\n")
+    for name in ("a", "gone"):
+        write(tmp_path / f"{name}.txt", "0 0.5 0.5 0.5 0.5\n")
+    [data] = parts_of(tmp_path, tmp_path).values()
+    assert [(image.file_name, image.size) for image in data.images] == [("a.jpg", (40, 20)), ("gone.jpg", None)]
+
+
+def test_voc_splits(tmp_path):
+    pictures = in_folders("{name}")
+    draw(pictures, tmp_path / "JPEGImages")
+    write_voc(pictures, tmp_path / "Annotations")
+    write(tmp_path / "ImageSets" / "Main" / "train.txt", "a\nb\nc\n")
+    write(tmp_path / "ImageSets" / "Main" / "val.txt", "d\n")
+    found = parts_of(tmp_path, tmp_path)
+    assert {split: [*content(data)] for split, data in found.items()} == {
+        "train": ["JPEGImages/a.jpg", "JPEGImages/b.jpg", "JPEGImages/c.jpg"], "val": ["JPEGImages/d.jpg"]}
+    assert [image.image_id for data in found.values() for image in data.images] == [1, 2, 3, 4]
+
+
+def test_folders_called_train_and_valid_are_the_split(tmp_path):
+    for name, pictures in (("train", PICTURES[:2]), ("valid", PICTURES[3:])):
+        for other in ("voc", "labelme", "coco", "csv"):
+            draw(pictures, tmp_path / other / name)
+            WRITERS[other](pictures, tmp_path / other / name)
+    for other in ("voc", "labelme", "coco", "csv"):
+        found = parts_of(tmp_path / other, tmp_path / other)
+        assert {split: content(data) for split, data in found.items()} == {
+            "train": {f"train/{name}": labels for name, labels in drawn(PICTURES[:2]).items()},
+            "val": {f"valid/{name}": labels for name, labels in drawn(PICTURES[3:]).items()}}
+        assert found["train"].class_names == found["val"].class_names
+
+
+def test_several_files_that_no_name_tells_apart(tmp_path, photos):
+    for name in ("first", "second"):
+        write_coco(PICTURES, tmp_path / f"{name}.json")
+    assert "holds 2 files of COCO labels" in refusal(tmp_path, photos)
+    for name in ("instances_train2017", "captions_train2017", "instances_val2017"):
+        write_coco(PICTURES, tmp_path / "official" / f"{name}.json")
+    assert [*parts_of(tmp_path / "official", photos)] == ["train", "val"]
+
+
+def test_open_images_by_folders(tmp_path):
+    for name, pictures in (("train", PICTURES[:2]), ("validation", PICTURES[3:])):
+        draw(pictures, tmp_path / name)
+        write_open_images(pictures, tmp_path / f"{name}-annotations-bbox.csv")
+    found = parts_of(tmp_path, tmp_path)
+    assert {split: [*content(data)] for split, data in found.items()} == {
+        "train": ["train/a.jpg", "train/b.jpg"], "val": ["validation/d.jpg"]}
+    assert not list(tmp_path.glob(".*"))
+    (tmp_path / "class-descriptions-boxable.csv").unlink()
+    assert "has labels such as /m/" in refusal(tmp_path, tmp_path)
+
+
+CVAT_IMAGE = '<annotations><image id="0" name="a.jpg" width="64" height="48">{}</image></annotations>'
+CVAT_BOX = '<box label="{}" xtl="{}" ytl="2" xbr="3" ybr="4"/>'
+
+
+@pytest.mark.parametrize(("shape", "box"), [
+    ('<box label="nut" xtl="1" ytl="2" xbr="11" ybr="6" rotation="90"/>', (4, -1, 8, 9)),
+    ('<polygon label="nut" points="1,2;5,9.5;3,1"/>', (1, 1, 5, 9.5)),
+    ('<ellipse label="nut" cx="10" cy="20" rx="4" ry="2" rotation="90"/>', (8, 16, 12, 24)),
+    ('<mask label="nut" left="3" top="4" width="2" height="3" rle="1, 4, 1"/>', (3, 4, 5, 7))])
+def test_cvat_shapes(tmp_path, photos, shape, box):
+    write(tmp_path / "a.xml", CVAT_IMAGE.format(shape + '<points label="nut" points="1,2"/>'))
+    data = parts_of(tmp_path / "a.xml", photos, with_masks="box" not in shape)[""]
+    assert content(data)["a.jpg"] == [("nut", *box)]
+    assert "a points of" in data.noted[0].reason
+    segmentation = data.images[0].objects[0].segmentation
+    if "mask" in shape:
+        assert segmentation["size"] == [48, 64]
+
+
+def test_cvat_subsets_of_a_project(tmp_path, photos):
+    images = "".join(f'<image name="{name}.jpg" subset="{subset}" width="64" height="48">{CVAT_BOX.format("nut", 1)}</image>'
+                     for name, subset in (("a", "Train"), ("b", "Validation")))
+    write(tmp_path / "a.xml", f"<annotations>{images}</annotations>")
+    found = {split: [*content(data)] for split, data in parts_of(tmp_path, photos).items()}
+    assert found == {"train": ["a.jpg"], "val": ["b.jpg"]}
+
+
+def test_labelme_shapes(tmp_path, photos):
+    shapes = [{"label": "nut", "shape_type": "circle", "points": [[10, 20], [13, 24]]},
+              {"label": "bolt", "points": [[1, 2], [5, 2], [5, 9]], "group_id": 1},
+              {"label": "bolt", "points": [[20, 30], [25, 30], [25, 39]], "group_id": 1},
+              {"label": "bolt", "shape_type": "point", "points": [[1, 1]]}]
+    write(tmp_path / "a.json", json.dumps({"imagePath": "../elsewhere/a.jpg", "shapes": shapes}))
+    data = parts_of(tmp_path, photos, with_masks=True)[""]
+    assert content(data)["a.jpg"] == [("bolt", 1, 2, 25, 39), ("nut", 5, 15, 15, 25)]
+    assert [len(one.segmentation) for one in data.images[0].objects] == [2, 1]
+    assert data.images[0].size is None
+    assert "a point, which encloses no area" in data.noted[0].reason
+
+
+@pytest.mark.parametrize("header", ["filename,xmin,ymin,xmax,ymax,class", "Class;x_min;y_min;x_max;y_max;Image",
+                                    "image\tx1\ty1\tx2\ty2\tlabel", '"file name","xmin","ymin","xmax","ymax","label"', ""])
+def test_headers_of_csv_tables(tmp_path, photos, header):
+    if header:
+        separator = "\t" if "\t" in header else ";" if ";" in header else ","
+        file_first = not header.startswith("Class")
+        lines = [header]
+        for picture in PICTURES:
+            for name, *sides in picture.labels or [("", "", "", "", "")]:
+                fields = [picture.name, *sides, name] if file_first else [name, *sides, picture.name]
+                lines.append(separator.join(map(str, fields)))
+        write(tmp_path / "boxes.csv", "\n".join(lines))
+    else:
+        write_retinanet_csv(PICTURES, tmp_path / "boxes.csv")
+    data = parts_of(tmp_path / "boxes.csv", photos)[""]
+    assert content(data) == drawn(PICTURES)
+    assert "gives no sizes" in data.noted[0].reason
+
+
+def test_names_of_other_machines_are_found_below_the_folder_of_images(tmp_path):
+    for name in ("train/a.jpg", "val/a.jpg", "val/B.JPG"):
+        write(tmp_path / name, "")
+    files = FolderFiles(tmp_path, (".jpg",))
+    assert files.find("C:\\data\\val\\a.jpg") == "val/a.jpg"
+    assert files.find("a.jpg", split="train") == "train/a.jpg"
+    assert files.find("x/b.jpg") == "val/B.JPG"
+    assert files.find("c.jpg") is None
+    with pytest.raises(InputError, match=r"'a\.jpg' may be any of train/a\.jpg, val/a\.jpg"):
+        files.find("a.jpg")
+    images = ImageFolder(tmp_path)
+    assert images.named("cam1/b.jpg", where="x") == images.named("cam1/b.jpg", where="y") == "val/B.JPG"
+    with pytest.raises(InputError, match=r"^z names 'cam2/b\.jpg', and an earlier entry 'cam1/b\.jpg': only 'val/B\.JPG' is"):
+        images.named("cam2/b.jpg", where="z")
+    assert images.named(f"{tmp_path.resolve()}/val/a.jpg", where="x") == "val/a.jpg"
+    for name in ("/etc/passwd", "../../etc/passwd", "a\0.jpg", "\udcff.jpg", "", 7, None):
+        with pytest.raises(InputError, match=r"^x has file name"):
+            images.named(name, where="x")
+
+
+def of_a_conversion(folder):
+    write_coco(PICTURES[:1], folder / "records" / "train.instances.json")
+    for end in (".classes.json", ".report.json", "-00000-of-00001.tfrecord"):
+        write(folder / "records" / f"train{end}", "{}")
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "open_images"])
+def test_records_may_lie_in_the_folder_of_the_labels(name, tmp_path, photos):
+    of_a_conversion(tmp_path)
+    assert content(parts_of(tmp_path, photos)[""]) == drawn(PICTURES[:1])  # where there is nothing else
+    WRITERS[name](PICTURES, tmp_path)
+    assert content(parts_of(tmp_path, photos)[""]) == drawn(PICTURES)
+
+
+WHOLE = "0 0.5 0.5 0.5 0.5\n"
+
+
+def yolo_folder(folder, *, images, labels, names="classes.txt"):
+    draw([Picture(name, 40, 20, ()) for name in images], folder)
+    write(folder / names, "nut\n" if names == "classes.txt" else "names: {0: nut}\npath: .\n")
+    for name in labels:
+        write(folder / name, WHOLE)
+
+
+def test_yolo_images_of_one_name_share_no_label_file(tmp_path):
+    images = ["images/v1/0001.jpg", "images/v2/0001.jpg", "images/v2/0002.jpg"]
+    yolo_folder(tmp_path / "videos", images=images, labels=["labels/v1/0001.txt", "labels/v2/0002.txt"])
+    found = content(parts_of(tmp_path / "videos", tmp_path / "videos")[""])
+    assert {name: len(boxes) for name, boxes in found.items()} == dict(zip(images, (1, 0, 1), strict=True))
+    yolo_folder(tmp_path / "flat", images=images, labels=["labels/0001.txt"])
+    assert r"0001.txt: may be of any of images/v1/0001.jpg, images/v2/0001.jpg; wanted" in refusal(
+        tmp_path / "flat", tmp_path / "flat")
+    yolo_folder(tmp_path / "suffixes", images=["a.jpg", "a.png"], labels=["a.txt"])
+    assert "a.txt: may be of any of a.jpg, a.png" in refusal(tmp_path / "suffixes", tmp_path / "suffixes")
+    yolo_folder(tmp_path / "copies", images=["images/a.jpg", "backup/a.jpg"], labels=["labels/a.txt"])
+    assert "no image of the folder of backup/a.jpg has labels" in refusal(tmp_path / "copies", tmp_path / "copies")
+
+
+def test_yolo_labels_without_image_belong_to_the_split_of_their_folder(tmp_path):
+    yolo_folder(tmp_path, images=["train/images/a.jpg", "valid/images/b.jpg"], labels=[
+        "train/labels/a.txt", "valid/labels/b.txt", "valid/labels/gone.txt", "other/c.txt"])
+    write(tmp_path / "data.yaml", DATA)
+    found = parts_of(tmp_path, tmp_path)
+    assert [image.file_name for image in found["val"].images] == ["valid/images/b.jpg", "valid/labels/gone.jpg"]
+    assert [one.reason for one in found["train"].noted if one.file == "other/c.txt"] == ["a label file without an image"]
+
+
+def test_yolo_of_windows_of_float_classes_and_with_names_alone(tmp_path):
+    yolo_folder(tmp_path, images=["train/images/a.jpg", "valid/images/b.jpg"], names="data.yaml",
+                labels=["train/labels/a.txt", "valid/labels/b.txt"])
+    assert [*parts_of(tmp_path, tmp_path)] == ["train", "val"]
+    for folder in ("D:\\data\\nuts", "/data/nuts"):
+        write(tmp_path / "data.yaml", f"names: [nut]\r\ntrain: {folder}/train/images\r\nval: {folder}\\valid\\images\r\n")
+        assert [*parts_of(tmp_path, tmp_path)] == ["train", "val"]
+    write(tmp_path / "train/labels/a.txt", "0.000000 0.5 0.5 0.5 0.5\n")
+    assert content(parts_of(tmp_path, tmp_path)["train"]) == {"train/images/a.jpg": [("nut", 10, 5, 30, 15)]}
+    write(tmp_path / "train/labels/a.txt", "0.5 0.5 0.5 0.5 0.5\n")
+    assert "has class '0.5'" in refusal(tmp_path, tmp_path)
+
+
+def test_voc_as_tools_leave_it(tmp_path):
+    draw(PICTURES, tmp_path / "export" / "JPEGImages")
+    labels = tmp_path / "export" / "VOC2007" / "Annotations"
+    write_voc(PICTURES, labels)
+    for name, other in (("a", "a"), ("b", "old.png")):  # no suffix, and the name before it was renamed
+        text = (labels / f"{name}.xml").read_text()
+        write(labels / f"{name}.xml", text.replace(f"<filename>{name}.jpg<", f"<filename>{other}<"))
+    (labels / "c.xml").rename(labels / "c.XML")
+    write(labels / "._a.xml", "of macOS")
+    found = {f"export/JPEGImages/{name}": boxes for name, boxes in drawn(PICTURES).items()}
+    assert content(parts_of(tmp_path, tmp_path)[""]) == found
+    (labels / "c.XML").rename(labels / "c.xml")
+    write(labels.parent / "ImageSets" / "Main" / "trainval.txt", "a\nb\n")
+    write(labels.parent / "ImageSets" / "Main" / "test.txt", "d\n")
+    assert {split: len(data.images) for split, data in parts_of(tmp_path, tmp_path).items()} == {"train": 2, "test": 1}
+
+
+def test_one_annotation_for_each_image(tmp_path, photos):
+    for name in ("voc", "labelme"):
+        WRITERS[name](PICTURES[:1], tmp_path / name)
+        [file] = (tmp_path / name).iterdir()
+        (tmp_path / name / f"z{file.suffix}").write_text(file.read_text())  # a copy that names the image of the other
+        assert "2 of its annotations are of the image a.jpg, wanted one" in refusal(tmp_path / name, photos)
+
+
+def test_coco_categories_of_one_name(tmp_path, photos):
+    """Roboflow names its group of all classes like the only class, or makes it the supercategory of all."""
+    path = tmp_path / "coco.json"
+    write_coco(PICTURES, path)
+    labels = json.loads(path.read_text())
+    for group, wanted in (({"id": 0, "name": "nut"}, 3), ({"id": 0, "name": "things"}, 4)):
+        write(path, json.dumps({**labels, "categories": [group, *labels["categories"]]}))
+        data = parts_of(path, photos)[""]
+        assert (content(data), len(data.class_names)) == (drawn(PICTURES), wanted)
+    group = {"id": 0, "name": "things", "supercategory": "none"}
+    members = [{**entry, "supercategory": "things"} for entry in labels["categories"]]
+    write(path, json.dumps({**labels, "categories": [group, *members]}))
+    assert len(parts_of(path, photos)[""].class_names) == 3
+    write(path, json.dumps({**labels, "categories": [group, *members[1:], {**members[0], "supercategory": "none"}]}))
+    assert len(parts_of(path, photos)[""].class_names) == 4
+    alone = [{**entry, "supercategory": entry["name"]} for entry in labels["categories"][:1]]  # as COCO has "person"
+    write(path, json.dumps({**labels, "categories": alone, "annotations": [
+        {**labels["annotations"][0], "category_id": alone[0]["id"]}]}))
+    assert len(parts_of(path, photos)[""].class_names) == 1
+    labels["annotations"][0]["category_id"] = 0
+    write(path, json.dumps({**labels, "categories": [{"id": 0, "name": "nut"}, *labels["categories"]]}))
+    assert "'nut' is the name of categories [0, 17]" in refusal(path, photos)
+
+
+def test_labels_name_images_as_other_machines_do(tmp_path, photos):
+    for name in ("/data/nuts/a.jpg", "../nuts/a.jpg", "a", "A.JPG"):
+        write(tmp_path / "boxes.csv", f"filename,xmin,ymin,xmax,ymax,class\n{name},1,2,30,40,nut\n")
+        assert content(parts_of(tmp_path, photos)[""]) == {"a.jpg": [("nut", 1, 2, 30, 40)]}
+    write_coco([picture._replace(name=f"/data/upload/{picture.name}") for picture in PICTURES], tmp_path / "coco" / "a.json")
+    assert content(parts_of(tmp_path / "coco", photos)[""]) == drawn(PICTURES)
+
+
+def test_links_that_lead_in_circles(tmp_path, photos):
+    write_coco(PICTURES, tmp_path / "labels" / "coco.json")
+    (tmp_path / "labels" / "again").symlink_to(tmp_path / "labels")
+    assert [file.name for file in recognise(str(tmp_path)).files] == ["coco.json"]
+
+
+# Refused
+
+def test_folders_that_cannot_be_read(tmp_path, monkeypatch):
+    write_yolo(PICTURES, tmp_path)
+    (tmp_path / "closed").mkdir()
+    listing = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listing(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(InputError, match=r"closed: cannot be read \(Permission denied\)"):
+        ImageFolder(tmp_path).names  # noqa: B018
+    monkeypatch.setattr(Path, "iterdir", lambda path: (Path(entry) for entry in [*scandir(path)]))
+    assert re.search(r"closed: cannot be read \(Permission denied\)", refusal(tmp_path, tmp_path))
+
+
+BOMB = '<!DOCTYPE a [<!ENTITY b "bb">]>'
+SIZED = "filename,width,height,class,xmin,ymin,xmax,ymax\n"
+REFUSED = [
+    ("yolo", "a.txt", "0 0.5 0.5 nan 0.5", r"a\.txt: line 1 a coordinate is 'nan', wanted a finite number"),
+    ("yolo", "a.txt", "0 0.5 0.5 0.5 1e999", "is '1e999', wanted a finite number"),
+    ("yolo", "a.txt", "0 0.5 0.5 0.5 x", "is 'x', wanted a finite number"),
+    ("yolo", "a.txt", "0 12 30 20 40", "has '12', wanted shares of the image's sides"),
+    ("yolo", "a.txt", "7 0.5 0.5 0.5 0.5", "line 1 has class '7'; the classes are numbered 0 to 2"),
+    ("yolo", "a.txt", "-1 0.5 0.5 0.5 0.5", "has class '-1'"),
+    ("yolo", "a.txt", "9" * 5000 + " 0.5 0.5 0.5 0.5", "has class '9{3,}"),
+    ("yolo", "a.txt", "0 0.5 0.5 0.5 0.5 0.9", "has 5 numbers after its class"),
+    ("yolo", "a.txt", "0 0.5 0.5", "has 2 numbers after its class"),
+    ("yolo", "a.txt", "", "hold not a single box"),
+    ("yolo", "classes.txt", "nut\nnut\n", "'nut' is the name of categories"),
+    ("yolo", "classes.txt", None, r"YOLO labels without class names: looked for a data\.yaml and classes\.txt"),
+    ("yolo", "data.yaml", "names: &a [x]\nnc: *a\n", "uses aliases"),
+    ("yolo", "data.yaml", "names:\n  0: x\n  0: y\nnc: 1\n", "gives a key twice"),
+    ("yolo", "data.yaml", "names: {a: b}\nnc: 1\n", "has id 'a', wanted a number"),
+    ("yolo", "data.yaml", "names: 7\nnc: 1\n", "wanted '7' beside the labels"),
+    ("yolo", "data.yaml", "names: []\nnc: 1\n", r"is \[\], wanted a list of class names"),
+    ("yolo", "data.yaml", "names: [a, [b]]\nnc: 1\n", "has name"),
+    ("yolo", "data.yaml", "names: [a]\nnc: 1\nx: " + "[" * 5000, "is nested too deeply"),
+    ("yolo", "data.yaml", "names: [a\nnc: 1\n", r"data\.yaml: is not YAML"),
+    ("yolo", "data.yaml", "names: !!python/object/apply:os._exit [1]\nnc: 1\n", "the classes are numbered 0 to 0"),
+    ("yolo", "data.yaml", "names: [a]\ntrain: ../../../etc\n", "none of the images that it names is in"),
+    ("yolo", "data.yaml", "names: [a]\ntrain: {a: b}\n", "train is {'a': 'b'}, wanted folders"),
+    ("yolo", "data.yaml", "names: [a]\nnc: 1\n" + "#" * (1 << 20), "wanted at most 1048576"),
+    ("cvat", "annotations.xml", BOMB + "<annotations/>", "declares entities"),
+    ("cvat", "annotations.xml", "<annotations><track/></annotations>", "is 'CVAT for video 1.1'"),
+    ("cvat", "annotations.xml", "<annotations><image name='a.jpg' width='6' height='4'/></annotations>", "not a single box"),
+    ("cvat", "annotations.xml", "<annotations><image name='../../x.jpg' width='6' height='4'/></annotations>", "leaves the"),
+    ("cvat", "annotations.xml", "<annotations><image name='a.jpg' width='6.5' height='4'/></annotations>", "wanted whole"),
+    ("cvat", "annotations.xml", "<annotations><image name='a.jpg'/></annotations>", "height is '', wanted a finite"),
+    ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("nut", "nan")), "box 0: xtl is 'nan'"),
+    ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("nut", "1e300")), "wanted at most 1e"),
+    ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("", "1")), "box 0 has no class name"),
+    ("cvat", "annotations.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;3"/>'), "has the point '3', wanted x,y"),
+    ("cvat", "annotations.xml", CVAT_IMAGE.format('<polygon label="nut"/>'), "has the point ''"),
+    ("labelme", "a.json", json.dumps({"shapes": 7}), "has no list of shapes"),
+    ("labelme", "a.json", json.dumps({"shapes": [7]}), "shape 0 is 7, wanted an object"),
+    ("labelme", "a.json", json.dumps({"shapes": [{"label": 5, "points": [[1, 2]]}]}), "has label 5, wanted text"),
+    ("labelme", "a.json", json.dumps({"shapes": [{"label": "", "points": [[1, 2]]}]}), "has no class name"),
+    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, 2], [3, 4]]}]}), "is a polygon of 2 points"),
+    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, float("nan")]]}]}), "in its points nan"),
+    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, 1e300]]}]}), "wanted at most 1e"),
+    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [1, 2]}]}), "has the point 1, wanted x and y"),
+    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "shape_type": "cube", "points": [[1, 2]]}]}), "type 'cube'"),
+    ("labelme", "a.json", json.dumps({"shapes": [], "imageHeight": -4, "imageWidth": 4}), "has imageHeight -4"),
+    ("labelme", "a.json", json.dumps({"shapes": [], "imagePath": 7}), "has imagePath 7, wanted text"),
+    ("labelme", "a.json", '{"shapes": [', "is not json"),
+    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,inf,3,4,nut\n", "line 2: top is 'inf', wanted a finite"),
+    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4,\n", "line 2 has no class name"),
+    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n../a.jpg,1,2,3,4,nut\n", "line 2 names '../a.jpg', and an earlier entry 'a.jpg'"),
+    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n/etc/a.jpg,1,2,3,4,nut\n", "line 2 names '/etc/a.jpg', and an earlier"),
+    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n/etc/z.jpg,1,2,3,4,nut\n", "line 2 has file name '/etc/z.jpg', which leaves"),
+    ("csv", "boxes.csv", "a.jpg,1,2,x,4,nut\na.jpg,1,2,3,4,nut\n", "names no file, class, left"),
+    ("csv", "boxes.csv", "filename,xmin,ymin,xmax,class\na.jpg,1,2,3,nut\n", "names no bottom; wanted columns such as"),
+    ("csv", "boxes.csv", "file,path,xmin,ymin,xmax,ymax,class\na,a,1,2,3,4,nut\n", "of which only one can be the file"),
+    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4\n", "line 2 has 5 fields, wanted 6"),
+    ("csv", "boxes.csv", SIZED + "a,9.5,9,x,1,2,3,4\n", "wanted whole numbers of pixels"),
+    ("csv", "boxes.csv", SIZED + "a,9,9,x,1,2,3,4\na,8,9,x,1,2,3,4\n", "says 8x9 of 'a.jpg', an earlier line 9x9"),
+    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n" + "x" * (1 << 16), "has more than 65536 bytes"),
+    ("open_images", "boxes.csv", "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf\na,/m/1,0,NaN,0,1,0\n", "has XMax 'NaN'"),
+    ("coco", "coco.json", '{"images": [{"id": 1, "file_name": "../../z.jpg"}], "annotations": []}', "leaves the image folder"),
+    ("csv", "boxes.csv", "a.jpg,0.1,0.2,0.3,0.4,nut\nb.jpg,0.1,0.2,1,1,nut\n", "its boxes are from 0 to 1, which are shares"),
+    ("voc", "a.xml", BOMB + "<annotation/>", "declares entities"),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "text", "message"), REFUSED)
+def test_broken_labels_are_refused_in_a_line(tmp_path, photos, name, file, text, message):
+    WRITERS[name](PICTURES[:1], tmp_path)
+    if text is None:
+        (tmp_path / file).unlink()
+    else:
+        write(tmp_path / file, text)
+    annotations = tmp_path / file if name in ("coco", "open_images", "cvat", "csv") else tmp_path
+    assert re.search(message, refusal(annotations, photos, wanted=name))
+
+
+def test_masks_that_are_none(tmp_path, photos):
+    for name in ("yolo", "labelme", "cvat"):
+        WRITERS[name](PICTURES[:1], tmp_path / name)
+        assert "--include_masks needs outlines" in refusal(tmp_path / name, photos, with_masks=True)
+    assert "boxes alone" in refusal(tmp_path / "yolo", photos, wanted="csv", with_masks=True)
+    write(tmp_path / "a.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;5,9"/><mask label="nut" {}/>'))
+    for mask, message in (('left="3" top="4" width="2" height="3" rle="9"', "has run lengths"),
+                          ('left="63" top="4" width="2" height="3" rle="6"', "wanted whole pixels inside the image"),
+                          ('left="3" top="4" width="2" height="3" rle="7,-1"', "has run lengths")):
+        write(tmp_path / "a.xml", CVAT_IMAGE.format(f'<mask label="nut" {mask}/>'))
+        assert message in refusal(tmp_path / "a.xml", photos, with_masks=True)
+    write(tmp_path / "a.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;5,9"/>'))
+    data = parts_of(tmp_path / "a.xml", photos, with_masks=True)[""]
+    assert (data.images[0].objects, data.listed_boxes) == ([], 1)
+    assert "wanted at least 3 pairs" in data.skipped[0].reason
+
+
+def mutated(text, draw):
+    """Parts cut, doubled, moved, or replaced by what no field holds."""
+    for _ in range(draw.choice((1, 1, 2, 5))):
+        at, length = draw.randrange(len(text) + 1), int(draw.expovariate(0.1)) + 1
+        odd = draw.choice(("nan", "-1", "1e400", "9" * 400, "../x", "\0", "\n", ",", '"', "<", "[", "{", "\ud83d", "a: b", " "))
+        text = text[:at] + draw.choice((odd, text[at : at + length] * 2, "")) + text[at + draw.choice((0, length)) :]
+    return text
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_damaged_labels_are_read_or_refused(name, tmp_path, photos):
+    WRITERS[name](PICTURES, tmp_path)
+    files = {file: file.read_text() for file in sorted(tmp_path.iterdir())}
+    for number in range(40):
+        draw = random.Random(f"{name}/{number}")
+        file = draw.choice([*files])
+        file.write_text(mutated(files[file], draw), encoding="utf-8", errors="surrogatepass")
+        message = "read"
+        try:
+            parts_of(tmp_path, photos, wanted=name)
+        except InputError as error:
+            message = str(error)
+        assert 0 < len(message) < 1500, (number, message)
+        assert message.isprintable(), (number, message)
+        file.write_text(files[file])
+
+
+def test_labels_of_no_regular_file(tmp_path, photos):
+    write_labelme(PICTURES[:1], tmp_path)
+    (tmp_path / "a.json").unlink()
+    (tmp_path / "a.json").symlink_to("/dev/zero")
+    assert "cannot be read (it is a device)" in refusal(tmp_path, photos, wanted="labelme")
+    write_csv((Picture("a.jpg", 64, 48, (Label("nut", 1, 2, 3, 4),)),), tmp_path / "boxes.csv")
+    (tmp_path / "boxes.csv").unlink()
+    (tmp_path / "boxes.csv").symlink_to("/dev/zero")
+    assert "cannot be read (it is a device)" in refusal(tmp_path / "boxes.csv", photos, wanted="csv")
+
+
+def test_pictures_that_are_pipes_are_not_waited_for(tmp_path):
+    draw(PICTURES[1:], tmp_path)
+    os.mkfifo(tmp_path / "a.jpg")
+    write_voc(PICTURES, tmp_path)
+    labelled = labelled_annotations(parts_of(tmp_path, tmp_path)[""], str(tmp_path))
+    with pytest.raises(OSError, match="it is a named pipe"):
+        labelled.encoded(0)
+    write(tmp_path / "csv" / "boxes.csv", "a.jpg,1,2,30,40,nut\n")
+    with pytest.raises(InputError, match="it is a named pipe; its annotations tell no size"):
+        labelled_annotations(parts_of(tmp_path / "csv" / "boxes.csv", tmp_path, wanted="csv")[""], str(tmp_path))
+
+
+def test_the_page_names_every_format():
+    page = (Path(__file__).resolve().parent.parent / "dataset" / "README.md").read_text(encoding="utf-8")
+    section = page.partition("## Labels of any format")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE) == [*FORMATS]
