@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked_programs
 import numpy as np
 import pytest
 from drawn_records import draw_records
@@ -46,10 +47,12 @@ def environment(**more):
 def run_ranks(count, drawn, model_dir, *, timeout=240, env=(), **settings):
     """(completed process, seconds) of a training by so many ranks; 1 without any launcher."""
     Path(model_dir).mkdir(exist_ok=True)
-    launcher = [] if count == 1 else [*LAUNCHER, "-np", str(count)]
-    start = time.monotonic()
-    done = subprocess.run([*launcher, *command(drawn, model_dir, **settings)], capture_output=True, text=True,
-                          timeout=timeout, env=environment(**dict(env)))
+    program, start = command(drawn, model_dir, **settings), time.monotonic()
+    if count == 1:
+        done = forked_programs.run(program, env=environment(**dict(env)), timeout=timeout)
+    else:
+        done = subprocess.run([*LAUNCHER, "-np", str(count), *program], capture_output=True, text=True, timeout=timeout,
+                              env=environment(**dict(env)))
     return done, time.monotonic() - start
 
 

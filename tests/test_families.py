@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked_programs
 import numpy as np
 import pytest
 from drawn_records import draw_records
@@ -46,7 +47,11 @@ def command(script, **flags):
 
 def call(env, script, *, launcher=(), **flags):
     """What a program says on stdout."""
-    done = subprocess.run([*launcher, *command(script, **flags)], env=env, cwd="/", capture_output=True, text=True, timeout=240)
+    if launcher:
+        done = subprocess.run([*launcher, *command(script, **flags)], env=env, cwd="/", capture_output=True, text=True,
+                              timeout=240)
+    else:
+        done = forked_programs.run(command(script, **flags), env=env)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -84,8 +89,7 @@ def test_it_learns(trained, model_name):
 
 def test_killed_and_resumed_it_ends_at_the_same_bits(drawn, model_name, env, trained, tmp_path):
     flags, log = training(drawn, model_name, tmp_path / "model"), tmp_path / "log"
-    with log.open("w") as stream:
-        process = subprocess.Popen(command("train.py", **flags), env=env, cwd="/", stdout=stream, stderr=stream)
+    process = forked_programs.start(command("train.py", **flags), env=env, output=log)
     deadline = time.monotonic() + 120
     while not (tmp_path / "model" / "ckpt-20.index").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)

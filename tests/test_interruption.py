@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import forked_programs
 import pytest
 from drawn_records import draw_records
 from test_distributed import LAUNCHER, command, environment, needs_horovod, run_ranks, succeeded
@@ -38,6 +39,8 @@ def same_bits(folder, wanted):
 
 
 def start(drawn, folder, *, launcher=(), **settings):
+    if not launcher:
+        return forked_programs.start(command(drawn, folder, **settings), env=environment(), output=folder / "output.txt")
     with open(folder / "output.txt", "a") as log:
         return subprocess.Popen([*launcher, *command(drawn, folder, **settings)], stdout=log, stderr=log, env=environment(),
                                 start_new_session=True)

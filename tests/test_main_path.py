@@ -16,8 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def call(script, *arguments):
-    done = subprocess.run([sys.executable, str(ROOT / script), *arguments], cwd="/", capture_output=True, text=True,
-                          timeout=600, env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"})
+    """Run a program as a user starts it."""
+    return checked(subprocess.run([sys.executable, str(ROOT / script), *arguments], cwd="/", capture_output=True, text=True,
+                                  timeout=600, env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}))
+
+
+def checked(done):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "Traceback" not in done.stderr
     return done

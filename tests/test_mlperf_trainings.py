@@ -1,10 +1,11 @@
 """Trainings of a miniature network under the families' names: their logs pass MLPerf's checker, as a program of its own."""
 
 import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 
+import forked_programs
 import pytest
 from drawn_records import draw_records
 from mlperf_checker import verdict
@@ -34,8 +35,8 @@ def logs(tmp_path_factory):
                                 "--mlperf_organization=we", "--mlperf_platform=1 x miniature"]}
     programs = [["train", f"--model_name={model}", f"--model_dir={folder}/{model}", f"--mlperf_log={folder}/{model}.log",
                  *for_both, *flags] for model, flags in trainings.items()]
-    done = subprocess.run([sys.executable, str(TESTS / "miniature_programs.py"), json.dumps(programs)], capture_output=True,
-                          text=True, timeout=MOST_SECONDS, cwd=TESTS.parent)
+    done = forked_programs.run([sys.executable, TESTS / "miniature_programs.py", json.dumps(programs)], env=os.environ,
+                               timeout=MOST_SECONDS, cwd=TESTS.parent)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return {model: folder / f"{model}.log" for model in trainings}
 

@@ -4,9 +4,9 @@ by every runtime, exported, drawn."""
 import json
 import os
 import signal
-import subprocess
 import time
 
+import forked_programs
 import numpy as np
 import pytest
 from drawn_records import draw_records
@@ -52,8 +52,7 @@ def trained(drawn, model_name, env, tmp_path_factory):
     """Folder of a training that was killed in the midst of it and went on; test_families.py compares the bits of such."""
     folder = tmp_path_factory.mktemp(model_name)
     flags, log = training(drawn, model_name, folder / "model"), folder / "log"
-    with log.open("w") as stream:
-        process = subprocess.Popen(command("train.py", **flags), env=env, cwd="/", stdout=stream, stderr=stream)
+    process = forked_programs.start(command("train.py", **flags), env=env, output=log)
     deadline = time.monotonic() + 200
     while not (folder / "model" / f"ckpt-{SAVED}.index").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
