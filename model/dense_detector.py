@@ -9,10 +9,12 @@ import numpy as np
 from keras import ops
 
 from model import tensorflow_cpu
-from model.detector import named_variables
+from model.detector import Detector
 from model.folding import folded, has_frozen_norms
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalised
-from object_detection.assignment.anchor_assignment import MatchRule, assign_anchors
+from model.weight_decay import WeightDecay, check_decayed_weights
+from object_detection.assignment.anchor_assignment import IouAssigner
+from object_detection.assignment.assigner import Assigner
 from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
 from object_detection.geometry.box_geometry import IOU_KINDS, generalised_iou
 from object_detection.losses import (
@@ -27,12 +29,27 @@ from object_detection.structures import Detections, Objects, Targets, Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 from program_support.errors import InputError
 
+
+def _focal(logits: Tensor, targets: Targets, losses: "LossConfig") -> Tensor:
+    """Return the focal loss of each anchor, [B, A]."""
+    classes = ops.where(targets.positive, targets.classes, -1)
+    focal = focal_loss_of_classes(logits, classes, alpha=losses.alpha, gamma=losses.gamma,
+                                  label_smoothing=losses.label_smoothing)
+    return ops.sum(focal, axis=-1)  # first over K: one pass of many threads
+
+
+def _background_first(logits: Tensor, targets: Targets, losses: "LossConfig") -> Tensor:
+    """Return the cross entropy of each anchor, [B, A]; class 0 of the softmax is the background."""
+    return softmax_cross_entropy(logits, ops.where(targets.positive, targets.classes + 1, 0))
+
+
+ClassLoss = Callable[[Tensor, Targets, "LossConfig"], Tensor]  # of logits [B, A, K] -> [B, A], also of ignored anchors
+CLASS_LOSSES: dict[str, ClassLoss] = {"focal": _focal, "softmax cross entropy": _background_first}
 BOX_LOSSES: dict[str, Callable] = {  # of errors and LossConfig.delta, each entry by itself
     "huber": lambda errors, delta: huber_loss(errors, delta=delta),
     "smooth l1": lambda errors, delta: smooth_l1_loss(errors, beta=delta),
     "l1": lambda errors, delta: l1_loss(errors),
 }
-DECAYS = ("kernels", "all")
 NORMALISERS = ("positives of the batch", "positives of each image")
 
 
@@ -40,9 +57,8 @@ NORMALISERS = ("positives of the batch", "positives of each image")
 class LossConfig:
     """Weights and shapes of the losses; the defaults are EfficientDet's (Tan et al. 2020, section 5.1).
 
-    The loss of classes follows from how scores are read (`SuppressionConfig.scores`): the focal loss of sigmoids, with alpha,
-    gamma and label_smoothing, or the cross entropy of a softmax, where anchors without an object learn the background.
-
+    class_loss: "focal", of one sigmoid per class, with alpha, gamma and label_smoothing; or "softmax cross entropy", whose
+    first logit is the background's, the class of anchors without an object.
     box_loss: "huber", "smooth l1" (Huber's divided by delta, which is its beta) or "l1", which has no delta.
     normaliser: "positives of the batch" divides the sum over a batch by its positives + 1, boxes by four times that;
     "positives of each image" divides each image's sums by its own positives (at least 1) and takes the mean over images, as
@@ -52,6 +68,7 @@ class LossConfig:
     positive anchor of their image (SSD, Liu et al. 2016, section 2.2: 3); None: all of them.
     """
 
+    class_loss: str = "focal"
     alpha: float = 0.25
     gamma: float = 1.5
     label_smoothing: float = 0.0
@@ -69,12 +86,13 @@ class LossConfig:
     def __post_init__(self):
         if self.iou_loss_type is not None and self.iou_loss_type not in IOU_KINDS:
             raise InputError(f"iou_loss_type {self.iou_loss_type!r}; wanted one of {', '.join(IOU_KINDS)}")
+        if self.class_loss not in CLASS_LOSSES:
+            raise InputError(f"class_loss {self.class_loss!r}; expected one of {', '.join(map(repr, CLASS_LOSSES))}")
         if self.box_loss not in BOX_LOSSES:
             raise InputError(f"box_loss {self.box_loss!r}; wanted one of {', '.join(map(repr, BOX_LOSSES))}")
         if self.normaliser not in NORMALISERS:
             raise InputError(f"normaliser {self.normaliser!r}; wanted one of {', '.join(map(repr, NORMALISERS))}")
-        if self.decays not in DECAYS:
-            raise InputError(f"decays {self.decays!r}; wanted one of {', '.join(map(repr, DECAYS))}")
+        check_decayed_weights(self.decays)
         if self.hard_negative_ratio is not None and not 0 < self.hard_negative_ratio < math.inf:
             raise InputError(f"hard_negative_ratio is {self.hard_negative_ratio}; wanted a number above 0")
 
@@ -84,14 +102,13 @@ class DenseDetectorConfig:
     """How a network's outputs are trained and read.
 
     anchors: EfficientDet's rule, or levels of any shapes (see `grid_of_levels`), in the order of the network's outputs.
-    suppression: how scores and boxes are read, and thereby also how they are learnt: its `scores` choose the loss of classes,
-    its `box_coder` writes the targets. mean and stddev of red, green and blue are shares of 255. normalisations: how often
-    they are applied; 2 for NVIDIA's checkpoints, 1 for all others.
+    suppression: how scores and boxes are read; its `box_coder` also encodes the targets. mean and stddev of
+    red, green and blue are shares of 255. normalisations: how often they are applied; 2 for NVIDIA's checkpoints, 1 for all others.
     """
 
     image_size: tuple[int, int]
     anchors: AnchorConfig | Sequence[AnchorLevel]
-    match: MatchRule = field(default_factory=MatchRule)
+    assigner: Assigner = field(default_factory=IouAssigner)
     losses: LossConfig = field(default_factory=LossConfig)
     suppression: SuppressionConfig = field(default_factory=SuppressionConfig)
     mean: tuple[float, float, float] = IMAGENET_MEAN
@@ -99,16 +116,15 @@ class DenseDetectorConfig:
     normalisations: int = 1
 
 
-class DenseDetector:
+class DenseDetector(Detector):
     """A `Detector` made of a network with outputs [B, A, K] and [B, A, 4] and the anchors they stand at."""
-
-    learns_from_outputs = False
 
     def __init__(self, network: keras.Model, config: DenseDetectorConfig):
         """Raises ValueError where network and anchors disagree in number."""
         self.network = network
         self.config = config
         self.image_size = config.image_size
+        self.learns_from_outputs = config.assigner.reads_outputs
         by_rule = isinstance(config.anchors, AnchorConfig)
         self._grid = anchor_grid(config.anchors, config.image_size) if by_rule else grid_of_levels(config.anchors)
         self.anchors, self.level_sizes = self._grid.boxes, self._grid.level_sizes
@@ -120,8 +136,7 @@ class DenseDetector:
         if tensorflow_cpu.applies():
             self._loss_sums = tensorflow_cpu.in_one_pass(self._sums_of_losses)
             self._normalise = tensorflow_cpu.in_one_pass(self.normalise)
-        self._decayed = [variable for name, variable in named_variables(network).items()
-                         if config.losses.decays == "all" or name.endswith("kernel")]
+        self._weight_decay = WeightDecay(network, coefficient=config.losses.weight_decay, decays=config.losses.decays)
 
     def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
         """Class logits [B, A, K] and box deltas [B, A, 4], float32 whatever the precision."""
@@ -143,8 +158,10 @@ class DenseDetector:
         return values
 
     def targets(self, objects: Objects, outputs=None, seeds=None) -> Targets:
-        """Each anchor's class and box offsets; neither outputs nor chance play a part."""
-        return assign_anchors(objects, self._grid, rule=self.config.match, box_coder=self.config.suppression.box_coder)
+        """Return each anchor's class and box deltas, as the assigner decides; nothing is drawn at random."""
+        if outputs is not None:
+            outputs = tuple(map(ops.stop_gradient, outputs))
+        return self.config.assigner.assign(objects, self._grid, box_coder=self.config.suppression.box_coder, outputs=outputs)
 
     @property
     def _each_image_by_itself(self) -> bool:
@@ -170,8 +187,7 @@ class DenseDetector:
 
     def regularisation(self) -> dict[str, Tensor]:
         """weight_decay times half the squared norm of all trainable kernels, or weights; see `LossConfig.decays`."""
-        squares = [ops.sum(ops.square(ops.cast(weight, "float32"))) for weight in self._decayed if weight.trainable]
-        return {"reg_l2_loss": 0.5 * self.config.losses.weight_decay * sum(squares, ops.convert_to_tensor(0.0))}
+        return self._weight_decay.losses()
 
     def detections(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections:
         """In pixels of the network input; within the image where `SuppressionConfig.clip` says so."""
@@ -180,7 +196,7 @@ class DenseDetector:
 
     def _sums_of_losses(self, class_logits: Tensor, box_deltas: Tensor, targets: Targets) -> dict[str, Tensor]:
         losses, positive = self.config.losses, ops.cast(targets.positive, "float32")
-        of_classes = self._class_losses(class_logits, targets)
+        of_classes = CLASS_LOSSES[losses.class_loss](class_logits, targets, losses)
         errors = BOX_LOSSES[losses.box_loss](box_deltas - targets.box_deltas, losses.delta)
         sums = {
             "cls_loss": losses.class_loss_weight * self._sum(of_classes * self._counted(of_classes, targets), positive),
@@ -206,19 +222,6 @@ class DenseDetector:
             return ops.sum(losses)
         of_images = ops.sum(losses, axis=tuple(range(1, len(losses.shape))))
         return ops.sum(of_images / ops.maximum(ops.sum(positive, axis=1), 1.0))
-
-    def _class_losses(self, class_logits: Tensor, targets: Targets) -> Tensor:
-        """Of each anchor, [B, A], also of those that are ignored."""
-        losses, scores = self.config.losses, self.config.suppression.scores
-        if scores == "sigmoid":
-            learnt = ops.where(targets.positive, targets.classes, -1)
-            focal = focal_loss_of_classes(class_logits, learnt, alpha=losses.alpha, gamma=losses.gamma,
-                                          label_smoothing=losses.label_smoothing)
-            return ops.sum(focal, axis=-1)  # first over K: one pass of many threads
-        is_first = scores == "softmax, background first"
-        background = 0 if is_first else class_logits.shape[-1] - 1
-        classes = ops.where(targets.positive, targets.classes + int(is_first), background)
-        return softmax_cross_entropy(class_logits, classes)
 
     def _iou_losses(self, box_deltas: Tensor, targets: Targets) -> Tensor:
         """1 - IoU of the decoded boxes of each positive anchor, 0 of the others, [B, A]."""

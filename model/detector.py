@@ -1,8 +1,9 @@
-"""The seam between a detector family and the program that trains, evaluates and exports it."""
+"""Interface between a detector family and the program that trains, evaluates and exports it."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from object_detection.geometry.box_geometry import clip_boxes
@@ -12,52 +13,69 @@ Outputs = Any  # tensors, or any nest of them, whose first axis is the image; fl
 Targets = Any  # as well
 
 
-class Detector(Protocol):
-    """What every family offers. Implementations are traceable: no Python branch on values.
+class Detector:
+    """Base class of detectors. Methods are traceable: no Python branch on values.
 
-    A loss is a sum over the images of a batch, divided by a normaliser that is made of counts. Sums and counts are of the
-    batch at hand; whoever trains adds counts up over ranks and parts before they become normalisers, so that several
+    A loss is a sum over the images of a batch, divided by a normalizer that is made of counts. Sums and counts are of the
+    batch at hand; the training step adds counts up over processes and parts before they become normalizers, so that several
     processes divide by the same numbers as one with all images.
+
+    A family must define `normalise`, `outputs`, `targets`, `counts`, `loss_sums`, `normalisers` and `detections`. The other
+    methods have defaults, for a network that is trained and evaluated in the same way.
     """
 
     network: keras.Model
     image_size: tuple[int, int]  # H, W of the network input
-    learns_from_outputs: bool  # whether targets depend on outputs: if not, counts are known before the forward pass
+    learns_from_outputs = False  # True: targets depend on outputs, and counts are known only after the forward pass
+    anchors: np.ndarray | None = None  # [A, 4] float32 yxyx of a detector whose outputs belong to anchors
+    output_names: tuple[str, ...] | None = None  # of the outputs in an exported file; None: the network's own
+
+    def normalise(self, images: Tensor, sizes: Tensor) -> Tensor:
+        """Return the network's input, float32 [B, H, W, 3], from uint8 images; 0 outside `sizes` [B, 2] (height, width)."""
+        raise NotImplementedError
 
     def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> Outputs:
-        """Of images [B, H, W, 3] uint8, of which `sizes` [B, 2] int32 (height, width) are image and the rest is padding."""
+        """Run the network. images: uint8 [B, H, W, 3]; sizes: int32 [B, 2], height and width of the valid area."""
+        raise NotImplementedError
+
+    def training_outputs(self, images: Tensor, sizes: Tensor, *, training: bool) -> Outputs:
+        """Return what `targets` and `loss_sums` read. Default: `outputs`."""
+        return self.outputs(images, sizes, training=training)
+
+    def trained_network(self) -> keras.Model:
+        """Return the network that a training step runs an image through, for counting its arithmetic. Default: `network`."""
+        return self.network
 
     def targets(self, objects: Objects, outputs: Outputs | None = None, seeds: Tensor | None = None) -> Targets:
-        """What is to be learnt, without gradient. Outputs where the family learns from them; seeds [B, 2] int32 for what is
-        drawn at random, (seed of the training, position of the image in it)."""
+        """Return the training targets, without gradient.
+
+        outputs: given if `learns_from_outputs`. seeds: int32 [B, 2], (seed of the training, position of the image in it), for
+        random sampling.
+        """
+        raise NotImplementedError
 
     def counts(self, targets: Targets) -> dict[str, Tensor]:
-        """Scalars, float32, by name; `positives` is what the guards and the log look at."""
+        """Return float32 scalars by name; the log and the guards read `positives`."""
+        raise NotImplementedError
 
     def loss_sums(self, outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
-        """Weighted losses by name, scalars float32, not divided by their normalisers. What an image is divided by on its own,
-        such as its positives, no other rank has part in: that is done here, and the images are what is counted."""
+        """Return weighted losses by name, float32 scalars, summed over the batch and not divided by their normalizers.
+
+        A number that belongs to one image, such as its positives, divides that image's loss here; the images are counted then.
+        """
+        raise NotImplementedError
 
     def normalisers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What each of the sums is divided by."""
+        """Return the divisor of each of the sums."""
+        raise NotImplementedError
 
     def regularisation(self) -> dict[str, Tensor]:
-        """Losses of the weights by name, independent of the batch."""
+        """Return losses of the weights by name, independent of the batch. Default: none."""
+        return {}
 
     def detections(self, outputs: Outputs, sizes: Tensor) -> Detections:
-        """In pixels of the network input, not clipped."""
-
-
-def outputs_to_learn_from(detector: Detector, images: Tensor, sizes: Tensor, *, training: bool) -> Outputs:
-    """What `targets` and `loss_sums` read: `outputs`, unless a detector finds objects in another way than it learns and has a
-    method of this name."""
-    return getattr(detector, "outputs_to_learn_from", detector.outputs)(images, sizes, training=training)
-
-
-def trained_network(detector: Detector) -> keras.Model:
-    """What a training step runs an image through: `network`, unless a detector has a method of this name that makes another."""
-    make = getattr(detector, "trained_network", None)
-    return make() if make else detector.network
+        """Return boxes in pixels of the network input, not clipped."""
+        raise NotImplementedError
 
 
 def losses(detector: Detector, outputs: Outputs, targets: Targets, counts: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -68,7 +86,7 @@ def losses(detector: Detector, outputs: Outputs, targets: Targets, counts: dict[
 
 def losses_of_batch(detector: Detector, batch: Batch, *, training: bool = True) -> dict[str, Tensor]:
     """All losses of one batch by name, as one process takes them."""
-    outputs = outputs_to_learn_from(detector, batch.images, batch.sizes, training=training)
+    outputs = detector.training_outputs(batch.images, batch.sizes, training=training)
     targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None)
     return {**losses(detector, outputs, targets, detector.counts(targets)), **detector.regularisation()}
 

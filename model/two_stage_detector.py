@@ -9,12 +9,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from model.detector import named_variables
+from model.detector import Detector
 from model.folding import folded, has_frozen_norms
 from model.mask_rcnn import FINEST, MASK_SIDE, MaskRcnn
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalised
 from model.region_layers import nms, worth_computing
-from object_detection.assignment.anchor_assignment import MatchRule, assign_anchors
+from model.weight_decay import WeightDecay, check_decayed_weights
+from object_detection.assignment.anchor_assignment import IouAssigner, assign_anchors
 from object_detection.gather import entries
 from object_detection.geometry.box_coding import BoxCoder
 from object_detection.regions.mask_targets import mask_targets
@@ -25,7 +26,6 @@ from object_detection.regions.region_sampling import assign_regions, sample_mask
 from object_detection.structures import Detections, Objects, Targets, Tensor
 from program_support.errors import InputError
 
-DECAYS = ("kernels", "all")
 MEANS = ("drawn", "nvidia")
 _OF_REGIONS = 0x5EED  # what tells the draws of regions from those of anchors
 
@@ -47,7 +47,7 @@ class TwoStageConfig:
 
     image_size: tuple[int, int]
     proposals: ProposalConfig = field(default_factory=lambda: ProposalConfig(candidates_per_level=2000, kept=2000))
-    anchor_match: MatchRule = field(default_factory=lambda: MatchRule(positive_iou=0.7, negative_iou=0.3, claim="ties"))
+    anchor_match: IouAssigner = field(default_factory=lambda: IouAssigner(positive_iou=0.7, negative_iou=0.3, claim="ties"))
     anchors_an_image: int = 256
     positive_anchors: float = 0.5
     regions_an_image: int = 512
@@ -65,8 +65,7 @@ class TwoStageConfig:
     stddev: tuple[float, float, float] = IMAGENET_STDDEV
 
     def __post_init__(self):
-        if self.decays not in DECAYS:
-            raise InputError(f"decays {self.decays!r}; wanted one of {', '.join(map(repr, DECAYS))}")
+        check_decayed_weights(self.decays)
         if self.means not in MEANS:
             raise InputError(f"means {self.means!r}; wanted one of {', '.join(map(repr, MEANS))}")
 
@@ -98,7 +97,7 @@ class TwoStageTargets(NamedTuple):
     masks: Tensor  # [B, Q, S, S] float32, of the first Q regions: how much of a cell is object
 
 
-class TwoStageDetector:
+class TwoStageDetector(Detector):
     """A `Detector` of the networks of `build_mask_rcnn`."""
 
     learns_from_outputs = True
@@ -111,18 +110,17 @@ class TwoStageDetector:
         self.anchors, self.level_sizes = self._grid.boxes, self._grid.level_sizes
         self._inference, self._evaluated = folded(self.network), folded(self.first_stage)
         self._training = folded(self.first_stage, training=True)
-        self._decayed = [variable for name, variable in named_variables(self.network).items()
-                         if config.decays == "all" or name.endswith("kernel")]
+        self._weight_decay = WeightDecay(self.network, coefficient=config.weight_decay, decays=config.decays)
 
     def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> tuple[Tensor, ...] | FirstStage:
         """What `detections` reads: boxes [B, D, 4], scores [B, D], classes [B, D] and masks [B, D, S, S]; in training a
         `FirstStage`."""
         if training:
-            return self.outputs_to_learn_from(images, sizes, training=True)
+            return self.training_outputs(images, sizes, training=True)
         return tuple(self._inference([self.normalise(images, sizes), sizes]))
 
-    def outputs_to_learn_from(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> FirstStage:
-        """See `model.detector.outputs_to_learn_from`."""
+    def training_outputs(self, images: Tensor, sizes: Tensor, *, training: bool) -> FirstStage:
+        """Return the first stage's outputs; the heads run in `loss_sums`, on the regions that `targets` samples."""
         run = self._evaluated
         if training:
             run = self._training if has_frozen_norms(self.first_stage) else partial(self.first_stage, training=True)
@@ -130,7 +128,7 @@ class TwoStageDetector:
         return FirstStage(tuple(levels), *(ops.cast(values, "float32") for values in (logits, deltas)), sizes)
 
     def trained_network(self) -> keras.Model:
-        """See `model.detector.trained_network`: the heads see as many regions as are drawn for an image."""
+        """Return the first stage and the heads, which see as many regions as are sampled for an image."""
         images, regions = keras.Input((*self.image_size, 3)), keras.Input((self.config.regions_an_image, 4))
         *levels, logits, deltas = self.first_stage(images)
         with_masks = regions[:, :self.config.masks_an_image]
@@ -209,8 +207,7 @@ class TwoStageDetector:
 
     def regularisation(self) -> dict[str, Tensor]:
         """weight_decay times half the squared norm of all trainable kernels, or weights."""
-        squares = [ops.sum(ops.square(ops.cast(weight, "float32"))) for weight in self._decayed if weight.trainable]
-        return {"reg_l2_loss": 0.5 * self.config.weight_decay * sum(squares, ops.convert_to_tensor(0.0))}
+        return self._weight_decay.losses()
 
     def detections(self, outputs: tuple[Tensor, ...], sizes: Tensor) -> Detections:
         """In pixels of the network input, within the image: the network has decoded and suppressed them already."""

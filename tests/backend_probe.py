@@ -150,7 +150,7 @@ def _two_stages(images, sizes, objects, given):
     seeds = ops.convert_to_tensor(np.int32([[0, 0], [0, 1]]))
 
     def learnt(images, sizes):
-        outputs = detector.outputs_to_learn_from(images, sizes)
+        outputs = detector.training_outputs(images, sizes, training=False)
         targets = detector.targets(objects, outputs, seeds)
         return (targets.classes, targets.deltas, targets.masks), losses(detector, outputs, targets, detector.counts(targets))
 

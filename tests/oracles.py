@@ -139,15 +139,8 @@ def _claims(overlap, own, claim):
         return [(overlap[number].argmax(), number) for number in reversed(touching)]
     if claim == "best, last":
         return [(overlap[number].argmax(), number) for number in touching]
-    if claim == "ties":
-        places = {place for number in touching for place in np.flatnonzero(overlap[number] == overlap[number].max())}
-        return [(place, own[place]) for place in places]
-    chosen, left = [], overlap.copy()
-    while claim == "bipartite" and left.max() > 0:
-        number, place = np.unravel_index(left.argmax(), left.shape)
-        chosen.append((place, number))
-        left[number], left[:, place] = 0, 0
-    return chosen
+    places = {place for number in touching for place in np.flatnonzero(overlap[number] == overlap[number].max())}
+    return [(place, own[place]) for place in places]  # "ties"
 
 
 def dense_assignment(objects, anchor_boxes, *, positive_iou=0.5):

@@ -5,18 +5,19 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
-from efficientdet.model.batch_norm import BatchNormalization
-from efficientdet.object_detection.assignment.anchor_assignment import assign_anchors
-from efficientdet.object_detection.geometry.anchor_grid import AnchorLevel, grid_of_levels
-from efficientdet.object_detection.geometry.box_coding import decode_boxes, encode_boxes
-from efficientdet.object_detection.geometry.box_geometry import pairwise_iou
-from efficientdet.object_detection.losses import l1_loss, softmax_cross_entropy
-from efficientdet.object_detection.stateless_random import uniform_draws
-from efficientdet.object_detection.structures import Detections, Targets
 from keras import layers, ops
 
 from efficientdet.families.family import Family
 from efficientdet.families.hyperparameters import Hyperparameters
+from model.batch_norm import BatchNormalization
+from model.detector import Detector
+from object_detection.assignment.anchor_assignment import assign_anchors
+from object_detection.geometry.anchor_grid import AnchorLevel, grid_of_levels
+from object_detection.geometry.box_coding import decode_boxes, encode_boxes
+from object_detection.geometry.box_geometry import pairwise_iou
+from object_detection.losses import l1_loss, softmax_cross_entropy
+from object_detection.stateless_random import uniform_draws
+from object_detection.structures import Detections, Targets
 
 CELLS, REGIONS, SIDE = 8, 12, 14  # a side, an image, and a mask's side
 
@@ -57,7 +58,7 @@ class Regions(layers.Layer):
         return [graph.add("GatherND", [part, places], batch_dims=1) for part in (features, boxes)]
 
 
-class TwoStage:
+class TwoStage(Detector):
     learns_from_outputs = True
 
     def __init__(self, hparams, num_classes):
@@ -119,9 +120,6 @@ class TwoStage:
         anchors, regions, objects = (counts[name] + 1.0 for name in ("positives", "regions", "objects"))
         return {"proposal_loss": anchors, "proposal_box_loss": anchors, "cls_loss": regions, "box_loss": objects,
                 "mask_loss": objects}
-
-    def regularisation(self):
-        return {}
 
     def detections(self, outputs, sizes):
         _, _, boxes, classes, deltas, masks = outputs

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from oracles import TESTDATA, to_numpy
 
-from object_detection.assignment.anchor_assignment import MatchRule, assign_anchors
+from object_detection.assignment.anchor_assignment import IouAssigner, assign_anchors
 from object_detection.assignment.anchor_candidates import candidate_windows
 from object_detection.geometry.anchor_conventions import PROPOSAL_SIZES, RETINANET_SIZES, rounded_levels, ssd300_levels
 from object_detection.geometry.anchor_grid import AnchorConfig, AnchorGrid, anchor_grid, feature_sizes, grid_of_levels
@@ -234,14 +234,11 @@ def test_more_candidates_than_one_turn_takes():
 # --- by other rules
 
 RULES = {
-    "RetinaNet's": MatchRule(negative_iou=0.4, claim="ties"),
-    "proposals'": MatchRule(positive_iou=0.7, negative_iou=0.3, claim="ties"),
-    "ties without a band": MatchRule(claim="ties"),
-    "SSD300's": MatchRule(claim="best, last", strictly=True),
-    "SSD's paper's": MatchRule(claim="bipartite", strictly=True),
-    "bipartite with a band": MatchRule(positive_iou=0.6, negative_iou=0.2, claim="bipartite"),
-    "no claim": MatchRule(negative_iou=0.4, claim="none"),
-    "EfficientDet's with a band": MatchRule(negative_iou=0.1),
+    "RetinaNet's": IouAssigner(negative_iou=0.4, claim="ties"),
+    "proposals'": IouAssigner(positive_iou=0.7, negative_iou=0.3, claim="ties"),
+    "ties without a band": IouAssigner(claim="ties"),
+    "SSD300's": IouAssigner(claim="best, last", strictly=True),
+    "EfficientDet's with a band": IouAssigner(negative_iou=0.1),
 }
 
 
@@ -307,10 +304,10 @@ def test_ties_learn_the_object_that_they_overlap_most_by_hand():
     grid = alone([[0, 0, 100, 100], [0, 100, 100, 200], [300, 0, 400, 100]])
     objects = objects_of([((40, 95, 50, 105), 1, True, False), ((0, 90, 100, 130), 2, True, False),
                           ((300, 0, 302, 9), 3, True, False)])
-    targets = assigned(objects, grid, rule=MatchRule(positive_iou=0.9, negative_iou=0.85, claim="ties"))
+    targets = assigned(objects, grid, rule=IouAssigner(positive_iou=0.9, negative_iou=0.85, claim="ties"))
     np.testing.assert_array_equal(targets.classes, [[2, 2, 3]])  # of anchor 0: IoU 0.077 with object 2, 0.005 with object 1
-    assert assigned(objects, grid, rule=MatchRule(positive_iou=0.9)).positive.tolist() == [[True, True, True]]
-    np.testing.assert_array_equal(assigned(objects, grid, rule=MatchRule(positive_iou=0.9)).classes, [[1, 2, 3]])
+    assert assigned(objects, grid, rule=IouAssigner(positive_iou=0.9)).positive.tolist() == [[True, True, True]]
+    np.testing.assert_array_equal(assigned(objects, grid, rule=IouAssigner(positive_iou=0.9)).classes, [[1, 2, 3]])
 
 
 def test_claims_to_one_anchor_by_hand():
@@ -318,18 +315,18 @@ def test_claims_to_one_anchor_by_hand():
     grid = alone([[0, 0, 10, 10], [0, 6, 10, 16], [0, 10, 10, 20]])
     objects = objects_of([((0, 9, 10, 19), 1, True, False), ((2, 17, 8, 20), 2, True, False),
                           ((0, 10, 10, 20), 3, True, False)])
-    for claim, wanted in (("best", [0, 0, 1]), ("best, last", [0, 0, 3]), ("bipartite", [0, 1, 3]), ("none", [0, 0, 3])):
-        targets = assigned(objects, grid, rule=MatchRule(positive_iou=0.95, claim=claim))
+    for claim, wanted in (("best", [0, 0, 1]), ("best, last", [0, 0, 3])):
+        targets = assigned(objects, grid, rule=IouAssigner(positive_iou=0.95, claim=claim))
         assert targets.classes[0].tolist() == wanted, claim
 
 
 @pytest.mark.parametrize(("strictly", "wanted"), [(False, [True, True]), (True, [True, False])])
 def test_the_threshold_itself(strictly, wanted):
     grid = alone([[0, 0, 10, 10], [0, 0, 10, 20]])
-    targets = assigned(objects_of([((0, 0, 10, 10), 1, True, False)]), grid, rule=MatchRule(strictly=strictly))
+    targets = assigned(objects_of([((0, 0, 10, 10), 1, True, False)]), grid, rule=IouAssigner(strictly=strictly))
     assert targets.positive.tolist() == [wanted]  # IoU 1 and 0.5
     between = assigned(objects_of([((0, 0, 10, 10), 1, True, False)]), grid,
-                       rule=MatchRule(positive_iou=0.6, negative_iou=0.5))
+                       rule=IouAssigner(positive_iou=0.6, negative_iou=0.5))
     assert between.ignored.tolist() == [[False, True]]
 
 
@@ -401,7 +398,7 @@ def test_the_matching_of_ssd300_in_pixels_is_as_good(golden_folder, case):
 @pytest.mark.parametrize("wrong", [{"claim": "all"}, {"negative_iou": 0.6}, {"negative_iou": 0.0}, {"positive_iou": 1.5}])
 def test_a_rule_that_cannot_be_is_refused(wrong):
     with pytest.raises(InputError, match="wanted"):
-        MatchRule(**wrong)
+        IouAssigner(**wrong)
 
 
 # --- without all of them

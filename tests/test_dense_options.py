@@ -14,7 +14,7 @@ from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.predict import build_predict, host_reader
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.detector import losses
-from object_detection.assignment.anchor_assignment import MatchRule
+from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.geometry.anchor_conventions import ssd300_levels
 from object_detection.geometry.anchor_grid import AnchorLevel
 from object_detection.geometry.box_coding import BoxCoder
@@ -86,14 +86,13 @@ def matches_of(objects, rule):
             for boxes, valid in zip(objects.boxes, objects.valid, strict=True)]
 
 
-def class_loss(logits, kind, scores):
+def class_loss(logits, kind, name):
     """Of one anchor; `kind` is its class or -1."""
-    if scores == "sigmoid":
+    if name == "focal":
         return sum(oracles.focal_loss(float(logit), number == kind, alpha=0.25, gamma=1.5)
                    for number, logit in enumerate(logits))
     powers = [math.exp(logit) for logit in logits]
-    place = kind + 1 if scores == "softmax, background first" else kind  # -1 is the last
-    return -math.log(powers[place] / sum(powers))
+    return -math.log(powers[kind + 1] / sum(powers))
 
 
 BOX_LOSSES = {
@@ -105,7 +104,7 @@ BOX_LOSSES = {
 
 def wanted_losses(outputs, objects, config):
     """By image, then all together."""
-    rule, losses, coder = config.match, config.losses, config.suppression.box_coder
+    rule, losses, coder = config.assigner, config.losses, config.suppression.box_coder
     sums, positives = [], []
     for image, (matched, between) in enumerate(matches_of(objects, rule)):
         logits, deltas = (values[image] for values in outputs)
@@ -114,7 +113,7 @@ def wanted_losses(outputs, objects, config):
         for anchor, number in enumerate(matched):
             kind = objects.classes[image, number] if number >= 0 else -1
             if not between[anchor]:
-                loss = class_loss(logits[anchor], kind, config.suppression.scores)
+                loss = class_loss(logits[anchor], kind, losses.class_loss)
                 of_image["cls_loss"] += loss if number >= 0 else 0
                 of_others += [loss] if number < 0 else []
             if number >= 0:
@@ -140,19 +139,20 @@ def wanted_losses(outputs, objects, config):
 
 OPTIONS = {
     "levels": {},
-    "rule": {"match": MatchRule(positive_iou=0.45, negative_iou=0.3, claim="ties")},
-    "bipartite": {"match": MatchRule(positive_iou=0.5, strictly=True, claim="bipartite")},
+    "rule": {"assigner": IouAssigner(positive_iou=0.45, negative_iou=0.3, claim="ties")},
     "coder": {"box_coder": CODER},
-    "softmax first": {"scores": "softmax, background first"},
-    "softmax last": {"scores": "softmax, background last", "match": MatchRule(positive_iou=0.6, negative_iou=0.3)},
+    "softmax": {"losses": {"class_loss": "softmax cross entropy"}, "scores": "softmax, background first",
+                "assigner": IouAssigner(positive_iou=0.6, negative_iou=0.3)},
     "l1": {"losses": {"box_loss": "l1", "box_loss_weight": 3.0}},
     "smooth l1": {"losses": {"box_loss": "smooth l1", "class_loss_weight": 2.0}},
     "each image": {"losses": {"normaliser": "positives of each image"}},
-    "hard negatives": {"losses": {"hard_negative_ratio": 1.5}, "match": MatchRule(negative_iou=0.3)},
-    "SSD's": {"losses": {"hard_negative_ratio": 3.0, "normaliser": "positives of each image", "box_loss": "smooth l1"},
-              "scores": "softmax, background first", "match": MatchRule(strictly=True, claim="best, last")},
-    "all": {"losses": {"normaliser": "positives of each image", "box_loss": "smooth l1"}, "box_coder": CODER,
-            "scores": "softmax, background first", "match": MatchRule(positive_iou=0.5, negative_iou=0.4, claim="ties")},
+    "hard negatives": {"losses": {"hard_negative_ratio": 1.5}, "assigner": IouAssigner(negative_iou=0.3)},
+    "SSD's": {"losses": {"hard_negative_ratio": 3.0, "normaliser": "positives of each image", "box_loss": "smooth l1",
+                         "class_loss": "softmax cross entropy"},
+              "scores": "softmax, background first", "assigner": IouAssigner(strictly=True, claim="best, last")},
+    "all": {"losses": {"normaliser": "positives of each image", "box_loss": "smooth l1",
+                       "class_loss": "softmax cross entropy"}, "box_coder": CODER,
+            "scores": "softmax, background first", "assigner": IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties")},
 }
 
 
@@ -167,7 +167,7 @@ def test_losses_are_those_of_the_oracle(name):
     outputs, targets = outputs_of(detector), detector.targets(objects)
     counts = detector.counts(targets)
     assert float(counts["positives"]) == sum((matched >= 0).sum() for matched, _ in
-                                             matches_of(objects, detector.config.match)) > 5
+                                             matches_of(objects, detector.config.assigner)) > 5
     found = losses(detector, outputs, targets, counts)
     wanted = wanted_losses(outputs, objects, detector.config)
     assert {name: float(value) for name, value in found.items()} == pytest.approx(wanted, rel=2e-4)

@@ -125,7 +125,7 @@ def test_the_means_of_the_losses(detector):
     valid = np.array([[True, True], [False, False]])
     objects = Objects.of_boxes(boxes, np.int32([[0, 2], [0, 0]]), valid, np.zeros_like(valid))._replace(
         masks=np.ones((2, 2, 112, 112), np.uint8))
-    outputs = detector.outputs_to_learn_from(IMAGES, SIZES, training=True)
+    outputs = detector.training_outputs(IMAGES, SIZES, training=True)
     assert [level.shape[1] for level in outputs.levels] == [16, 8, 4, 2, 1]  # P6 too
     targets = detector.targets(objects, outputs, np.int32([[0, 0], [0, 1]]))
     found = {name: float(value) for name, value in losses(detector, outputs, targets, detector.counts(targets)).items()}

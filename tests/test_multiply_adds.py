@@ -5,7 +5,6 @@ import pytest
 from keras import layers
 
 from efficientdet.families.registry import build_detector, hyperparameters_of
-from model.detector import trained_network
 from model.grouped_conv import GroupedConv2D
 from model.multiply_adds import multiply_adds, training_multiply_adds
 from model.resnet import build_resnet
@@ -54,7 +53,7 @@ def test_mask_rcnn_detects_in_every_region_that_it_may_have():
 
 def test_mask_rcnn_learns_from_the_regions_that_are_drawn():
     detector = small_mask_rcnn(regions_an_image=16, positive_regions=0.25)
-    heads = multiply_adds(trained_network(detector)) - multiply_adds(detector.first_stage)
+    heads = multiply_adds(detector.trained_network()) - multiply_adds(detector.first_stage)
     assert heads == 16 * BOX_HEAD + 4 * MASK_HEAD
 
 

@@ -70,7 +70,7 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bo
     if isinstance(detector, DenseDetector):
         outputs = _detections(graph, detector, made) if detects else _dense_outputs(graph, network, made)
     else:
-        outputs = _own_outputs(graph, network, made, names=getattr(detector, "output_names", None) or _output_names(network))
+        outputs = _own_outputs(graph, network, made, names=detector.output_names or _output_names(network))
     return assembled(graph, detector, outputs)
 
 

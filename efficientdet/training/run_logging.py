@@ -13,7 +13,7 @@ from efficientdet.run_log.journal import read_curves
 from efficientdet.training.run import Run
 from efficientdet.training.start import trainable_parameters
 from efficientdet.training.validation import Validation, minutes_in_words
-from model.detector import named_variables, trained_network
+from model.detector import named_variables
 from model.multiply_adds import training_multiply_adds
 
 
@@ -78,7 +78,7 @@ def _surroundings(run: Run) -> dict:
     rates = run.world.gather(multiply_adds_per_second(run.runtime.precision))
     return {"device": device_name(), "load_average": round(os.getloadavg()[0], 2), "peak_host_memory_bytes": max(host),
             "peak_device_memory_bytes": None if None in device else max(device),
-            "multiply_adds_per_image": training_multiply_adds(trained_network(run.state.detector)),
+            "multiply_adds_per_image": training_multiply_adds(run.state.detector.trained_network()),
             "machine_multiply_adds_per_second": sum(rates)}
 
 

@@ -22,7 +22,6 @@ from efficientdet.run_log.journal import Journal
 from efficientdet.training.guards import check_collapse
 from efficientdet.training.interruption import StopWish
 from efficientdet.training.state import TrainingState
-from model.detector import outputs_to_learn_from
 from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures, shown_measure
 from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
 from object_detection.coco.run_length_masks import decoded
@@ -124,7 +123,7 @@ class Validation:
         with self._state.averaged_weights():
             for batch, row_valid in self._stop_wish.watched(batches):
                 batch = _first_rows(batch, int(np.sum(row_valid)))  # the others only fill up
-                outputs = outputs_to_learn_from(detector, batch.images, batch.sizes, training=False)
+                outputs = detector.training_outputs(batch.images, batch.sizes, training=False)
                 seeds = seeds_of(np.asarray(batch.positions), seed=0)  # the same draws in every evaluation
                 targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None, seeds)
                 sums.update({name: float(value) for name, value in detector.loss_sums(outputs, targets).items()})

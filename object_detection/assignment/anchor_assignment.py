@@ -11,8 +11,8 @@ import numpy as np
 from keras import ops
 
 from object_detection.assignment.anchor_candidates import CandidateList, Candidates, candidate_windows
+from object_detection.assignment.assigner import Assigner
 from object_detection.assignment.claimed_anchors import (
-    bipartite_claims,
     candidate_overlap,
     fold_marked,
     improved,
@@ -25,12 +25,12 @@ from object_detection.geometry.box_coding import PLAIN_BOX_CODER, BoxCoder
 from object_detection.structures import Objects, Targets, Tensor
 from program_support.errors import InputError
 
-CLAIMS = ("best", "best, last", "ties", "bipartite", "none")
+CLAIMS = ("best", "best, last", "ties")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatchRule:
-    """What an anchor learns.
+class IouAssigner(Assigner):
+    """Assign anchors by their overlap with objects.
 
     positive_iou: an anchor whose largest IoU with an object reaches this learns that object, the first of equal ones;
     `strictly`: it has to be above. negative_iou: an anchor that learns nothing is ignored by the losses if its largest IoU
@@ -41,9 +41,6 @@ class MatchRule:
     - "best, last": the same, but the last object takes it. MLPerf's SSD reference.
     - "ties": of each object all anchors it overlaps most; they learn the object that they overlap most, which may be another
       one. torchvision's `allow_low_quality_matches`.
-    - "bipartite": of all pairs of an object and an anchor the one that overlaps most, then of what is left, and so on: no two
-      objects have the same. Of equal overlaps the first object's, then the first anchor. SSD's paper and its first program.
-    - "none": no anchor.
 
     RetinaNet: (0.5, 0.4, "ties"); Mask R-CNN's proposals (0.7, 0.3, "ties"); SSD300 (0.5, strictly, "best, last").
     """
@@ -61,6 +58,10 @@ class MatchRule:
         if self.claim not in CLAIMS:
             raise InputError(f"claim {self.claim!r}; wanted one of {', '.join(map(repr, CLAIMS))}")
 
+    def assign(self, objects, grid, *, box_coder, outputs=None):
+        """See `Assigner`; outputs are not read."""
+        return assign_anchors(objects, grid, rule=self, box_coder=box_coder)
+
     @property
     def lowest_iou(self) -> float:
         """What an anchor has to reach not to be simply negative."""
@@ -73,16 +74,16 @@ class MatchRule:
 
 
 def assign_anchors(
-    objects: Objects, grid: AnchorGrid, *, positive_iou: float = 0.5, rule: MatchRule | None = None,
+    objects: Objects, grid: AnchorGrid, *, positive_iou: float = 0.5, rule: IouAssigner | None = None,
     box_coder: BoxCoder = PLAIN_BOX_CODER,
 ) -> Targets:
-    """The target of every anchor by `rule`; without one by MatchRule(positive_iou=positive_iou).
+    """The target of every anchor by `rule`; without one by IouAssigner(positive_iou=positive_iou).
 
     objects: boxes [B, M, 4] in the pixels of the anchors. -> Targets with [B, A] entries. Crowds and padding are nobody's
     target, nor is an object that touches no anchor. Needs some [B, A] and some [B, M, G] for the G lattices of the grid, never
     [B, M, A]. Raises InputError for a threshold that an anchor could reach without touching the object.
     """
-    rule = rule or MatchRule(positive_iou=positive_iou)
+    rule = rule or IouAssigner(positive_iou=positive_iou)
     batch, slots = ops.shape(objects.boxes)[:2]
     boxes = ops.reshape(objects.boxes, (-1, 4))  # [N, 4], N = B M
     learnable = ops.reshape(ops.logical_and(objects.valid, ops.logical_not(objects.crowd)), (-1,))
@@ -127,7 +128,7 @@ def _largest_overlaps(boxes: Tensor, candidates: CandidateList, *, num_anchors, 
 
 
 def _learnt_objects(
-    boxes: Tensor, learnable: Tensor, candidates: CandidateList, overlaps: _Overlaps, *, rule: MatchRule
+    boxes: Tensor, learnable: Tensor, candidates: CandidateList, overlaps: _Overlaps, *, rule: IouAssigner
 ) -> tuple[Tensor, Tensor | None]:
     """What each of the B A anchors learns, as `turn`, 0: nothing; and which of these pairs need not be among the candidates
     ([B A] bool; None: no pair)."""
@@ -135,17 +136,12 @@ def _learnt_objects(
     by_overlap = overlaps.their_objects
     if rule.negative_iou is not None:
         by_overlap = ops.where(overlaps.of_anchors >= rule.least_positive, by_overlap, 0)
-    if rule.claim == "none":
-        return by_overlap, None
     if rule.claim == "ties":
         tied = tied_anchors(boxes, candidates, overlaps.of_objects, num_anchors=num_anchors)
         # What reaches no threshold may overlap another object more, which did not look that far down.
         unlisted = ops.logical_and(tied, overlaps.their_objects == 0)
         others = objects_of_anchors(boxes, learnable, unlisted, candidates)
         return ops.where(unlisted, others, ops.where(tied, overlaps.their_objects, by_overlap)), unlisted
-    if rule.claim == "bipartite":
-        claims = bipartite_claims(boxes, learnable, candidates, overlaps.of_objects, num_anchors=num_anchors)
-        return ops.where(claims > 0, claims, by_overlap), claims > 0
     claims = _best_claims(candidates, overlaps, last=rule.claim == "best, last")
     return ops.where(claims > 0, claims, by_overlap), None
 

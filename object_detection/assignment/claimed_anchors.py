@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 from keras import ops
 
-from object_detection.assignment.anchor_candidates import CandidateList, Candidates, candidate_windows
+from object_detection.assignment.anchor_candidates import CandidateList, Candidates
 from object_detection.geometry.box_geometry import iou
 from object_detection.structures import Tensor
 
 _MARKED_AT_ONCE = 512  # anchors, each beside all M objects of its image
-_LEAST_REACH = 1e-4  # an IoU below which all anchors that touch an object are looked at
 
 
 def turn(numbers: Tensor, count) -> Tensor:
@@ -82,42 +81,3 @@ def objects_of_anchors(boxes: Tensor, learnable: Tensor, marked: Tensor, candida
 
     return fold_marked(marked, look, (ops.zeros((num_anchors,), "int32"),))[0]
 
-
-def bipartite_claims(
-    boxes: Tensor, learnable: Tensor, candidates: CandidateList, best_overlaps: Tensor, *, num_anchors
-) -> Tensor:
-    """The object that each anchor has in the greedy bipartite matching, [B A] as `turn`, 0: none.
-
-    boxes [N, 4], learnable [N] bool, best_overlaps [N]. To take the pair that overlaps most again and again leaves the one
-    matching in which no object and anchor would both rather have each other (Gale and Shapley 1962; there is but one as both
-    sides rank pairs alike). So objects ask, all at once, for the best anchor that they would not be refused by, an anchor
-    keeps the best one that asked so far, and who is sent away asks again, looking further down where all others are taken.
-    """
-    grid, slots, num_objects = candidates.grid, candidates.slots, ops.shape(boxes)[0]
-    numbers = ops.arange(num_objects, dtype="int32")
-    turns = turn(numbers, num_objects)
-
-    def ask(asking, reach, places, held, holders):
-        def look(found: Candidates, state: tuple) -> tuple:
-            overlap, kept = candidate_overlap(boxes, found), ops.take(held, found.places, axis=0)
-            before = ops.take(turns, found.objects, axis=0) > ops.take(holders, found.places, axis=0)
-            better = ops.logical_or(overlap > kept, ops.logical_and(overlap == kept, before))
-            return improved(state, ops.where(better, overlap, 0.0), places=found.objects, turns=turn(found.anchors, len(grid)))
-
-        windows = candidate_windows(boxes, asking, grid, positive_iou=ops.maximum(reach, 0.0)[:, None])
-        best, anchors = CandidateList(windows, grid, slots=slots).fold(
-            look, (ops.zeros((num_objects,), "float32"), ops.zeros((num_objects,), "int32")))
-        found = ops.logical_and(asking, ops.logical_and(best > 0.0, best >= reach))  # else one outside may be better
-        places = ops.where(found, numbers // slots * len(grid) + turn(anchors, len(grid)), places)
-        held, holders = improved((held, holders), ops.where(found, best, 0.0), places=places, turns=turns)
-        given_up = ops.logical_and(asking, ops.logical_and(reach == 0.0, ops.logical_not(found)))
-        farther = ops.where(reach < _LEAST_REACH, 0.0, reach / 2.0)
-        reach = ops.where(ops.logical_and(asking, ops.logical_not(found)), farther, reach)
-        reach = ops.where(given_up, -1.0, reach)
-        asking = ops.logical_and(reach >= 0.0, ops.take(holders, places, axis=0) != turns)
-        return asking, reach, places, held, holders
-
-    asking = ops.logical_and(learnable, best_overlaps > 0.0)
-    start = (asking, ops.where(asking, best_overlaps, -1.0), 0 * numbers,
-             ops.zeros((num_anchors,), "float32"), ops.zeros((num_anchors,), "int32"))
-    return ops.while_loop(lambda asking, *_: ops.any(asking), ask, start)[-1]

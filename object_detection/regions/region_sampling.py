@@ -5,7 +5,7 @@ Who is drawn is a function of the seed and the image's position in the training,
 
 from keras import ops
 
-from object_detection.assignment.anchor_assignment import MatchRule
+from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.geometry.box_geometry import pairwise_iou
 from object_detection.losses import hardest
 from object_detection.stateless_random import uniform_draws
@@ -21,7 +21,7 @@ def assign_regions(
     boxes [B, N, 4], valid [B, N] bool, False for padding -> numbers of objects [B, N] int32 (0 where not positive), positive
     and negative [B, N] bool, neither of them for padding. Raises InputError for a threshold that is not above 0, up to 1.
     """
-    least = MatchRule(positive_iou=positive_iou, strictly=strictly).least_positive
+    least = IouAssigner(positive_iou=positive_iou, strictly=strictly).least_positive
     learnable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
     overlap = ops.where(learnable[:, None], pairwise_iou(ops.stop_gradient(boxes), objects.boxes), 0.0)  # [B, N, M]
     positive = ops.logical_and(valid, ops.max(overlap, axis=-1) >= least)

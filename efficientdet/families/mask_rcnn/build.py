@@ -9,7 +9,7 @@ from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparamet
 from efficientdet.families.suppression import suppression_config
 from model.mask_rcnn import MaskRcnnConfig, build_mask_rcnn
 from model.two_stage_detector import TwoStageConfig, TwoStageDetector
-from object_detection.assignment.anchor_assignment import MatchRule
+from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.regions.proposals import PROPOSAL_BOX_CODER, ProposalConfig
 from object_detection.regions.region_detections import REGION_BOX_CODER, REGION_SUPPRESSION
 from object_detection.regions.roi_align import TORCHVISION_POOLING, RegionPooling
@@ -17,7 +17,7 @@ from object_detection.regions.roi_align import TORCHVISION_POOLING, RegionPoolin
 _DLE_PROPOSALS = {"kept_per_level": 1000, "least_side": -math.inf, "box_coder": replace(PROPOSAL_BOX_CODER, last_pixel=True)}
 _DLE_REGION_CODER = replace(REGION_BOX_CODER, last_pixel=True)
 _DLE_POOLING = RegionPooling(samples=1, least_side=0.0, level_slack=0.0, levels=5)
-_DLE_LEARNING = {"anchor_match": MatchRule(positive_iou=0.7, negative_iou=0.3, claim="best"), "region_iou_strictly": True,
+_DLE_LEARNING = {"anchor_match": IouAssigner(positive_iou=0.7, negative_iou=0.3, claim="best"), "region_iou_strictly": True,
                  "region_coder": _DLE_REGION_CODER, "whole_masks": True, "means": "nvidia"}
 
 

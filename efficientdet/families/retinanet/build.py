@@ -6,7 +6,7 @@ from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparame
 from efficientdet.families.suppression import suppression_config
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.retinanet import RetinaNetConfig, build_retinanet
-from object_detection.assignment.anchor_assignment import MatchRule
+from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.geometry.anchor_conventions import RETINANET_SCALES
 from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, BoxCoder
 
@@ -22,7 +22,7 @@ def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, preci
     return DenseDetector(network, DenseDetectorConfig(
         image_size=image_size,
         anchors=anchor_levels(hparams, image_size, cells),
-        match=MatchRule(positive_iou=0.5, negative_iou=0.4, claim="ties"),
+        assigner=IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties"),
         losses=LossConfig(alpha=hparams.alpha, gamma=hparams.gamma, box_loss="l1", box_loss_weight=1.0,
                           normaliser="positives of each image", weight_decay=hparams.decays_in_loss),
         suppression=suppression_config(

@@ -6,7 +6,7 @@ from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
 from efficientdet.families.suppression import suppression_config
 from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
 from model.ssd import SsdConfig, build_ssd
-from object_detection.assignment.anchor_assignment import MatchRule
+from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.geometry.anchor_conventions import ssd300_levels
 from object_detection.geometry.box_coding import BoxCoder
 
@@ -21,10 +21,10 @@ def build_detector(hparams: SsdHyperparameters, *, num_classes: int, precision: 
     return DenseDetector(network, DenseDetectorConfig(
         image_size=hparams.input_size,
         anchors=ssd300_levels(hparams.input_size),
-        match=MatchRule(positive_iou=0.5, strictly=True, claim="best, last"),
+        assigner=IouAssigner(positive_iou=0.5, strictly=True, claim="best, last"),
         losses=LossConfig(
-            box_loss="smooth l1", delta=1.0, box_loss_weight=1.0, normaliser="positives of each image",
-            hard_negative_ratio=hparams.hard_negative_ratio, weight_decay=hparams.decays_in_loss,
+            class_loss="softmax cross entropy", box_loss="smooth l1", delta=1.0, box_loss_weight=1.0,
+            normaliser="positives of each image", hard_negative_ratio=hparams.hard_negative_ratio, weight_decay=hparams.decays_in_loss,
             decays=hparams.decayed_weights),
         suppression=suppression_config(
             hparams.nms_configs, drops_equal=True, scores="softmax, background first",

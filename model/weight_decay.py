@@ -1,0 +1,30 @@
+"""L2 regularization of a network's weights."""
+
+import keras
+from keras import ops
+
+from model.detector import named_variables
+from object_detection.structures import Tensor
+from program_support.errors import InputError
+
+DECAYED_WEIGHTS = ("kernels", "all")
+
+
+def check_decayed_weights(name: str) -> None:
+    """Raise InputError unless `name` is one of DECAYED_WEIGHTS."""
+    if name not in DECAYED_WEIGHTS:
+        raise InputError(f"decays {name!r}; expected one of {', '.join(map(repr, DECAYED_WEIGHTS))}")
+
+
+class WeightDecay:
+    """`coefficient` times half the squared norm of a network's kernels, or of all its weights: batch norm and biases too."""
+
+    def __init__(self, network: keras.Model, *, coefficient: float, decays: str):
+        self._coefficient = coefficient
+        self._weights = [variable for name, variable in named_variables(network).items()
+                         if decays == "all" or name.endswith("kernel")]
+
+    def losses(self) -> dict[str, Tensor]:
+        """Return `reg_l2_loss` of the weights that are trainable at this moment."""
+        squares = [ops.sum(ops.square(ops.cast(weight, "float32"))) for weight in self._weights if weight.trainable]
+        return {"reg_l2_loss": 0.5 * self._coefficient * sum(squares, ops.convert_to_tensor(0.0))}
