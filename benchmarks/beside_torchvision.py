@@ -25,7 +25,7 @@ from efficientdet.devices.runtime import skip_graph_rewriting
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.training.build_step import build_train_step
-from efficientdet.training.optimizer import build_optimizer
+from efficientdet.training.optimizer import build_optimizer, weights_rate_factors
 
 PEERS = {"retinanet-resnet50": "retinanet_resnet50_fpn", "mask-rcnn-resnet50": "maskrcnn_resnet50_fpn"}
 CLASSES, BOXES = 91, 8
@@ -34,7 +34,7 @@ CLASSES, BOXES = 91, 8
 def our_step(detector, hparams, *, size: int, batch_size: int):
     """As the training loop takes it; the report is read."""
     optimizer = build_optimizer(hparams, precision="float32")
-    optimizer.build(detector.network.trainable_variables)
+    optimizer.build(detector.network.trainable_variables, weights_rate_factors(hparams, detector.network))
     step = build_train_step(detector, optimizer, None, compiled=False)
     batch = drawn_batch(size, batch_size, boxes=BOXES, slots=BOXES, mask_size=hparams.mask_size)
     return lambda: float(step(batch, 1e-4)["loss"])

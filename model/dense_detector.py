@@ -103,7 +103,8 @@ class DenseDetectorConfig:
 
     anchors: EfficientDet's rule, or levels of any shapes (see `grid_of_levels`), in the order of the network's outputs.
     suppression: how scores and boxes are read; its `box_coder` also encodes the targets. mean and stddev of
-    red, green and blue are shares of 255. normalisations: how often they are applied; 2 for NVIDIA's checkpoints, 1 for all others.
+    red, green and blue are shares of 255. normalisations: how often they are applied; 2 for NVIDIA's checkpoints, 1 for all
+    others.
     """
 
     image_size: tuple[int, int]

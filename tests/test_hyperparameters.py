@@ -252,6 +252,7 @@ IMPOSSIBLE = {  # key -> values that no training, or no network, can be made wit
     "first_lr_drop_epoch": [0.0, 251.0, NAN], "second_lr_drop_epoch": [0.0, 199.0, NAN], "lr_drop_factor": [0.0, NAN],
     "flat_share": [-0.1, 1.0, NAN],
     "momentum": [-0.1, 1.0, 2.0, NAN], "bias_rate_factor": [0.0, -1.0, NAN], "lr_warmup_least_steps": [-1],
+    "learning_rate_factors": ["backbone"],
     "learning_rate": [0.0, -1.0, NAN, INFINITE], "lr_warmup_init": [-1.0, NAN],
     "lr_warmup_epoch": [-1.0, NAN, INFINITE], "num_epochs": [0, -3], "clip_gradients_norm": [-1.0, NAN, INFINITE],
     "moving_average_decay": [-0.1, 1.0, NAN], "loss_scale": [0.0, NAN, INFINITE],

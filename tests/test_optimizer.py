@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.training.optimizer import SGD, build_optimizer, global_norm
+from efficientdet.training.optimizer import SGD, build_optimizer, global_norm, weights_rate_factors
 from program_support.errors import InputError
 
 
@@ -63,20 +63,40 @@ def test_global_norm():
     assert float(global_norm([np.float32([3.0]), np.float16([[4.0]])])) == 5.0
 
 
-def test_biases_at_a_rate_of_their_own():
-    """As a whole training at twice the rate would move them; the other weights as without the factor."""
-    gradients = [[2.0], [-1.0], [3.0]]
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_weights_at_learning_rates_of_their_own(name):
+    """Each weight moves as in a training in which all have its learning rate."""
+    gradients = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     moved = {}
-    for name, factor, rate in (("both", 2.0, 0.1), ("slow", 1.0, 0.1), ("fast", 1.0, 0.2)):
-        optimizer = SGD(momentum=0.9, bias_rate_factor=factor)
-        variables = [keras.Variable(np.float32([1.0]), name=role) for role in ("kernel", "bias")]
-        optimizer.build(variables)
+    for run, factors, rate in (("all", [1.0, 0.25, 2.0], 0.1), ("first", None, 0.1), ("second", None, 0.025),
+                               ("third", None, 0.2)):
+        optimizer = build_optimizer(hyperparameters_of("efficientdet-d0", {"optimizer": name, "weight_decay": 0.01}),
+                                    precision="float32")
+        variables = [keras.Variable(np.float32([1.0])) for _ in range(3)]
+        optimizer.build(variables, factors)
         for gradient in gradients:
-            take(optimizer, variables, [gradient, gradient], rate=rate)
-        moved[name] = [float(np.asarray(variable)[0]) for variable in variables]
-    assert moved["both"] == pytest.approx([moved["slow"][0], moved["fast"][1]], rel=1e-6)
-    with pytest.raises(InputError, match=r"bias_rate_factor is 2\.0; wanted 1 with optimizer=adam"):
-        built([[1.0]], optimizer="adam", bias_rate_factor=2.0)
+            take(optimizer, variables, gradient[:, None], rate=rate)
+        moved[run] = [float(np.asarray(variable)[0]) for variable in variables]
+    assert moved["all"] == pytest.approx([moved["first"][0], moved["second"][1], moved["third"][2]], rel=1e-6)
+
+
+def test_rate_factors_by_the_names_of_weights():
+    images = keras.Input((8, 8, 3))
+    features = keras.layers.Conv2D(2, 3, name="backbone.stem.conv")(images)
+    network = keras.Model(images, keras.layers.Conv2D(1, 1, name="head.classes")(features))
+    for changes, wanted in (
+            ({}, [1, 1, 1, 1]), ({"bias_rate_factor": 2.0}, [1, 2, 1, 2]),
+            ({"learning_rate_factors": "^backbone:0.1"}, [0.1, 0.1, 1, 1]),
+            ({"learning_rate_factors": " ^backbone/:0.1 ; kernel:3 ", "bias_rate_factor": 2.0}, [0.3, 0.2, 3, 2])):
+        assert weights_rate_factors(hyperparameters_of("efficientdet-d0", changes), network) == pytest.approx(wanted)
+    with pytest.raises(InputError, match=r"'.\^trunk' matches no trainable weight"):
+        weights_rate_factors(hyperparameters_of("efficientdet-d0", {"learning_rate_factors": "^trunk:0.1"}), network)
+
+
+@pytest.mark.parametrize("table", ["backbone", "backbone:", ":0.1", "backbone:0", "backbone:-1", "backbone:inf", "(:0.1"])
+def test_tables_of_rate_factors_of_another_form_are_refused(table):
+    with pytest.raises(InputError, match=r"learning_rate_factors is .* items PATTERN:FACTOR"):
+        hyperparameters_of("efficientdet-d0", {"learning_rate_factors": table})
 
 
 def test_momentum_by_hand():

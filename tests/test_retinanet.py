@@ -15,7 +15,7 @@ from dataset.input.resize import FitWithin, Stretch
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_weights, load_what_fits
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.training.build_step import build_train_step
-from efficientdet.training.optimizer import build_optimizer
+from efficientdet.training.optimizer import build_optimizer, weights_rate_factors
 from model.batch_norm import BatchNormalization
 from model.detector import losses, named_variables
 from object_detection.structures import Batch, Objects
@@ -186,7 +186,7 @@ def test_the_first_steps_are_those_of_torchvision():
     load_weights(detector.network, Source("recipe", recipe_weights(shapes, 110), None), family=family_of(model),
                  class_names=names_of(CLASSES))
     optimizer = build_optimizer(hparams, precision="float32")
-    optimizer.build(detector.network.trainable_variables)
+    optimizer.build(detector.network.trainable_variables, weights_rate_factors(hparams, detector.network))
     step, found = build_train_step(detector, optimizer, None, compiled=False), []
     for number, (images, boxes, labels) in enumerate(drawn_steps()):
         valid = np.ones(labels.shape, bool)

@@ -20,6 +20,7 @@ from efficientdet.families.limits import (
     check_order,
     one_of,
 )
+from efficientdet.families.rate_factors import EXPECTED, is_table
 from efficientdet.families.removed_hyperparameters import Gone, is_gone
 from program_support.errors import InputError, nearest_name
 
@@ -49,6 +50,7 @@ class OptimizerHyperparameters:
     optimizer: str = "sgd"
     momentum: float = 0.9  # of sgd, as the next one
     bias_rate_factor: float = 1.0  # what the learning rate of biases is multiplied by
+    learning_rate_factors: str = ""  # of single weights, such as "^efficientnet:0.1" for a backbone: see `rate_factors`
     beta_1: float = 0.9  # of adam and adamw, as the next two
     beta_2: float = 0.999
     epsilon: float = 1e-8
@@ -99,6 +101,7 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
         "optimizer": one_of(*OPTIMIZERS),
         "momentum": BELOW_ONE,
         "bias_rate_factor": ABOVE_ZERO,
+        "learning_rate_factors": Limit(is_table, EXPECTED),
         "beta_1": BELOW_ONE,
         "beta_2": BELOW_ONE,
         "epsilon": ABOVE_ZERO,

@@ -11,8 +11,10 @@ import numpy as np
 from keras import ops
 
 from efficientdet.families.hyperparameters import OptimizerHyperparameters
+from efficientdet.families.rate_factors import rate_factors
 from efficientdet.training.packing import Packing
 from model import tensorflow_cpu
+from model.detector import named_variables
 from object_detection.structures import Tensor
 from program_support.errors import InputError
 
@@ -29,6 +31,7 @@ class PackedOptimizer:
 
     slots: tuple[str, ...] = ()  # as TensorFlow's checkpoints call them
     reads_weights = False
+    is_linear = False  # whether a step grows with the gradient, so that a factor of the rate can be one of the gradient
 
     def __init__(self, *, clip_gradients_norm: float = 0.0, loss_scale: float | None = None):
         self.clip_gradients_norm, self.scales_loss = clip_gradients_norm, loss_scale is not None
@@ -36,11 +39,14 @@ class PackedOptimizer:
         self.dynamic_scale = _variable(np.float32(loss_scale), "current_loss_scale") if self.scales_loss else None
         self.good_steps = _variable(np.int32(0), "good_steps") if self.scales_loss else None
 
-    def build(self, variables: list[keras.Variable]) -> None:
-        """For these weights, whose gradients come in their order; only the first call counts."""
+    def build(self, variables: list[keras.Variable], rate_factors: Sequence[float] | None = None) -> None:
+        """Make the state for these weights, whose gradients come in their order; only the first call counts.
+
+        rate_factors: what the learning rate of each weight is multiplied by.
+        """
         if not hasattr(self, "packing"):
             self.packing = Packing([variable.shape for variable in variables])
-            self._rate_factors = [self.rate_factor(variable) for variable in variables]
+            self._rate_factors = list(rate_factors or [1.0] * len(variables))
             self.slot_variables = {name: _variable(np.zeros(self.packing.size, np.float32), name) for name in self.slots}
 
     @property
@@ -71,31 +77,26 @@ class PackedOptimizer:
         """Of a packed gradient [size]: what the packed weights move by, and the slots afterwards."""
         raise NotImplementedError
 
-    def rate_factor(self, variable: keras.Variable) -> float:
-        """What the learning rate of a weight is multiplied by."""
-        return 1.0
-
     def _clipped(self, gradients: Sequence[Tensor]) -> Tensor:
         if self.clip_gradients_norm:
             factors = _clipping_factors(gradients, self.clip_gradients_norm)
             gradients = [gradient * ops.cast(factors[i], gradient.dtype) for i, gradient in enumerate(gradients)]
-        return self.packing.pack([gradient if factor == 1.0 else gradient * factor
-                                  for gradient, factor in zip(gradients, self._rate_factors, strict=True)])
+        return self.packing.pack(self._by_rate_factors(gradients) if self.is_linear else gradients)
+
+    def _by_rate_factors(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor if factor == 1.0 else tensor * factor
+                for tensor, factor in zip(tensors, self._rate_factors, strict=True)]
 
 
 class SGD(PackedOptimizer):
-    """v = momentum v - rate g; w += v (Polyak 1964), as the published models were trained; biases at a rate of their own where
-    there is a factor for it."""
+    """v = momentum v - rate g; w += v (Polyak 1964), as the published models were trained."""
 
     slots = ("Momentum",)
+    is_linear = True
 
-    def __init__(self, *, momentum: float, bias_rate_factor: float = 1.0, **settings):
+    def __init__(self, *, momentum: float, **settings):
         super().__init__(**settings)
-        self.momentum, self.bias_rate_factor = momentum, bias_rate_factor
-
-    def rate_factor(self, variable):
-        """See `PackedOptimizer.rate_factor`."""
-        return self.bias_rate_factor if variable.name == "bias" else 1.0
+        self.momentum = momentum
 
     def move(self, state, gradient, learning_rate, *, weights=None):
         """See `PackedOptimizer.move`."""
@@ -118,6 +119,8 @@ class Adam(PackedOptimizer):
         """See `PackedOptimizer.move`."""
         step = ops.cast(state["iterations"] + 1, "float32")
         first, second, move = self._moved(state["Adam"], state["Adam_1"], gradient, learning_rate, step, weights)
+        if any(factor != 1.0 for factor in self._rate_factors):
+            move = self.packing.pack(self._by_rate_factors(self.packing.unpack(move)))
         return move, {"Adam": first, "Adam_1": second}
 
     def _moments_and_move(self, first, second, gradient, learning_rate, step, weights):
@@ -136,12 +139,24 @@ def build_optimizer(hparams: OptimizerHyperparameters, *, precision: str) -> Pac
     settings = {"clip_gradients_norm": hparams.clip_gradients_norm,
                 "loss_scale": hparams.loss_scale if precision == "mixed_float16" else None}
     if hparams.optimizer == "sgd":
-        return SGD(momentum=hparams.momentum, bias_rate_factor=hparams.bias_rate_factor, **settings)
-    if hparams.bias_rate_factor != 1:
-        raise InputError(f"hparam bias_rate_factor is {hparams.bias_rate_factor}; wanted 1 with optimizer={hparams.optimizer}, "
-                         "whose steps do not grow with gradients")
+        return SGD(momentum=hparams.momentum, **settings)
     decay = hparams.weight_decay if hparams.optimizer == "adamw" else 0.0
     return Adam(beta_1=hparams.beta_1, beta_2=hparams.beta_2, epsilon=hparams.epsilon, weight_decay=decay, **settings)
+
+
+def weights_rate_factors(hparams: OptimizerHyperparameters, network: keras.Model) -> list[float]:
+    """Return what the learning rate of each trainable weight is multiplied by.
+
+    Raises InputError if a pattern of `learning_rate_factors` matches no trainable weight.
+    """
+    names_of = {id(variable): name for name, variable in named_variables(network).items()}
+    names = [names_of[id(variable)] for variable in network.trainable_variables]
+    try:
+        factors = rate_factors(hparams.learning_rate_factors, names)
+    except ValueError as error:
+        raise InputError(f"hparam learning_rate_factors: {error}") from error
+    return [factor * (hparams.bias_rate_factor if name.endswith("/bias") else 1.0)
+            for name, factor in zip(names, factors, strict=True)]
 
 
 def global_norm(gradients: Sequence[Tensor]) -> Tensor:

@@ -9,7 +9,7 @@ from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
 from efficientdet.devices.distributed import World
 from efficientdet.families.registry import build_detector, family_of
-from efficientdet.training.optimizer import build_optimizer
+from efficientdet.training.optimizer import build_optimizer, weights_rate_factors
 from efficientdet.training.state import TrainingState
 from efficientdet.training.weight_average import WeightAverage
 from model.batch_norm import BatchNormalization, join_statistics
@@ -36,7 +36,7 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, say: 
     decay = config.hparams.moving_average_decay
     average = WeightAverage(list(named_variables(detector.network).values()), decay=decay) if decay else None
     optimizer = build_optimizer(config.hparams, precision=precision)
-    optimizer.build(detector.network.trainable_variables)
+    optimizer.build(detector.network.trainable_variables, weights_rate_factors(config.hparams, detector.network))
     return TrainingState(detector, optimizer, average, world=world)
 
 

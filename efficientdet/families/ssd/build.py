@@ -24,8 +24,8 @@ def build_detector(hparams: SsdHyperparameters, *, num_classes: int, precision: 
         assigner=IouAssigner(positive_iou=0.5, strictly=True, claim="best, last"),
         losses=LossConfig(
             class_loss="softmax cross entropy", box_loss="smooth l1", delta=1.0, box_loss_weight=1.0,
-            normaliser="positives of each image", hard_negative_ratio=hparams.hard_negative_ratio, weight_decay=hparams.decays_in_loss,
-            decays=hparams.decayed_weights),
+            normaliser="positives of each image", hard_negative_ratio=hparams.hard_negative_ratio,
+            weight_decay=hparams.decays_in_loss, decays=hparams.decayed_weights),
         suppression=suppression_config(
             hparams.nms_configs, drops_equal=True, scores="softmax, background first",
             candidates_per_class=hparams.candidates_per_class, box_coder=CODER)))
