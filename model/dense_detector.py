@@ -1,7 +1,6 @@
 """One-stage detectors: a network with outputs at every anchor, its losses and its reading."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import keras
@@ -9,92 +8,19 @@ import numpy as np
 from keras import ops
 
 from model import tensorflow_cpu
+from model.dense_losses import BOX_LOSSES, CLASS_LOSSES, POSITIVES_OF_EACH_IMAGE, LossConfig
+from model.dense_postprocessing import DensePostprocessing
 from model.detector import Detector
 from model.folding import folded, has_frozen_norms
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalised
-from model.weight_decay import WeightDecay, check_decayed_weights
+from model.weight_decay import WeightDecay
 from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.assignment.assigner import Assigner
 from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
-from object_detection.geometry.box_geometry import IOU_KINDS, generalised_iou
-from object_detection.losses import (
-    focal_loss_of_classes,
-    hardest,
-    huber_loss,
-    l1_loss,
-    smooth_l1_loss,
-    softmax_cross_entropy,
-)
+from object_detection.geometry.box_geometry import generalised_iou
+from object_detection.losses import hardest
 from object_detection.structures import Detections, Objects, Targets, Tensor
-from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
-from program_support.errors import InputError
-
-
-def _focal(logits: Tensor, targets: Targets, losses: "LossConfig") -> Tensor:
-    """Return the focal loss of each anchor, [B, A]."""
-    classes = ops.where(targets.positive, targets.classes, -1)
-    focal = focal_loss_of_classes(logits, classes, alpha=losses.alpha, gamma=losses.gamma,
-                                  label_smoothing=losses.label_smoothing)
-    return ops.sum(focal, axis=-1)  # first over K: one pass of many threads
-
-
-def _background_first(logits: Tensor, targets: Targets, losses: "LossConfig") -> Tensor:
-    """Return the cross entropy of each anchor, [B, A]; class 0 of the softmax is the background."""
-    return softmax_cross_entropy(logits, ops.where(targets.positive, targets.classes + 1, 0))
-
-
-ClassLoss = Callable[[Tensor, Targets, "LossConfig"], Tensor]  # of logits [B, A, K] -> [B, A], also of ignored anchors
-CLASS_LOSSES: dict[str, ClassLoss] = {"focal": _focal, "softmax cross entropy": _background_first}
-BOX_LOSSES: dict[str, Callable] = {  # of errors and LossConfig.delta, each entry by itself
-    "huber": lambda errors, delta: huber_loss(errors, delta=delta),
-    "smooth l1": lambda errors, delta: smooth_l1_loss(errors, beta=delta),
-    "l1": lambda errors, delta: l1_loss(errors),
-}
-NORMALISERS = ("positives of the batch", "positives of each image")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossConfig:
-    """Weights and shapes of the losses; the defaults are EfficientDet's (Tan et al. 2020, section 5.1).
-
-    class_loss: "focal", of one sigmoid per class, with alpha, gamma and label_smoothing; or "softmax cross entropy", whose
-    first logit is the background's, the class of anchors without an object.
-    box_loss: "huber", "smooth l1" (Huber's divided by delta, which is its beta) or "l1", which has no delta.
-    normaliser: "positives of the batch" divides the sum over a batch by its positives + 1, boxes by four times that;
-    "positives of each image" divides each image's sums by its own positives (at least 1) and takes the mean over images, as
-    torchvision's detectors do.
-    decays: which weights weight_decay is for: "kernels" of convolutions, or "all", those of batch norm and biases too.
-    hard_negative_ratio: of the anchors without an object only those count whose loss of classes is largest, so many for each
-    positive anchor of their image (SSD, Liu et al. 2016, section 2.2: 3); None: all of them.
-    """
-
-    class_loss: str = "focal"
-    alpha: float = 0.25
-    gamma: float = 1.5
-    label_smoothing: float = 0.0
-    class_loss_weight: float = 1.0
-    box_loss: str = "huber"
-    delta: float = 0.1
-    box_loss_weight: float = 50.0
-    iou_loss_type: str | None = None
-    iou_loss_weight: float = 1.0
-    normaliser: str = "positives of the batch"
-    hard_negative_ratio: float | None = None
-    weight_decay: float = 4e-5
-    decays: str = "kernels"
-
-    def __post_init__(self):
-        if self.iou_loss_type is not None and self.iou_loss_type not in IOU_KINDS:
-            raise InputError(f"iou_loss_type {self.iou_loss_type!r}; wanted one of {', '.join(IOU_KINDS)}")
-        if self.class_loss not in CLASS_LOSSES:
-            raise InputError(f"class_loss {self.class_loss!r}; expected one of {', '.join(map(repr, CLASS_LOSSES))}")
-        if self.box_loss not in BOX_LOSSES:
-            raise InputError(f"box_loss {self.box_loss!r}; wanted one of {', '.join(map(repr, BOX_LOSSES))}")
-        if self.normaliser not in NORMALISERS:
-            raise InputError(f"normaliser {self.normaliser!r}; wanted one of {', '.join(map(repr, NORMALISERS))}")
-        check_decayed_weights(self.decays)
-        if self.hard_negative_ratio is not None and not 0 < self.hard_negative_ratio < math.inf:
-            raise InputError(f"hard_negative_ratio is {self.hard_negative_ratio}; wanted a number above 0")
+from object_detection.suppression.tensor_suppression import SuppressionConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +46,9 @@ class DenseDetectorConfig:
 class DenseDetector(Detector):
     """A `Detector` made of a network with outputs [B, A, K] and [B, A, 4] and the anchors they stand at."""
 
+    output_names = ("class_logits", "box_deltas")
+    detects_on_host = True
+
     def __init__(self, network: keras.Model, config: DenseDetectorConfig):
         """Raises ValueError where network and anchors disagree in number."""
         self.network = network
@@ -132,6 +61,8 @@ class DenseDetector(Detector):
         if network.output_shape[1][1] != len(self.anchors):
             raise ValueError(f"the network has outputs for {network.output_shape[1][1]} anchors, the grid has "
                              f"{len(self.anchors)}")
+        self.postprocessing = DensePostprocessing(config.suppression, self.anchors, self.level_sizes,
+                                                  num_logits=network.output_shape[0][-1])
         self._inference, self._training = folded(network), folded(network, training=True)
         self._loss_sums, self._normalise = self._sums_of_losses, self.normalise
         if tensorflow_cpu.applies():
@@ -166,7 +97,7 @@ class DenseDetector(Detector):
 
     @property
     def _each_image_by_itself(self) -> bool:
-        return self.config.losses.normaliser == "positives of each image"
+        return self.config.losses.normaliser == POSITIVES_OF_EACH_IMAGE
 
     def counts(self, targets: Targets) -> dict[str, Tensor]:
         """How many anchors of the batch have an object; `images`, where each image is divided by its own."""
@@ -192,8 +123,31 @@ class DenseDetector(Detector):
 
     def detections(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections:
         """In pixels of the network input; within the image where `SuppressionConfig.clip` says so."""
-        return detections_from_outputs(*outputs, ops.convert_to_tensor(self.anchors), config=self.config.suppression,
-                                       level_sizes=self.level_sizes, clip_to=sizes)
+        return self.postprocessing.on_backend(outputs, sizes)
+
+    def host_outputs(self, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Class logits [B, A, K], box deltas [B, A, 4] and the highest logit of each anchor [B, A]."""
+        return *outputs, ops.max(outputs[0], axis=-1)
+
+    def detections_on_host(self, outputs, size):
+        """See `Detector`."""
+        return self.postprocessing.on_host(outputs, size)
+
+    def suppression_work(self, outputs):
+        """See `Detector`."""
+        return self.postprocessing.suppression_work(outputs)
+
+    def onnx_outputs(self, graph, tensors):
+        """See `Detector`: the three of `host_outputs`."""
+        return self.postprocessing.raw_in_onnx(graph, *tensors)
+
+    def onnx_detections(self, graph, tensors, sizes):
+        """See `Detector`."""
+        return self.postprocessing.in_onnx(graph, *tensors, sizes)
+
+    def efficientnms_inputs(self, graph, tensors, sizes):
+        """See `Detector`."""
+        return self.postprocessing.for_efficientnms(graph, *tensors, sizes)
 
     def _sums_of_losses(self, class_logits: Tensor, box_deltas: Tensor, targets: Targets) -> dict[str, Tensor]:
         losses, positive = self.config.losses, ops.cast(targets.positive, "float32")

@@ -1,5 +1,6 @@
 """Interface between a detector family and the program that trains, evaluates and exports it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -7,7 +8,9 @@ import numpy as np
 from keras import ops
 
 from object_detection.geometry.box_geometry import clip_boxes
+from object_detection.onnx_nodes import Graph, Output
 from object_detection.structures import Batch, Detections, Objects, Tensor
+from program_support.errors import InputError
 
 Outputs = Any  # tensors, or any nest of them, whose first axis is the image; float32
 Targets = Any  # as well
@@ -76,6 +79,48 @@ class Detector:
     def detections(self, outputs: Outputs, sizes: Tensor) -> Detections:
         """Return boxes in pixels of the network input, not clipped."""
         raise NotImplementedError
+
+    # Post-processing outside of a compiled program. A family defines what it can; the defaults say that it cannot.
+
+    detects_on_host = False  # True: `host_outputs` and `detections_on_host` are defined
+    litert_obstacle: str | None = None  # why the network cannot be a LiteRT file
+
+    def host_outputs(self, outputs: Outputs) -> tuple[Tensor, ...]:
+        """Return what `detections_on_host` reads, [B, ...] each; an exported file has the same outputs (`onnx_outputs`)."""
+        raise NotImplementedError
+
+    def detections_on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections:
+        """Return one image's Detections, arrays without B, in pixels of the network input. size: height and width."""
+        raise NotImplementedError
+
+    def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Return how many candidates one image has, from what `detections_on_host` reads, for benchmarks. Default: nothing."""
+        return {}
+
+    def onnx_outputs(self, graph: Graph, tensors: Sequence[str]) -> dict[str, Output] | None:
+        """Return the outputs of an exported network by name, from the tensors that it makes.
+
+        None (default): the network's own outputs, named `output_names` if there are such.
+        """
+        return None
+
+    def onnx_detections(self, graph: Graph, tensors: Sequence[str], sizes: str) -> dict[str, Output] | None:
+        """Add post-processing to an exported network: `boxes`, `scores`, `classes` of D slots, best first.
+
+        Scores are 0 behind the last. sizes: the tensor [B, 2] int32, height and width of the images. None (default): the
+        network's outputs are detections.
+        """
+        return None
+
+    def efficientnms_inputs(
+        self, graph: Graph, tensors: Sequence[str], sizes: str
+    ) -> tuple[str, str, dict[str, Any]]:
+        """Return boxes [B, A, 4], scores [B, A, K] and the attributes of TensorRT's plugin EfficientNMS_TRT.
+
+        Raises InputError (default) if the plugin cannot do this detector's post-processing.
+        """
+        raise InputError("onnx-efficientnms: EfficientNMS_TRT suppresses once; a two-stage detector does so twice, "
+                         "and has masks")
 
 
 def losses(detector: Detector, outputs: Outputs, targets: Targets, counts: dict[str, Tensor]) -> dict[str, Tensor]:

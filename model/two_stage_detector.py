@@ -101,7 +101,8 @@ class TwoStageDetector(Detector):
     """A `Detector` of the networks of `build_mask_rcnn`."""
 
     learns_from_outputs = True
-    output_names = ("boxes", "scores", "classes", "masks")  # in an exported file
+    output_names = ("boxes", "scores", "classes", "masks")
+    litert_obstacle = "LiteRT has no operation for what a two-stage network takes of its regions (RoIAlign)"
 
     def __init__(self, networks: MaskRcnn, config: TwoStageConfig):
         self.network, self.first_stage, self.heads, self._grid = networks

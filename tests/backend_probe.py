@@ -17,7 +17,7 @@ from keras import ops
 from miniature import miniature_detector
 
 from model.bifpn import BifpnConfig
-from model.dense_detector import LossConfig
+from model.dense_losses import LossConfig
 from model.detector import losses, named_variables
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig

@@ -8,7 +8,8 @@ import keras
 
 from efficientdet.families.hyperparameters import height_and_width
 from model.batch_norm import BatchNormalization
-from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
+from model.dense_detector import DenseDetector, DenseDetectorConfig
+from model.dense_losses import LossConfig
 from model.heads import HeadConfig, build_box_head, build_class_head
 from object_detection.geometry.anchor_grid import AnchorConfig
 from object_detection.suppression.tensor_suppression import SuppressionConfig

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from object_detection.geometry.box_coding import encode_boxes
+from object_detection.geometry.box_coding import PLAIN_BOX_CODER
 from object_detection.geometry.box_geometry import pairwise_iou
 from object_detection.structures import Targets
 
@@ -154,7 +154,7 @@ def dense_assignment(objects, anchor_boxes, *, positive_iou=0.5):
     forced = ops.any(forcing, axis=1)
     positive = ops.logical_or(ops.max(overlap, axis=1) >= positive_iou, forced)
     matched = ops.where(forced, ops.argmax(forcing, axis=1), ops.argmax(overlap, axis=1))
-    box_deltas = encode_boxes(ops.take_along_axis(objects.boxes, matched[..., None], axis=1), anchor_boxes)
+    box_deltas = PLAIN_BOX_CODER.encode(ops.take_along_axis(objects.boxes, matched[..., None], axis=1), anchor_boxes)
     classes = ops.take_along_axis(objects.classes, matched, axis=1)
     return Targets(ops.where(positive, classes, 0), ops.where(positive[..., None], box_deltas, 0.0), positive,
                    ops.zeros_like(positive))
@@ -190,8 +190,7 @@ def read_outputs(logits, deltas, anchor_boxes, *, config, level_sizes=None, clip
             scores = dict(enumerate(1 / (1 + np.exp(-row))))
         else:
             powers = np.exp(row - row.max())
-            shares, first = powers / powers.sum(), config.scores.endswith("first")
-            scores = dict(enumerate(shares[1:] if first else shares[:-1]))
+            scores = dict(enumerate((powers / powers.sum())[1:]))
         entries += [(score, kind if config.candidates_per_class else levels[anchor], kind, anchor)
                     for kind, score in scores.items()]
     entries.sort(key=lambda entry: -entry[0])
@@ -215,6 +214,9 @@ def read_outputs(logits, deltas, anchor_boxes, *, config, level_sizes=None, clip
 
 def suppress(boxes, scores, classes, *, config):
     """Of one image: (box number, score) of what survives, best first. Class by class where the configuration says so."""
+    if config.method == "none":
+        found = [(number, float(score)) for number, score in enumerate(scores) if score > config.score_threshold]
+        return sorted(found, key=lambda entry: -entry[1])[: config.max_detections]
     groups = sorted(set(classes.tolist())) if config.per_class else [None]
     survivors = []
     for group in groups:

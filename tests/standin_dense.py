@@ -8,10 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from efficientdet.program_support.errors import InputError
+
 from efficientdet.families.family import Family
 from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.limits import at_least
-from program_support.errors import InputError
 
 SHAPES = (((12, 12), (10, 20), (20, 10), (18, 18)),  # height and width of the anchors on each level, in pixels
           ((28, 28), (20, 40), (40, 20), (40, 40), (30, 56), (56, 30)))
@@ -57,11 +58,12 @@ class StandinDense(Family):
     presets: ClassVar = {"standin-dense": {"image_size": 64, "jitter_min": 0.9, "jitter_max": 1.1, "moving_average_decay": 0.5}}
 
     def build(self, hparams, *, num_classes, precision="float32", backbone_weights=None):
-        from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
-        from object_detection.assignment.anchor_assignment import IouAssigner
-        from object_detection.geometry.anchor_grid import AnchorLevel
-        from object_detection.geometry.box_coding import BoxCoder
-        from object_detection.suppression.tensor_suppression import SuppressionConfig
+        from efficientdet.model.dense_detector import DenseDetector, DenseDetectorConfig
+        from efficientdet.model.dense_losses import LossConfig
+        from efficientdet.object_detection.assignment.anchor_assignment import IouAssigner
+        from efficientdet.object_detection.geometry.anchor_grid import AnchorLevel
+        from efficientdet.object_detection.geometry.box_coding import FasterRcnnBoxCoder
+        from efficientdet.object_detection.suppression.tensor_suppression import SuppressionConfig
 
         if backbone_weights:
             raise InputError(f"--backbone_init={backbone_weights}: nobody has published a trunk of standin-dense")
@@ -74,8 +76,8 @@ class StandinDense(Family):
             losses=LossConfig(class_loss="softmax cross entropy", box_loss="smooth l1", delta=1.0, box_loss_weight=1.0,
                               normaliser="positives of each image", weight_decay=hparams.decays_in_loss),
             suppression=SuppressionConfig(
-                method="hard", scores="softmax, background first", candidates_per_level=50, candidates=100, max_detections=20,
-                score_threshold=0.01, box_coder=BoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=4.0))))
+                method="hard", scores="softmax", candidates_per_level=50, candidates=100, max_detections=20,
+                score_threshold=0.01, box_coder=FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=4.0))))
 
     def is_class_predictor(self, name):
         return PREDICTOR.fullmatch(name) is not None

@@ -5,19 +5,19 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+from efficientdet.model.batch_norm import BatchNormalization
+from efficientdet.model.detector import Detector
+from efficientdet.object_detection.assignment.anchor_assignment import assign_anchors
+from efficientdet.object_detection.geometry.anchor_grid import AnchorLevel, grid_of_levels
+from efficientdet.object_detection.geometry.box_coding import PLAIN_BOX_CODER
+from efficientdet.object_detection.geometry.box_geometry import pairwise_iou
+from efficientdet.object_detection.losses import l1_loss, softmax_cross_entropy
+from efficientdet.object_detection.stateless_random import uniform_draws
+from efficientdet.object_detection.structures import Detections, Targets
 from keras import layers, ops
 
 from efficientdet.families.family import Family
 from efficientdet.families.hyperparameters import Hyperparameters
-from model.batch_norm import BatchNormalization
-from model.detector import Detector
-from object_detection.assignment.anchor_assignment import assign_anchors
-from object_detection.geometry.anchor_grid import AnchorLevel, grid_of_levels
-from object_detection.geometry.box_coding import decode_boxes, encode_boxes
-from object_detection.geometry.box_geometry import pairwise_iou
-from object_detection.losses import l1_loss, softmax_cross_entropy
-from object_detection.stateless_random import uniform_draws
-from object_detection.structures import Detections, Targets
 
 CELLS, REGIONS, SIDE = 8, 12, 14  # a side, an image, and a mask's side
 
@@ -40,7 +40,7 @@ class Regions(layers.Layer):
     def call(self, inputs):
         features, logits, deltas = (ops.reshape(part, (-1, CELLS**2, part.shape[-1])) for part in inputs)
         places = ops.top_k(logits[..., 0], REGIONS)[1][..., None]
-        boxes = decode_boxes(ops.clip(deltas, -2.0, 2.0), ops.convert_to_tensor(self.anchors))
+        boxes = PLAIN_BOX_CODER.decode(ops.clip(deltas, -2.0, 2.0), ops.convert_to_tensor(self.anchors))
         return ops.take_along_axis(features, places, axis=1), ops.take_along_axis(boxes, places, axis=1)
 
     def to_onnx(self, graph, inputs):
@@ -99,7 +99,8 @@ class TwoStage(Detector):
         return RegionTargets(
             assign_anchors(objects, self.grid), ops.logical_or(inside, uniform_draws(seeds, REGIONS) < 0.5),
             ops.where(inside, of_best(objects.classes) + 1, 0),
-            ops.where(inside[..., None], encode_boxes(of_best(objects.boxes), boxes), 0.0), ops.cast(of_best(masks), "float32"))
+            ops.where(inside[..., None], PLAIN_BOX_CODER.encode(of_best(objects.boxes), boxes), 0.0),
+            ops.cast(of_best(masks), "float32"))
 
     def counts(self, targets):
         counted = {"positives": targets.proposals.positive, "regions": targets.drawn, "objects": targets.classes > 0}
@@ -127,7 +128,7 @@ class TwoStage(Detector):
         scores, order = ops.top_k(ops.max(probabilities, axis=-1), REGIONS)
         classes = ops.take_along_axis(ops.cast(ops.argmax(probabilities, axis=-1), "int32"), order, axis=1)
         refined, masks = (ops.take_along_axis(values, order[..., None], axis=1) for values in (
-            decode_boxes(ops.clip(deltas, -2.0, 2.0), boxes), ops.sigmoid(masks)))
+            PLAIN_BOX_CODER.decode(ops.clip(deltas, -2.0, 2.0), boxes), ops.sigmoid(masks)))
         return Detections(refined, scores, classes, scores > 0.0, ops.reshape(masks, (-1, REGIONS, SIDE, SIDE)))
 
 

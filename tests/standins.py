@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-STANDINS = {"standin-dense": "standin_dense", "standin-two-stage": "standin_two_stage"}  # model name -> module in tests/
+STANDINS = {  # model name -> module in tests/
+    "standin-dense": "standin_dense", "standin-two-stage": "standin_two_stage", "standin-anchor-free": "standin_anchor_free"}
 
 
 def available() -> list[str]:

@@ -10,13 +10,13 @@ from object_detection.assignment.anchor_assignment import IouAssigner, assign_an
 from object_detection.assignment.anchor_candidates import candidate_windows
 from object_detection.geometry.anchor_conventions import PROPOSAL_SIZES, RETINANET_SIZES, rounded_levels, ssd300_levels
 from object_detection.geometry.anchor_grid import AnchorConfig, AnchorGrid, anchor_grid, feature_sizes, grid_of_levels
-from object_detection.geometry.box_coding import BoxCoder, decode_boxes
+from object_detection.geometry.box_coding import PLAIN_BOX_CODER, FasterRcnnBoxCoder
 from object_detection.geometry.box_geometry import pairwise_iou
 from object_detection.structures import Objects
 from program_support.errors import InputError
 
 YX = [1, 0, 3, 2]  # from x, y, x, y or dx, dy, dw, dh, and back
-WEIGHTED = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0))
+WEIGHTED = FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0))
 
 
 def alone(boxes):
@@ -379,7 +379,7 @@ def test_the_published_matching_of_ssd300(golden_folder, case):
     targets = assigned(golden_objects(golden[f"{case}_boxes"], golden[f"{case}_labels"]), grid, rule=RULES["SSD300's"])
     np.testing.assert_array_equal(targets.classes[0], golden[f"{case}_labels_out"])
     positive = targets.positive[0]
-    decoded = to_numpy(decode_boxes(targets.box_deltas[0][positive], grid.boxes[positive]))[:, YX]
+    decoded = to_numpy(PLAIN_BOX_CODER.decode(targets.box_deltas[0][positive], grid.boxes[positive]))[:, YX]
     centres, sides = (decoded[:, :2] + decoded[:, 2:]) / 2, decoded[:, 2:] - decoded[:, :2]
     np.testing.assert_allclose(np.concatenate([centres, sides], axis=1), golden[f"{case}_boxes_out"][positive], atol=1e-6)
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, BoxCoder, decode_boxes, encode_boxes
+from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, PLAIN_BOX_CODER, FasterRcnnBoxCoder
 
 ANCHOR = [0.0, 0.0, 40.0, 20.0]
 BOX = [10.0, 20.0, 30.0, 60.0]  # centre (20, 40), 20 high, 40 wide; the anchor's (20, 10), 40 high, 20 wide
@@ -15,48 +15,48 @@ DELTAS = [0.0, 1.5, math.log(0.5), math.log(2.0)]
 
 
 def test_there_and_back_by_hand():
-    np.testing.assert_allclose(encode_boxes(tf.constant(BOX), tf.constant(ANCHOR)), DELTAS, atol=1e-6)
-    np.testing.assert_allclose(decode_boxes(tf.constant(DELTAS), tf.constant(ANCHOR)), BOX, atol=1e-5)
+    np.testing.assert_allclose(PLAIN_BOX_CODER.encode(tf.constant(BOX), tf.constant(ANCHOR)), DELTAS, atol=1e-6)
+    np.testing.assert_allclose(PLAIN_BOX_CODER.decode(tf.constant(DELTAS), tf.constant(ANCHOR)), BOX, atol=1e-5)
 
 
 def test_the_anchor_itself_has_offsets_of_exactly_zero():
     anchors = tf.constant([ANCHOR, [-3.5, 2.25, 11.125, 9.75]])
-    np.testing.assert_array_equal(encode_boxes(anchors, anchors), np.zeros((2, 4)))
+    np.testing.assert_array_equal(PLAIN_BOX_CODER.encode(anchors, anchors), np.zeros((2, 4)))
 
 
 def test_random_boxes_against_the_oracle():
     rng = np.random.default_rng(0)
     boxes, anchors = oracles.random_boxes(rng, (3, 40)), oracles.random_boxes(rng, (40,))
-    deltas = to_numpy(encode_boxes(boxes, anchors))
+    deltas = to_numpy(PLAIN_BOX_CODER.encode(boxes, anchors))
     wanted = [[oracles.encode(box, anchor) for box, anchor in zip(row, anchors, strict=True)] for row in boxes]
     np.testing.assert_allclose(deltas, wanted, atol=1e-4, rtol=1e-5)
-    np.testing.assert_allclose(decode_boxes(deltas, anchors), boxes, atol=1e-3)
+    np.testing.assert_allclose(PLAIN_BOX_CODER.decode(deltas, anchors), boxes, atol=1e-3)
     drawn = rng.normal(size=(40, 4)).astype(np.float32)
     wanted = [oracles.decode(offsets, anchor) for offsets, anchor in zip(drawn, anchors, strict=True)]
-    np.testing.assert_allclose(decode_boxes(drawn, anchors), wanted, atol=1e-3)
+    np.testing.assert_allclose(PLAIN_BOX_CODER.decode(drawn, anchors), wanted, atol=1e-3)
 
 
 def test_empty_boxes_and_anchors_have_finite_offsets_and_gradients():
     boxes = tf.Variable([[5.0, 5, 5, 5], [5, 5, 5, 9], [9, 9, 5, 5], [0, 0, 10, 10]])
     anchors = tf.constant([[0.0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 10, 10], [5, 5, 5, 5]])
     with tf.GradientTape() as tape:
-        deltas = encode_boxes(boxes.value(), anchors)
+        deltas = PLAIN_BOX_CODER.encode(boxes.value(), anchors)
         total = tf.reduce_sum(deltas)
     assert np.isfinite(deltas).all()
     assert np.isfinite(tape.gradient(total, boxes)).all()
 
 
 def test_no_boxes():
-    assert encode_boxes(tf.zeros([2, 0, 4]), tf.zeros([0, 4])).shape == (2, 0, 4)
-    assert decode_boxes(tf.zeros([2, 0, 4]), tf.zeros([0, 4])).shape == (2, 0, 4)
+    assert PLAIN_BOX_CODER.encode(tf.zeros([2, 0, 4]), tf.zeros([0, 4])).shape == (2, 0, 4)
+    assert PLAIN_BOX_CODER.decode(tf.zeros([2, 0, 4]), tf.zeros([0, 4])).shape == (2, 0, 4)
 
 
-WEIGHTED = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=LARGEST_LOG_SIZE)
+WEIGHTED = FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=LARGEST_LOG_SIZE)
 
 
 def test_weights_by_hand():
     wanted = np.multiply(DELTAS, (2.0, 3.0, 4.0, 5.0))
-    coder = BoxCoder(weights=(2.0, 3.0, 4.0, 5.0))
+    coder = FasterRcnnBoxCoder(weights=(2.0, 3.0, 4.0, 5.0))
     np.testing.assert_allclose(coder.encode(tf.constant(BOX), tf.constant(ANCHOR)), wanted, rtol=1e-6)
     np.testing.assert_allclose(coder.decode(tf.constant(wanted, tf.float32), tf.constant(ANCHOR)), BOX, rtol=1e-5)
 
@@ -81,7 +81,7 @@ def test_random_boxes_with_weights_against_the_oracle():
     np.testing.assert_allclose(WEIGHTED.decode(drawn, anchors), decoded, rtol=1e-4, atol=1e-2)
 
 
-@pytest.mark.parametrize(("name", "coder"), [("w1", BoxCoder(log_size_limit=LARGEST_LOG_SIZE)), ("w10", WEIGHTED)])
+@pytest.mark.parametrize(("name", "coder"), [("w1", FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE)), ("w10", WEIGHTED)])
 def test_torchvisions_box_coder(golden_folder, name, coder):
     golden = np.load(golden_folder / "families" / "box_coder.npz")
     proposals = golden["proposals"][:, YX]
@@ -95,4 +95,4 @@ def test_torchvisions_box_coder(golden_folder, name, coder):
 @pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (1.0, 1.0, 0.0, 1.0), (1.0, 1.0, 1.0, -1.0)])
 def test_weights_that_cannot_be_undone_are_refused(weights):
     with pytest.raises(ValueError, match="four above zero"):
-        BoxCoder(weights=weights)
+        FasterRcnnBoxCoder(weights=weights)

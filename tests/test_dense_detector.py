@@ -8,7 +8,8 @@ import tensorflow as tf
 from miniature import miniature_detector
 from oracles import to_numpy
 
-from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
+from model.dense_detector import DenseDetector, DenseDetectorConfig
+from model.dense_losses import LossConfig
 from model.detector import losses as losses_of_outputs
 from model.detector import losses_of_batch, named_variables
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV

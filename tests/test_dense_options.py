@@ -12,12 +12,13 @@ from oracles import to_numpy
 from efficientdet.artifacts.onnx_file import onnx_model
 from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.predict import build_predict, host_reader
-from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
+from model.dense_detector import DenseDetector, DenseDetectorConfig
+from model.dense_losses import LossConfig
 from model.detector import losses
 from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.geometry.anchor_conventions import ssd300_levels
 from object_detection.geometry.anchor_grid import AnchorLevel
-from object_detection.geometry.box_coding import BoxCoder
+from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.structures import Objects, Targets
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 from program_support.errors import InputError
@@ -27,8 +28,8 @@ LEVELS = (  # 4 and 6 anchors a cell
     AnchorLevel(counts=(3, 2), strides=(16, 16), offset=(11, 11),
                 shapes=((32, 32), (24, 48), (48, 24), (40, 40), (28, 28), (60, 30))))
 SIZES = (168, 36)
-CODER = BoxCoder(weights=(10.0, 8.0, 5.0, 4.0), log_size_limit=2.0)
-PLAIN = BoxCoder()
+CODER = FasterRcnnBoxCoder(weights=(10.0, 8.0, 5.0, 4.0), log_size_limit=2.0)
+PLAIN = FasterRcnnBoxCoder()
 YX = [1, 0, 3, 2]  # from x, y, w, h or dx, dy, dw, dh, and back
 
 
@@ -141,7 +142,7 @@ OPTIONS = {
     "levels": {},
     "rule": {"assigner": IouAssigner(positive_iou=0.45, negative_iou=0.3, claim="ties")},
     "coder": {"box_coder": CODER},
-    "softmax": {"losses": {"class_loss": "softmax cross entropy"}, "scores": "softmax, background first",
+    "softmax": {"losses": {"class_loss": "softmax cross entropy"}, "scores": "softmax",
                 "assigner": IouAssigner(positive_iou=0.6, negative_iou=0.3)},
     "l1": {"losses": {"box_loss": "l1", "box_loss_weight": 3.0}},
     "smooth l1": {"losses": {"box_loss": "smooth l1", "class_loss_weight": 2.0}},
@@ -149,10 +150,10 @@ OPTIONS = {
     "hard negatives": {"losses": {"hard_negative_ratio": 1.5}, "assigner": IouAssigner(negative_iou=0.3)},
     "SSD's": {"losses": {"hard_negative_ratio": 3.0, "normaliser": "positives of each image", "box_loss": "smooth l1",
                          "class_loss": "softmax cross entropy"},
-              "scores": "softmax, background first", "assigner": IouAssigner(strictly=True, claim="best, last")},
+              "scores": "softmax", "assigner": IouAssigner(strictly=True, claim="best, last")},
     "all": {"losses": {"normaliser": "positives of each image", "box_loss": "smooth l1",
                        "class_loss": "softmax cross entropy"}, "box_coder": CODER,
-            "scores": "softmax, background first", "assigner": IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties")},
+            "scores": "softmax", "assigner": IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties")},
 }
 
 
@@ -192,8 +193,8 @@ def test_two_parts_make_a_whole(name):
 
 READINGS = {
     "levels": {"suppression": {"candidates_per_level": 20, "candidates": 30}},
-    "classes": {"scores": "softmax, background first", "suppression": {"candidates_per_class": 15, "method": "hard"}},
-    "last": {"scores": "softmax, background last", "box_coder": CODER, "suppression": {"candidates_per_level": 40}},
+    "classes": {"scores": "softmax", "suppression": {"candidates_per_class": 15, "method": "hard"}},
+    "softmax": {"scores": "softmax", "box_coder": CODER, "suppression": {"candidates_per_level": 40}},
 }
 
 
@@ -273,7 +274,7 @@ def ssd_detector(*, classes):
         image_size=(300, 300), anchors=ssd300_levels(), losses=LossConfig(
             normaliser="positives of each image", hard_negative_ratio=3.0, box_loss="smooth l1", delta=1.0,
             box_loss_weight=1.0),
-        suppression=SuppressionConfig(scores="softmax, background first", box_coder=BoxCoder(weights=(10.0, 10.0, 5.0, 5.0)))))
+        suppression=SuppressionConfig(scores="softmax", box_coder=FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0)))))
 
 
 def corners(xywh):

@@ -18,7 +18,7 @@ from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference import exported_network as runtimes
 from efficientdet.inference.exported_network import ExportedNetwork
-from efficientdet.inference.predict import build_predict, by_anchor, exported_network, predict_on_host
+from efficientdet.inference.predict import build_predict, exported_network, predict_on_host
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host, stacked
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 from program_support.errors import InputError
@@ -27,7 +27,8 @@ RUNTIMES = ("onnxruntime", "openvino")
 
 
 def copied(outputs, size):
-    return by_anchor(tuple(map(np.copy, outputs)))
+    logits, deltas, best_logits = map(np.copy, outputs)
+    return NetworkOutputs(logits.reshape(len(best_logits), -1), deltas, best_logits)
 
 
 def found_on_host(logits, deltas, anchors, config):

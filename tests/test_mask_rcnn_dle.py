@@ -12,7 +12,7 @@ from efficientdet.inference.predict import exported_network
 from model.detector import losses
 from object_detection.geometry.anchor_conventions import centred_levels
 from object_detection.geometry.anchor_grid import feature_sizes, grid_of_levels
-from object_detection.geometry.box_coding import BoxCoder
+from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.geometry.box_geometry import clip_boxes
 from object_detection.regions.mask_targets import mask_targets
 from object_detection.regions.proposals import ProposalConfig, region_proposals
@@ -61,7 +61,7 @@ def test_boxes_that_end_with_their_last_pixel():
     """Against the oracle of boxes that are a pixel longer."""
     rng = np.random.default_rng(0)
     boxes, anchors = oracles.random_boxes(rng, (40,)), oracles.random_boxes(rng, (40,))
-    longer, coder = np.float32([0, 0, 1, 1]), BoxCoder(last_pixel=True)
+    longer, coder = np.float32([0, 0, 1, 1]), FasterRcnnBoxCoder(last_pixel=True)
     wanted = [oracles.encode(box, anchor) for box, anchor in zip(boxes + longer, anchors + longer, strict=True)]
     deltas = coder.encode(tf.constant(boxes), tf.constant(anchors))
     np.testing.assert_allclose(deltas, wanted, atol=1e-4, rtol=1e-5)
@@ -75,7 +75,7 @@ def test_proposals_are_limited_on_each_level_first():
     anchors = np.float32([[0, 0, 9, 9], [0, 20, 9, 29], [20, 0, 29, 9], [0, 0, 9, 9]])
     boxes, scores, valid = (np.asarray(found)[0] for found in region_proposals(
         tf.constant([[3.0, 2, 1, 0]]), tf.zeros((1, 4, 4)), tf.constant(anchors), (3, 1), tf.constant([[40, 25]]),
-        ProposalConfig(kept=4, kept_per_level=2, box_coder=BoxCoder(last_pixel=True))))
+        ProposalConfig(kept=4, kept_per_level=2, box_coder=FasterRcnnBoxCoder(last_pixel=True))))
     assert valid.tolist() == [True, True, True, False]
     np.testing.assert_allclose(boxes[:3], [[0, 0, 9, 9], [0, 20, 9, 24], [0, 0, 9, 9]])  # to the last pixel, which is 24
     np.testing.assert_allclose(scores[:3], 1 / (1 + np.exp([-3.0, -2, 0])), rtol=1e-6)

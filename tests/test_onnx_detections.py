@@ -8,7 +8,7 @@ from miniature import miniature_detector
 from efficientdet.artifacts.artifact_metadata import DETECTIONS
 from efficientdet.artifacts.onnx_file import onnx_model
 from model.detector import named_variables
-from object_detection.geometry.box_coding import BoxCoder
+from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 64, 64, 3)).astype(np.uint8)
@@ -18,10 +18,12 @@ WAYS = {
     "gaussian, all classes": {"per_class": False, "score_threshold": 0.3},
     "hard, per class": {"method": "hard", "iou_threshold": 0.3},
     "hard, all classes": {"method": "hard", "per_class": False, "iou_threshold": 0.4, "iou_pixel_offset": 1.0},
-    "of each level": {"method": "hard", "candidates_per_level": 20, "clip": True, "box_coder": BoxCoder(log_size_limit=1.0)},
-    "of each class": {"method": "hard", "candidates_per_class": 15, "scores": "softmax, background first",
-                      "score_threshold": 0.05},
-    "background last": {"scores": "softmax, background last", "box_coder": BoxCoder(weights=(10.0, 10.0, 5.0, 5.0))},
+    "of each level": {"method": "hard", "candidates_per_level": 20, "clip": True,
+                      "box_coder": FasterRcnnBoxCoder(log_size_limit=1.0)},
+    "corners are pixels": {"clip": True, "box_coder": FasterRcnnBoxCoder(last_pixel=True)},
+    "none suppressed": {"method": "none", "score_threshold": 0.3},
+    "of each class": {"method": "hard", "candidates_per_class": 15, "scores": "softmax", "score_threshold": 0.05,
+                      "box_coder": FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0))},
     "fewer candidates than slots": {"method": "hard", "candidates": 4},
     "few and soft": {"candidates": 4},
 }

@@ -8,7 +8,7 @@ from miniature import miniature_detector
 from onnx.defs import OpSchema
 
 from efficientdet.artifacts.onnx_efficientnms import efficientnms_model, without_plugin
-from object_detection.geometry.box_coding import BoxCoder
+from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 from program_support.errors import InputError
 
@@ -35,10 +35,10 @@ def plugin_schema():
 
 @pytest.mark.parametrize(("options", "wanted"), [
     ({"iou_threshold": 0.4}, {"score_activation": 1, "class_agnostic": 0, "iou_threshold": 0.4}),
-    ({"per_class": False, "clip": True, "box_coder": BoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=1.0)},
+    ({"per_class": False, "clip": True, "box_coder": FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=1.0)},
      {"score_activation": 1, "class_agnostic": 1}),
-    ({"scores": "softmax, background first", "method": "hard"}, {"score_activation": 0}),
-    ({"scores": "softmax, background last", "method": "hard"}, {"score_activation": 0}),
+    ({"scores": "softmax", "method": "hard"}, {"score_activation": 0}),
+    ({"scores": "softmax", "method": "none"}, {"score_activation": 0, "iou_threshold": 1.0}),
 ])
 def test_the_plugin_gets_what_keras_computes(plugin_schema, options, wanted):
     config = SuppressionConfig(**{"candidates": 60, "max_detections": 8, "score_threshold": 0.05, **options})
@@ -61,10 +61,10 @@ def test_the_plugin_gets_what_keras_computes(plugin_schema, options, wanted):
         np.testing.assert_allclose(scores, logits, atol=1e-4)
     else:
         shares = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-        np.testing.assert_allclose(scores, shares[..., 1:] if "first" in config.scores else shares[..., :-1], atol=1e-5)
+        np.testing.assert_allclose(scores, shares[..., 1:], atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{"iou_pixel_offset": 1.0}, {"box_coder": BoxCoder(last_pixel=True)}])
+@pytest.mark.parametrize("options", [{"iou_pixel_offset": 1.0}, {"box_coder": FasterRcnnBoxCoder(last_pixel=True)}])
 def test_boxes_that_the_plugin_would_measure_otherwise_are_refused(options):
     with pytest.raises(InputError, match="measures boxes from corner to corner"):
         efficientnms_model(miniature_detector(suppression=SuppressionConfig(**options)))

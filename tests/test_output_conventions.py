@@ -8,17 +8,17 @@ from oracles import to_numpy
 
 from object_detection.geometry.anchor_conventions import RETINANET_SIZES, rounded_levels, ssd300_levels
 from object_detection.geometry.anchor_grid import feature_sizes, grid_of_levels
-from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, BoxCoder
+from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, FasterRcnnBoxCoder
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host, stacked
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 from program_support.errors import InputError
 
 YX = [1, 0, 3, 2]  # from x, y, x, y or dx, dy, dw, dh, and back
 TORCHVISION = {"method": "hard", "candidates_per_level": 1000, "score_threshold": 0.05, "max_detections": 300,
-               "box_coder": BoxCoder(log_size_limit=LARGEST_LOG_SIZE)}
-SSD = {"method": "hard", "candidates_per_class": 200, "scores": "softmax, background first", "score_threshold": 0.05,
+               "box_coder": FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE)}
+SSD = {"method": "hard", "candidates_per_class": 200, "scores": "softmax", "score_threshold": 0.05,
        "iou_threshold": float(np.nextafter(np.float32(0.5), np.float32(0))), "max_detections": 200,
-       "box_coder": BoxCoder(weights=(10.0, 10.0, 5.0, 5.0))}
+       "box_coder": FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0))}
 
 
 def on_device(logits, deltas, anchors, config, **others):
@@ -49,12 +49,12 @@ def drawn_outputs(*, classes, seed=0):
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("classes", [2, 5])
 @pytest.mark.parametrize("options", [
-    {"scores": "softmax, background first"}, {"scores": "softmax, background last", "method": "hard"},
+    {"scores": "softmax"}, {"scores": "softmax", "method": "none"},
     {"candidates_per_level": 20, "method": "hard"}, {"candidates_per_level": 9, "candidates": 15},
-    {"candidates_per_level": 1000}, {"candidates_per_class": 12, "scores": "softmax, background first"},
+    {"candidates_per_level": 1000}, {"candidates_per_class": 12, "scores": "softmax"},
     {"candidates_per_class": 1000, "per_class": False, "method": "hard"}, {"candidates_per_class": 30, "candidates": 25},
-    {"candidates_per_level": 20, "scores": "softmax, background last", "candidates": 40},
-    {"box_coder": BoxCoder(weights=(10.0, 5.0, 2.0, 4.0), log_size_limit=0.05)}])
+    {"candidates_per_level": 20, "scores": "softmax", "candidates": 40},
+    {"box_coder": FasterRcnnBoxCoder(weights=(10.0, 5.0, 2.0, 4.0), log_size_limit=0.05)}])
 def test_what_the_slow_reader_finds(options, classes, reader):
     logits, deltas, anchors = drawn_outputs(classes=classes)
     config = SuppressionConfig(**{"max_detections": 25, "score_threshold": 0.02, **options})
@@ -87,21 +87,29 @@ def test_boxes_are_cut_before_they_are_compared(reader):
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_class_beside_the_background_by_hand(reader):
-    anchors = np.float32([[0, 0, 10, 10], [30, 30, 40, 40]])
-    logits, deltas = np.float32([[[0, np.log(3)], [80, 100]]]), np.zeros((1, 2, 4), np.float32)
-    for scores, wanted in (("softmax, background first", [1.0, 0.75]), ("softmax, background last", [0.25, 2.06e-9])):
-        found = reader(logits, deltas, anchors, SuppressionConfig(scores=scores, score_threshold=0.0, max_detections=3))
-        np.testing.assert_allclose(found.scores, [[*wanted, 0]], rtol=1e-3)
-        assert not found.classes.any()
+def test_corners_that_are_the_first_and_last_pixel_by_hand(reader):
+    """An anchor of 10 x 10 pixels, moved by 4 pixels and twice as wide; the last pixel of the image is 49."""
+    anchors = np.float32([[0, 0, 9, 9], [40, 40, 59, 59]])
+    deltas = np.float32([[[0.4, 0.0, 0.0, np.log(2)], [0, 0, 0, 0]]])
+    config = SuppressionConfig(clip=True, max_detections=2, box_coder=FasterRcnnBoxCoder(last_pixel=True))
+    found = reader(np.float32([[[3], [2]]]), deltas, anchors, config, clip_to=np.int32([[50, 50]]))
+    np.testing.assert_allclose(found.boxes[0], [[4, 0, 13, 14], [40, 40, 49, 49]], atol=1e-5)
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("scores", ["softmax, background first", "softmax, background last"])
-def test_logits_of_any_size_have_scores(reader, scores):
+def test_a_class_beside_the_background_by_hand(reader):
+    anchors = np.float32([[0, 0, 10, 10], [30, 30, 40, 40]])
+    logits, deltas = np.float32([[[0, np.log(3)], [80, 100]]]), np.zeros((1, 2, 4), np.float32)
+    found = reader(logits, deltas, anchors, SuppressionConfig(scores="softmax", score_threshold=0.0, max_detections=3))
+    np.testing.assert_allclose(found.scores, [[1.0, 0.75, 0]], rtol=1e-3)
+    assert not found.classes.any()
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_logits_of_any_size_have_scores(reader):
     logits = np.float32([[[1e30, 0, -1e30], [-1e30, -1e30, -1e30], [1e4, 1e4, 2e4]]])
     anchors = np.float32([[0, 0, 10, 10], [30, 30, 40, 40], [60, 60, 70, 70]])
-    found = reader(logits, np.zeros((1, 3, 4), np.float32), anchors, SuppressionConfig(scores=scores, max_detections=4))
+    found = reader(logits, np.zeros((1, 3, 4), np.float32), anchors, SuppressionConfig(scores="softmax", max_detections=4))
     np.testing.assert_allclose(found.scores[0], [1, 1 / 3, 1 / 3, 0], rtol=1e-5)
 
 
@@ -147,15 +155,15 @@ def test_ssds_published_detections(golden_folder, reader):
 @pytest.mark.parametrize(("options", "level_sizes", "classes", "message"), [
     ({"candidates_per_level": 5}, None, 3, "wanted sizes of this sum"),
     ({"candidates_per_level": 5}, (200, 19), 3, "218 anchors with level_sizes"),
-    ({"scores": "softmax, background last"}, None, 1, "beside the background")])
+    ({"scores": "softmax"}, None, 1, "beside the background")])
 def test_outputs_that_do_not_fit_are_refused(reader, options, level_sizes, classes, message):
     outputs = drawn_outputs(classes=classes)
     with pytest.raises(ValueError, match=message):
         reader(*outputs, SuppressionConfig(**options), level_sizes=level_sizes)
 
 
-@pytest.mark.parametrize("wrong", [{"scores": "softmax"}, {"candidates_per_level": 0}, {"candidates_per_class": 0},
-                                   {"candidates_per_level": 5, "candidates_per_class": 5}])
+@pytest.mark.parametrize("wrong", [{"scores": "softmax, background last"}, {"candidates_per_level": 0},
+                                   {"candidates_per_class": 0}, {"candidates_per_level": 5, "candidates_per_class": 5}])
 def test_a_reading_that_cannot_be_is_refused(wrong):
     with pytest.raises(InputError, match="wanted"):
         SuppressionConfig(**wrong)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from object_detection.geometry.box_coding import BoxCoder
+from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.regions.region_losses import mask_loss_sum, proposal_loss_sums, region_loss_sums
 from object_detection.regions.region_sampling import assign_regions, sample_masks, sample_regions
 from object_detection.stateless_random import seeds_of
@@ -112,7 +112,7 @@ def test_the_published_losses_of_proposals(golden_folder):
             # Every one is somebody's at this threshold: the object that it overlaps most
             matched = to_numpy(assign_regions(tf.constant(anchors[None]), tf.ones((1, len(anchors)), bool), objects,
                                               positive_iou=1e-6))[0][0]
-            wanted[image, chosen] = BoxCoder().encode(boxes[matched[chosen]], anchors[chosen])
+            wanted[image, chosen] = FasterRcnnBoxCoder().encode(boxes[matched[chosen]], anchors[chosen])
     wanted[labels != 1] = -np.inf
     every = labels == 1, labels == 0
     subset = [np.zeros(labels.shape, bool) for _ in range(2)]
@@ -129,7 +129,7 @@ def test_the_published_losses_of_proposals(golden_folder):
 
 @pytest.mark.parametrize("name", ["all", "subset"])
 def test_the_published_losses_of_regions(golden_folder, name):
-    golden, coder = np.load(golden_folder / "families" / "maskrcnn_roi_losses.npz"), BoxCoder(weights=(10, 10, 5, 5))
+    golden, coder = np.load(golden_folder / "families" / "maskrcnn_roi_losses.npz"), FasterRcnnBoxCoder(weights=(10, 10, 5, 5))
     boxes_of_all, classes_of_all, deltas_of_all = [], [], []
     for image in range(3):
         objects, labels = golden[f"gt_boxes{image}"][:, YX], golden[f"gt_labels{image}"]

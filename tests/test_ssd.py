@@ -13,7 +13,6 @@ from dataset.class_names import COCO_2017, ClassNames
 from dataset.input.color_jitter import ColourJitter
 from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.resize import Stretch
-from efficientdet.artifacts.onnx_boxes import not_suppressed
 from efficientdet.artifacts.onnx_file import onnx_model
 from efficientdet.artifacts.onnx_graph import OnnxGraph
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_what_fits
@@ -23,6 +22,7 @@ from efficientdet.inference.predict import build_predict, host_reader
 from efficientdet.training.schedule import Schedule
 from model.detector import named_variables
 from model.ssd import SsdConfig, build_ssd
+from object_detection.onnx_nodes import not_suppressed
 from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
 from object_detection.suppression.tensor_suppression import suppress
 from program_support.errors import InputError

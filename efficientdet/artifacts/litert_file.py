@@ -24,13 +24,10 @@ from efficientdet.artifacts.artifact_metadata import DETECTIONS, ArtefactMetadat
 from efficientdet.artifacts.saved_model import FOR_INFERENCE
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.devices.device import backend_name
-from model.dense_detector import DenseDetector
 from model.detector import Detector
 from object_detection.geometry.box_geometry import clip_boxes
 from program_support.atomic_files import write_bytes
 from program_support.errors import InputError
-
-_OUTPUTS = ("class_logits", "box_deltas")  # of a network in 8 bits
 
 Inputs = Iterable[Mapping[str, np.ndarray]]
 
@@ -43,9 +40,8 @@ def write_litert(
 
     Raises InputError for a detector of two stages and under another backend than TensorFlow, OSError.
     """
-    if not isinstance(detector, DenseDetector):
-        raise InputError(f"{path}: LiteRT has no operation for what a two-stage network takes of its regions (RoIAlign); "
-                         "--formats=onnx,openvino have")
+    if detector.litert_obstacle:
+        raise InputError(f"{path}: {detector.litert_obstacle}; --formats=onnx,openvino have")
     if (backend := backend_name()) != "tensorflow":
         raise InputError(f"{path}: a LiteRT file is written by the TensorFlow backend; KERAS_BACKEND is {backend}")
     image = tf.TensorSpec([1, *detector.image_size, 3], tf.uint8), tf.TensorSpec([1, 2], tf.int32)
@@ -59,10 +55,10 @@ def write_litert(
         model = _converted(lambda images, sizes: found(detector.outputs(images, sizes), sizes), ("images", "sizes"), image,
                            DETECTIONS)
     else:
-        model = _converted(detector.outputs, ("images", "sizes"), image, _OUTPUTS, calibration=calibration)
+        model = _converted(detector.outputs, ("images", "sizes"), image, detector.output_names, calibration=calibration)
         shapes = [tf.TensorSpec([1, *output.shape[1:]], tf.float32) for output in detector.network.outputs]
         second = postprocessing_file(path)
-        write_bytes(second, _converted(lambda logits, deltas, sizes: found((logits, deltas), sizes), (*_OUTPUTS, "sizes"),
+        write_bytes(second, _converted(lambda *tensors: found(tensors[:-1], tensors[-1]), (*detector.output_names, "sizes"),
                                        (*shapes, image[1]), DETECTIONS), flush=True)
         files[POSTPROCESSING] = json.dumps(second.name)
     content = io.BytesIO(model)

@@ -3,12 +3,10 @@
 import onnx
 from onnx import helper
 
-from efficientdet.artifacts.onnx_boxes import clipped, decoded
-from efficientdet.artifacts.onnx_file import assembled, translated, value
+from efficientdet.artifacts.onnx_file import assembled, translated
 from efficientdet.artifacts.onnx_graph import OnnxGraph
-from model.dense_detector import DenseDetector
 from model.detector import Detector
-from program_support.errors import InputError
+from object_detection.onnx_nodes import Output
 
 PLUGIN, DOMAIN = "EfficientNMS_TRT", "TRT"
 _OUTPUTS = ("num_detections", "detection_boxes", "detection_scores", "detection_classes")
@@ -22,27 +20,14 @@ def efficientnms_model(detector: Detector) -> onnx.ModelProto:
     decoded corners, and logits with `score_activation` or, of a softmax, probabilities without the background's. Raises
     InputError for boxes that it would measure otherwise, and for detectors of two stages.
     """
-    if not isinstance(detector, DenseDetector):
-        raise InputError(f"onnx-efficientnms: {PLUGIN} suppresses once; a two-stage detector does so twice, and has masks")
-    config = detector.config.suppression
-    if config.iou_pixel_offset or config.box_coder.last_pixel:
-        raise InputError(f"onnx-efficientnms: {PLUGIN} measures boxes from corner to corner; these are a pixel larger")
     graph = OnnxGraph()
-    logits, deltas = translated(graph, detector)
-    boxes = decoded(graph, deltas, graph.add("Identity", [detector.anchors]), config.box_coder)
-    if config.clip:
-        boxes = clipped(graph, boxes, "sizes", last_pixel=False)
-    scores = _scores(graph, logits, config.scores, classes=detector.network.outputs[0].shape[-1])
-    outputs = graph.add_several(
-        PLUGIN, [boxes, scores], 4, domain=DOMAIN, plugin_version="1", score_threshold=float(config.score_threshold),
-        iou_threshold=float(config.iou_threshold), max_output_boxes=config.max_detections, background_class=-1,
-        score_activation=int(config.scores == "sigmoid"), class_agnostic=int(not config.per_class), box_coding=0)
-    for tensor, name in zip(outputs, _OUTPUTS, strict=True):
-        graph.call_output(tensor, name)
-    slots = config.max_detections
-    shapes = (("int32", (None, 1)), ("float32", (None, slots, 4)), ("float32", (None, slots)), ("int32", (None, slots)))
-    return assembled(graph, detector, [value(name, *kind) for name, kind in zip(_OUTPUTS, shapes, strict=True)],
-                     domains=(DOMAIN,))
+    boxes, scores, attributes = detector.efficientnms_inputs(graph, translated(graph, detector), "sizes")
+    tensors = graph.add_several(PLUGIN, [boxes, scores], len(_OUTPUTS), domain=DOMAIN, plugin_version="1", background_class=-1,
+                                box_coding=0, **attributes)
+    slots = attributes["max_output_boxes"]
+    shapes = (("int32", (1,)), ("float32", (slots, 4)), ("float32", (slots,)), ("int32", (slots,)))
+    return assembled(graph, detector, {name: Output(tensor, *kind) for name, tensor, kind in zip(
+        _OUTPUTS, tensors, shapes, strict=True)}, domains=(DOMAIN,))
 
 
 def without_plugin(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -55,11 +40,3 @@ def without_plugin(model: onnx.ModelProto) -> onnx.ModelProto:
     cut.graph.output.extend(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in plugin.input)
     return cut
 
-
-def _scores(graph: OnnxGraph, logits: str, kind: str, *, classes: int) -> str:
-    """What the plugin takes: it has a sigmoid of its own."""
-    if kind == "sigmoid":
-        return logits
-    first = 1 if kind == "softmax, background first" else 0
-    ends = (first, first + classes - 1)
-    return graph.add("Slice", [graph.add("Softmax", [logits], axis=-1), *([end] for end in ends), [2]])

@@ -4,7 +4,7 @@ uint8 images in, the network's outputs out; normalisation is inside, batch stati
 `object_detection.suppression.host_suppression` reads the outputs of a dense detector.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import keras
@@ -13,18 +13,16 @@ import onnx
 from onnx import TensorProto, helper
 
 from dataset.input.resize import ResizeRule, host_resize
-from efficientdet.artifacts.artifact_metadata import DETECTIONS, ArtefactMetadata
-from efficientdet.artifacts.onnx_detections import dense_detections
+from efficientdet.artifacts.artifact_metadata import ArtefactMetadata
 from efficientdet.artifacts.onnx_graph import OnnxGraph
 from efficientdet.artifacts.onnx_layers import add_network
 from efficientdet.artifacts.onnx_normalization import add_normalisation
 from efficientdet.checkpoints.checkpoint import Description
-from model.dense_detector import DenseDetector
 from model.detector import Detector
+from object_detection.onnx_nodes import Output
 from program_support.atomic_files import write_bytes
 
 OPSET = 18
-DENSE_OUTPUTS = ("class_logits", "box_deltas", "best_logits")
 _INPUTS = ("images", "sizes")
 
 
@@ -65,12 +63,10 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bo
     for_onnxruntime: the same numbers by what costs ONNX Runtime least on a CPU, a tenth of its time less. `class_logits` is
     [B, A / n, n K] then, n anchors of a cell in a row, which is the same order of values: a Reshape at the end is a copy.
     """
-    graph, network = OnnxGraph(for_onnxruntime=for_onnxruntime), detector.network
-    made = translated(graph, detector)
-    if isinstance(detector, DenseDetector):
-        outputs = _detections(graph, detector, made) if detects else _dense_outputs(graph, network, made)
-    else:
-        outputs = _own_outputs(graph, network, made, names=detector.output_names or _output_names(network))
+    graph = OnnxGraph(for_onnxruntime=for_onnxruntime)
+    tensors = translated(graph, detector)
+    outputs = detector.onnx_detections(graph, tensors, _INPUTS[1]) if detects else None
+    outputs = outputs or detector.onnx_outputs(graph, tensors) or _own_outputs(graph, detector, tensors)
     return assembled(graph, detector, outputs)
 
 
@@ -81,51 +77,28 @@ def translated(graph: OnnxGraph, detector: Detector) -> list[str]:
 
 
 def assembled(
-    graph: OnnxGraph, detector: Detector, outputs: Sequence[onnx.ValueInfoProto], *, domains: Sequence[str] = ()
+    graph: OnnxGraph, detector: Detector, outputs: Mapping[str, Output], *, domains: Sequence[str] = ()
 ) -> onnx.ModelProto:
     """A file of the graph with these outputs, checked; `domains` beside ONNX's have nodes in it."""
-    nodes = graph.nodes([output.name for output in outputs])
-    inputs = [value("images", "uint8", (None, *detector.image_size, 3)), value("sizes", "int32", (None, 2))]
+    for name, output in outputs.items():
+        graph.call_output(output.tensor, name)
+    nodes = graph.nodes(list(outputs))
+    inputs = [_value("images", "uint8", (*detector.image_size, 3)), _value("sizes", "int32", (2,))]
     model = helper.make_model(
-        helper.make_graph(nodes, detector.network.name, inputs, outputs, graph.initializers(nodes)),
+        helper.make_graph(nodes, detector.network.name, inputs,
+                          [_value(name, output.dtype, output.shape) for name, output in outputs.items()],
+                          graph.initializers(nodes)),
         opset_imports=[helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)], ir_version=10,
         producer_name="efficientdet")
     onnx.checker.check_model(model)
     return model
 
 
-def _own_outputs(
-    graph: OnnxGraph, network: keras.Model, made: Sequence[str], *, names: Sequence[str]
-) -> list[onnx.ValueInfoProto]:
-    """The tensors `made` by a network as the file's outputs, as Keras has them."""
-    for tensor, name in zip(made, names, strict=True):
-        graph.call_output(graph.keras(tensor), name)
-    return [value(name, tensor.dtype, tensor.shape) for name, tensor in zip(names, network.outputs, strict=True)]
-
-
-def _detections(graph: OnnxGraph, detector: DenseDetector, made: Sequence[str]) -> list[onnx.ValueInfoProto]:
-    """`DETECTIONS` from the two outputs that a dense network makes."""
-    found = dense_detections(graph, detector, *made, _INPUTS[1])
-    for tensor, name in zip(found, DETECTIONS, strict=True):
-        graph.call_output(tensor, name)
-    slots = detector.config.suppression.max_detections
-    return [value("boxes", "float32", (None, slots, 4)), value("scores", "float32", (None, slots)),
-            value("classes", "int32", (None, slots))]
-
-
-def _dense_outputs(graph: OnnxGraph, network: keras.Model, made: Sequence[str]) -> list[onnx.ValueInfoProto]:
-    """Those of `DENSE_OUTPUTS` from the two that a dense network makes."""
-    logits, deltas = made
-    graph.add("ReduceMax", [logits, np.array([2])], name="best_logits", keepdims=0)
-    _, anchors, classes = network.outputs[0].shape
-    shape = (None, anchors, classes)
-    if graph.for_onnxruntime and logits in graph.cells:
-        cells, channels = graph.cells[logits]
-        logits, shape = cells, (None, anchors * classes // channels, channels)
-    graph.call_output(logits, "class_logits")
-    graph.call_output(deltas, "box_deltas")
-    shapes = (shape, (None, anchors, 4), (None, anchors))
-    return [value(name, "float32", shape) for name, shape in zip(DENSE_OUTPUTS, shapes, strict=True)]
+def _own_outputs(graph: OnnxGraph, detector: Detector, tensors: Sequence[str]) -> dict[str, Output]:
+    """The tensors that a network makes as the file's outputs, as Keras has them."""
+    network = detector.network
+    return {name: Output(graph.keras(tensor), output.dtype, output.shape[1:]) for name, tensor, output in zip(
+        detector.output_names or _output_names(network), tensors, network.outputs, strict=True)}
 
 
 def _output_names(network: keras.Model) -> list[str]:
@@ -142,9 +115,9 @@ def _output_names(network: keras.Model) -> list[str]:
     return names
 
 
-def value(name: str, dtype: str, shape: Sequence[int | None]) -> onnx.ValueInfoProto:
-    """An input or output; the first axis is the batch, whatever computes in 16 bits under Keras is float32."""
+def _value(name: str, dtype: str, shape: Sequence[int | None]) -> onnx.ValueInfoProto:
+    """An input or output of this shape behind the batch axis; whatever computes in 16 bits under Keras is float32."""
     is_float = "float" in dtype
     kind = TensorProto.FLOAT if is_float else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     return helper.make_tensor_value_info(name, kind, ["B", *(f"{name}.{axis}" if side is None else side
-                                                             for axis, side in enumerate(shape[1:], start=1))])
+                                                             for axis, side in enumerate(shape, start=1))])

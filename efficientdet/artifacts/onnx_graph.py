@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 _TO_IMAGE, _TO_KERAS = [0, 3, 1, 2], [0, 2, 3, 1]
 
@@ -72,6 +72,24 @@ class OnnxGraph:
         outputs = [first, *(f"{first}:{number}" for number in range(1, count))]
         self._nodes.append(_Node(kind, names, outputs, attributes))
         return outputs
+
+    def cast(self, tensor: str, dtype: str) -> str:
+        """`add` of a Cast to a NumPy type such as "float32"."""
+        return self.add("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def loop(self, body: "OnnxGraph", start: str, *, times: int, state: str, next_state: str,
+             scanned: dict[str, str]) -> list[str]:
+        """`add_several` of a Loop; see `object_detection.onnx_nodes.Graph`."""
+        value, prefix = helper.make_tensor_value_info, body._prefix
+        number, condition = f"{prefix}number", f"{prefix}condition"
+        go_on = body.add("Identity", [condition])
+        outputs = [value(go_on, TensorProto.BOOL, []), value(next_state, TensorProto.FLOAT, None), *(
+            value(tensor, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None) for tensor, dtype in scanned.items())]
+        nodes = body.nodes([output.name for output in outputs])
+        content = helper.make_graph(
+            nodes, prefix, [value(number, TensorProto.INT64, []), value(condition, TensorProto.BOOL, []),
+                            value(state, TensorProto.FLOAT, None)], outputs, body.initializers(nodes))
+        return self.add_several("Loop", [np.array(times), np.array(True), start], 1 + len(scanned), body=content)[1:]
 
     def add_image(self, kind: str, inputs: Sequence, **attributes) -> str:
         """`add` of a node whose output is an image, channels second."""

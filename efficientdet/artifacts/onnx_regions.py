@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from efficientdet.artifacts.onnx_boxes import (
+from efficientdet.artifacts.onnx_graph import OnnxGraph
+from object_detection.onnx_nodes import (
     above,
     best_of,
     clipped,
-    decoded,
     entries,
     flat,
     in_slots,
@@ -23,7 +23,6 @@ from efficientdet.artifacts.onnx_boxes import (
     spread_over_classes,
     unsqueezed,
 )
-from efficientdet.artifacts.onnx_graph import OnnxGraph
 from object_detection.regions.region_detections import LEAST_SIDE
 from object_detection.regions.roi_align import CANONICAL_LEVEL, CANONICAL_SIDE, level_strides
 
@@ -44,7 +43,7 @@ def proposals(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]
         anchors = graph.add("Gather", [grid.boxes[first:first + size], numbers])
         level_scores = [graph.add("Sigmoid", [best]) if other == level else graph.add("Mul", [best, _NONE])
                         for other in range(len(grid.level_sizes))]
-        found.append((graph.add("Sigmoid", [best]), decoded(graph, own, anchors, config.box_coder), level_scores))
+        found.append((graph.add("Sigmoid", [best]), config.box_coder.decode_in_onnx(graph, own, anchors), level_scores))
         first += size
     scores = graph.add("Concat", [values for values, _, _ in found], axis=1)
     boxes = graph.add("Concat", [values for _, values, _ in found], axis=1)
@@ -111,7 +110,7 @@ def detected(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
     picked = graph.add("Add", [graph.add("Mul", [numbers, np.array(classes + 1)]), graph.add("Add", [own, np.array(1)])])
     own_deltas = entries(graph, own_deltas, picked)
     regions = entries(graph, boxes, numbers)
-    found = decoded(graph, own_deltas, regions, suppression.box_coder)
+    found = suppression.box_coder.decode_in_onnx(graph, own_deltas, regions)
     found = clipped(graph, found, sizes, last_pixel=suppression.box_coder.last_pixel)
     scores = graph.add("Mul", [above(graph, best, suppression.score_threshold), is_large(graph, found, LEAST_SIDE)])
     by_class = (spread_over_classes(graph, scores, own, classes=classes) if suppression.per_class

@@ -34,10 +34,8 @@ from efficientdet.devices.device import (
 from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.devices.runtime import start_runtime
 from efficientdet.inference.opening import ModelConfig, open_model
-from model.dense_detector import DenseDetector
 from model.detector import Detector
 from model.multiply_adds import multiply_adds
-from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates
 
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
@@ -120,13 +118,10 @@ def _images(config: BenchmarkConfig, size: tuple[int, int], resize: Callable[[],
 
 def _suppression_work(detector: Detector, images: Images) -> dict[str, Any]:
     """How many candidates an image has, of a detector that suppresses those of dense outputs; of others nothing."""
-    if not isinstance(detector, DenseDetector):
+    if not detector.detects_on_host:
         return {}
-    class_logits, box_deltas = (np.asarray(tensor[0]) for tensor in detector.outputs(
-        *(tensor[:1] for tensor in to_device(*images.batch())[:2])))
-    outputs, suppression = NetworkOutputs(class_logits, box_deltas, class_logits.max(axis=-1)), detector.config.suppression
-    return {"score_threshold": suppression.score_threshold,
-            "candidates_per_image": count_candidates(outputs, config=suppression, level_sizes=detector.level_sizes)}
+    outputs = detector.host_outputs(detector.outputs(*(tensor[:1] for tensor in to_device(*images.batch())[:2])))
+    return detector.suppression_work([np.asarray(tensor[0]) for tensor in outputs])
 
 
 def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:

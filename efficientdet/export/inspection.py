@@ -14,7 +14,6 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.devices.device import backend_name
 from efficientdet.inference.exported_network import copied
 from efficientdet.inference.opening import ModelConfig, open_model
-from model.dense_detector import DenseDetector
 from model.detector import named_variables
 from model.multiply_adds import multiply_adds
 from object_detection.geometry.box_geometry import pairwise_iou
@@ -55,7 +54,7 @@ def summary(restored: Restored) -> dict[str, str]:
     for name, variable in named_variables(network).items():
         parts[name.split("/")[0]] += math.prod(variable.shape)
     height, width = restored.detector.image_size
-    anchors = {"anchors": f"{len(restored.detector.anchors):,}"} if isinstance(restored.detector, DenseDetector) else {}
+    anchors = {"anchors": f"{len(restored.detector.anchors):,}"} if restored.detector.anchors is not None else {}
     return {
         "model": restored.hparams.name,
         "input": f"{height} x {width} pixels (height x width)",

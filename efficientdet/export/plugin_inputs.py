@@ -15,21 +15,18 @@ from efficientdet.inference.exported_network import ExportedNetwork, copied
 
 def compare_plugin_inputs(restored: Restored, path: Path, images: Sequence[np.ndarray], *, pixels: float) -> list[Agreement]:
     """Of each image every anchor's decoded box and its scores."""
-    detector, config = restored.detector, restored.detector.config.suppression
-    network = ExportedNetwork(without_plugin(onnx.load(path)).SerializeToString(), runtime="onnxruntime")
+    detector, model = restored.detector, onnx.load(path)
+    activated = any(attribute.name == "score_activation" and attribute.i for node in model.graph.node
+                    for attribute in node.attribute)  # the plugin applies the sigmoid
+    network = ExportedNetwork(without_plugin(model).SerializeToString(), runtime="onnxruntime")
     agreements = []
     for image in images:
         boxed, size, _ = (np.asarray(part)[None] for part in restored.resize(image))
         [(boxes, scores)] = network(boxed, size, copied)
-        logits, deltas = detector.outputs(boxed, size)
-        wanted = np.asarray(config.box_coder.decode(deltas, ops.convert_to_tensor(detector.anchors)))[0]
-        if config.clip:
-            wanted = np.clip(wanted, 0, np.tile(size[0], 2).astype(np.float32))
-        if config.scores == "sigmoid":
-            scores, probabilities = (np.asarray(ops.sigmoid(values)) for values in (scores, logits[0]))
-        else:
-            probabilities = np.asarray(ops.softmax(logits, axis=-1))[0]
-            probabilities = probabilities[:, 1:] if config.scores == "softmax, background first" else probabilities[:, :-1]
+        wanted, probabilities = (np.asarray(values)[0] for values in detector.postprocessing.boxes_and_probabilities(
+            detector.outputs(boxed, size), ops.convert_to_tensor(size)))
+        if activated:
+            scores = np.asarray(ops.sigmoid(scores))
         distances = np.abs(boxes - wanted).max(axis=-1)
         agreements.append(Agreement(len(boxes), float((distances <= pixels).mean()),
                                     float(np.abs(scores - probabilities).max()), float(distances.max())))

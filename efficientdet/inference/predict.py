@@ -11,10 +11,9 @@ from efficientdet.devices import device
 from efficientdet.devices.cpu import sums_of_bytes_saturate
 from efficientdet.devices.runtime import accelerator_count
 from efficientdet.inference.exported_network import ExportedNetwork, Outputs, copied
-from model.dense_detector import DenseDetector
 from model.detector import Detector, detections_in_original
 from object_detection.structures import Detections, Tensor
-from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host, stacked
+from object_detection.suppression.host_suppression import stacked
 
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
@@ -47,20 +46,7 @@ def host_reader(detector: Detector) -> Reader | None:
 
     None for a detector that only a backend can read.
     """
-    if not isinstance(detector, DenseDetector):
-        return None
-
-    def read(outputs: Outputs, size: np.ndarray) -> Detections:
-        return detections_on_host(by_anchor(outputs), detector.anchors, config=detector.config.suppression,
-                                  level_sizes=detector.level_sizes, clip_to=size)
-
-    return read
-
-
-def by_anchor(outputs: Outputs) -> NetworkOutputs:
-    """A dense detector's outputs of one image: class logits [A, K] also where a file has a cell's anchors side by side."""
-    logits, deltas, best_logits = outputs
-    return NetworkOutputs(logits.reshape(len(best_logits), -1), deltas, best_logits)
+    return detector.detections_on_host if detector.detects_on_host else None
 
 
 def network_read_on_host(
@@ -93,12 +79,9 @@ def exported_network(
     return ExportedNetwork(model.SerializeToString(), runtime=runtime)
 
 
-def _network_of_backend(detector: DenseDetector) -> Network:
-    def outputs(images, sizes) -> NetworkOutputs:
-        class_logits, box_deltas = detector.outputs(images, sizes)
-        return NetworkOutputs(class_logits, box_deltas, ops.max(class_logits, axis=-1))
-
-    run = device.compiled(outputs, detector.network, use_xla=False)
+def _network_of_backend(detector: Detector) -> Network:
+    run = device.compiled(lambda images, sizes: detector.host_outputs(detector.outputs(images, sizes)), detector.network,
+                          use_xla=False)
 
     def detect(images, sizes, read):
         return [read(*image) for image in zip(zip(*map(np.asarray, run(images, sizes)), strict=True), sizes, strict=True)]

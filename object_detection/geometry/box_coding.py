@@ -1,4 +1,6 @@
-"""Boxes as offsets from anchors, and back (Ren et al. 2015, eq. 2).
+"""Boxes as offsets from anchors, and back.
+
+Of `FasterRcnnBoxCoder`:
 
 t_y = (y - y_a) / h_a, t_x = (x - x_a) / w_a, t_h = ln(h / h_a), t_w = ln(w / w_a), with y, x the centres; some detectors
 multiply these by weights.
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from keras import ops
 
+from object_detection.onnx_nodes import Graph
 from object_detection.structures import Tensor
 
 _SMALLEST_SIDE = 1e-8  # pixels; the logarithm of an empty box stays finite
@@ -17,9 +20,31 @@ _LAST_PIXEL = np.float32([0.0, 0.0, 1.0, 1.0])
 LARGEST_LOG_SIZE = math.log(1000 / 16)  # torchvision's limit: a side is at most 62.5 times its anchor's
 
 
-@dataclass(frozen=True, kw_only=True)
 class BoxCoder:
-    """How a detector writes a box as offsets from an anchor.
+    """Interface: how a detector writes a box as offsets from an anchor, and reads it back, in each place that does."""
+
+    last_pixel = False  # True: corners are the first and last pixel of a box, so that sides are their difference plus one
+
+    def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
+        """Return the offsets of boxes from anchors. [..., 4], [..., 4] -> [..., 4], finite for empty boxes."""
+        raise NotImplementedError
+
+    def decode(self, box_deltas: Tensor, anchors: Tensor) -> Tensor:
+        """Return the boxes that `encode` was given, as far as the coder's limits allow. [..., 4], [..., 4] -> [..., 4]."""
+        raise NotImplementedError
+
+    def decode_on_host(self, box_deltas: np.ndarray, anchors: np.ndarray) -> np.ndarray:
+        """Return what `decode` does of NumPy arrays. Default: `decode` by the backend."""
+        return ops.convert_to_numpy(self.decode(ops.convert_to_tensor(box_deltas), ops.convert_to_tensor(anchors)))
+
+    def decode_in_onnx(self, graph: Graph, box_deltas: str, anchors: str) -> str:
+        """Add what `decode` does to an ONNX graph; coordinates are the last axis."""
+        raise NotImplementedError(f"{type(self).__name__} has no ONNX translation: define decode_in_onnx")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FasterRcnnBoxCoder(BoxCoder):
+    """Offsets of centers in sides of the anchor and logarithms of side ratios (Ren et al. 2015, eq. 2).
 
     weights: what (t_y, t_x, t_h, t_w) are multiplied by; (10, 10, 5, 5) in the second stage of Mask R-CNN, and in SSD, which
     calls the reciprocals 0.1 and 0.2 variances. log_size_limit: on decoding, t_h and t_w without their weights count as no more
@@ -64,6 +89,36 @@ class BoxCoder:
         boxes = ops.stack([y - half_height, x - half_width, y + half_height, x + half_width], axis=-1)
         return boxes - _LAST_PIXEL if self.last_pixel else boxes
 
+    def decode_on_host(self, box_deltas: np.ndarray, anchors: np.ndarray) -> np.ndarray:
+        """See `BoxCoder`; without the backend's launch of a kernel for each operation."""
+        far = anchors[..., 2:] + np.float32(self.last_pixel)
+        if set(self.weights) != {1.0}:
+            box_deltas = box_deltas / np.float32(self.weights)
+        log_sizes = box_deltas[..., 2:]
+        if self.log_size_limit is not None:
+            log_sizes = np.minimum(log_sizes, np.float32(self.log_size_limit))
+        sides = far - anchors[..., :2]
+        centers = box_deltas[..., :2] * sides + (anchors[..., :2] + far) / 2
+        with np.errstate(over="ignore"):
+            halves = np.exp(log_sizes) * sides / 2
+        return np.concatenate([centers - halves, centers + halves - np.float32(self.last_pixel)], axis=-1)
+
+    def decode_in_onnx(self, graph: Graph, box_deltas: str, anchors: str) -> str:
+        """See `BoxCoder`."""
+        centers, sizes = graph.add_several("Split", [box_deltas], 2, axis=-1, num_outputs=2)
+        low, high = graph.add_several("Split", [anchors], 2, axis=-1, num_outputs=2)
+        if self.last_pixel:
+            high = graph.add("Add", [high, np.float32(1)])
+        sides, middles = graph.add("Sub", [high, low]), graph.add("Div", [graph.add("Add", [low, high]), np.float32(2)])
+        centers, sizes = (values if set(weights) == {1.0} else graph.add("Div", [values, np.float32(weights)])
+                          for values, weights in ((centers, self.weights[:2]), (sizes, self.weights[2:])))
+        if self.log_size_limit is not None:
+            sizes = graph.add("Min", [sizes, np.float32(self.log_size_limit)])
+        centers = graph.add("Add", [graph.add("Mul", [centers, sides]), middles])
+        halves = graph.add("Div", [graph.add("Mul", [graph.add("Exp", [sizes]), sides]), np.float32(2)])
+        low, high = graph.add("Sub", [centers, halves]), graph.add("Add", [centers, halves])
+        return graph.add("Concat", [low, graph.add("Sub", [high, np.float32(1)]) if self.last_pixel else high], axis=-1)
+
     def _centre_form(self, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Centre y and x, height and width of boxes [..., 4], each [...]."""
         y_min, x_min, y_max, x_max = (boxes[..., i] for i in range(4))
@@ -72,14 +127,4 @@ class BoxCoder:
         return (y_min + y_max) / 2.0, (x_min + x_max) / 2.0, y_max - y_min, x_max - x_min
 
 
-PLAIN_BOX_CODER = BoxCoder()
-
-
-def encode_boxes(boxes: Tensor, anchors: Tensor) -> Tensor:
-    """`BoxCoder.encode` without weights."""
-    return PLAIN_BOX_CODER.encode(boxes, anchors)
-
-
-def decode_boxes(box_deltas: Tensor, anchors: Tensor) -> Tensor:
-    """`BoxCoder.decode` without weights or limit."""
-    return PLAIN_BOX_CODER.decode(box_deltas, anchors)
+PLAIN_BOX_CODER = FasterRcnnBoxCoder()

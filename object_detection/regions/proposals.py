@@ -7,14 +7,14 @@ import numpy as np
 from keras import ops
 
 from object_detection.gather import entries
-from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, BoxCoder
+from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, BoxCoder, FasterRcnnBoxCoder
 from object_detection.geometry.box_geometry import clip_boxes
 from object_detection.structures import Tensor
 from object_detection.suppression.greedy_nms import greedy_nms
 from object_detection.suppression.tensor_suppression import check_level_sizes
 from program_support.errors import InputError
 
-PROPOSAL_BOX_CODER = BoxCoder(log_size_limit=LARGEST_LOG_SIZE)
+PROPOSAL_BOX_CODER = FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE)
 
 
 @dataclass(frozen=True, kw_only=True)

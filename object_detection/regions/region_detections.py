@@ -3,15 +3,15 @@
 from keras import ops
 
 from object_detection.gather import entries
-from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, BoxCoder
+from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, FasterRcnnBoxCoder
 from object_detection.geometry.box_geometry import clip_boxes
 from object_detection.structures import Detections, Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig, suppress_and_number, top_candidates
 
-REGION_BOX_CODER = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=LARGEST_LOG_SIZE)
+REGION_BOX_CODER = FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=LARGEST_LOG_SIZE)
 REGION_SUPPRESSION = SuppressionConfig(
     method="hard", iou_threshold=0.5, score_threshold=0.05, candidates=2000, max_detections=100,
-    scores="softmax, background first", box_coder=REGION_BOX_CODER, clip=True)  # torchvision's
+    scores="softmax", box_coder=REGION_BOX_CODER, clip=True)  # torchvision's
 LEAST_SIDE = 1e-2  # pixels
 _NEVER = -1e9  # the logit of a class that a region cannot have
 

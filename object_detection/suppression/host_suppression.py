@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from object_detection.geometry.box_coding import PLAIN_BOX_CODER, BoxCoder
 from object_detection.structures import Detections
 from object_detection.suppression.tensor_suppression import SuppressionConfig, check_class_count, check_level_sizes
 
@@ -40,9 +39,9 @@ def detections_on_host(
         scores = _scores(found, config.scores)
         if scores[-1] > _ALIKE * scores[0] and count < config.candidates:
             continue  # whatever overlaps a selected box would soon score less than those left out
-        boxes = _decoded(outputs.box_deltas[numbers], anchors[numbers], config.box_coder)
+        boxes = config.box_coder.decode_on_host(outputs.box_deltas[numbers], anchors[numbers])
         if config.clip:
-            boxes = np.clip(boxes, 0, np.float32([*clip_to, *clip_to]))
+            boxes = np.clip(boxes, 0, np.float32([*clip_to, *clip_to]) - np.float32(config.box_coder.last_pixel))
         chosen, chosen_scores = _suppress(boxes, scores, classes, config)
         enough = len(chosen) == config.max_detections and chosen_scores[-1] >= scores[-1]
         if enough or scores[-1] <= config.score_threshold or len(scores) < count:
@@ -79,7 +78,7 @@ def _ranked(outputs: NetworkOutputs, scores: str) -> tuple[np.ndarray, np.ndarra
         return logits, outputs.best_logits
     below = logits - logits.max(axis=-1, keepdims=True)
     below -= np.log(np.exp(below).sum(axis=-1, keepdims=True))
-    values = below[:, 1:] if scores == "softmax, background first" else below[:, :-1]
+    values = below[:, 1:]
     return values, values.max(axis=-1)
 
 
@@ -143,18 +142,6 @@ def _top(values: np.ndarray, count: int) -> np.ndarray:
     return places[np.argsort(-values[places], kind="stable")]
 
 
-def _decoded(deltas, anchors, coder: BoxCoder) -> np.ndarray:
-    """See `BoxCoder.decode`, which the tests hold it to."""
-    if coder.weights != PLAIN_BOX_CODER.weights:
-        deltas = deltas / np.float32(coder.weights)
-    sizes = deltas[:, 2:] if coder.log_size_limit is None else np.minimum(deltas[:, 2:], np.float32(coder.log_size_limit))
-    sides = anchors[:, 2:] - anchors[:, :2]
-    centres = deltas[:, :2] * sides + (anchors[:, :2] + anchors[:, 2:]) / 2
-    with np.errstate(over="ignore"):
-        halves = np.exp(sizes) * sides / 2
-    return np.concatenate([centres - halves, centres + halves], axis=1)
-
-
 class _Running(NamedTuple):
     """N boxes that can still be selected, those of a group (a class, or all) side by side, the best first at the start."""
 
@@ -171,6 +158,10 @@ def _suppress(boxes, scores, classes, config: SuppressionConfig) -> tuple[np.nda
     Every class selects its best box in each round. As scores only fall, the best of all these are what one loop over all
     classes selects; it ends where no class has a score left that is among them.
     """
+    if config.method == "none":
+        best = np.argsort(-scores, kind="stable")[: config.max_detections]
+        best = best[scores[best] > config.score_threshold]
+        return best, scores[best]
     remaining, running = _running(boxes, scores, classes if config.per_class else np.zeros_like(classes), config)
     numbers, found, reach = [np.zeros(0, np.int64)], np.zeros(0, np.float32), _SMALLEST
     while len(remaining):

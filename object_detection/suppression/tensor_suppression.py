@@ -16,8 +16,8 @@ from object_detection.geometry.box_geometry import clip_boxes, iou
 from object_detection.structures import Detections, Tensor
 from program_support.errors import InputError
 
-METHODS = ("hard", "gaussian")
-SCORES = ("sigmoid", "softmax, background first", "softmax, background last")
+METHODS = ("hard", "gaussian", "none")
+SCORES = ("sigmoid", "softmax")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +26,13 @@ class SuppressionConfig:
 
     method: "hard" drops what overlaps a better box by more than iou_threshold (the float32 below 0.5 drops an overlap of 0.5
     too, as SSD's reference does); "gaussian" multiplies its score by exp(-iou^2 / sigma) (Bodla et al. 2017, soft-NMS),
-    whatever iou_threshold says, as the published evaluation does. per_class: a box suppresses its own class only.
+    whatever iou_threshold says, as the published evaluation does; "none" keeps all, as of detectors trained to find an object
+    once. per_class: a box suppresses its own class only.
     iou_pixel_offset: added to every side when overlaps are measured; 1 is the convention of NVIDIA's evaluation.
 
     candidates: how many of all anchor x class scores enter; of these at most candidates_per_level of one level, as in
     torchvision's detectors, or candidates_per_class of one class, as in SSD. scores: what makes scores of an anchor's logits,
-    each by its own sigmoid or all by one softmax, whose first or last is the background's and no score; classes are counted
+    each by its own sigmoid or all by one softmax, whose first is the background's and no score; classes are counted
     without it. box_coder: what box deltas mean. clip: whether boxes are cut to the image before they are compared, as in
     torchvision's detectors; others are cut where they are read.
     """
@@ -76,7 +77,7 @@ def detections_from_outputs(
     deltas = entries(box_deltas, anchor_numbers)
     boxes = config.box_coder.decode(deltas, ops.take(anchors, anchor_numbers, axis=0))
     if config.clip:
-        boxes = clip_boxes(boxes, clip_to)
+        boxes = clip_boxes(boxes, clip_to, last_pixel=config.box_coder.last_pixel)
     return suppress(boxes, scores, classes, config=config)
 
 
@@ -124,8 +125,7 @@ def _ranked(class_logits: Tensor, scores: str) -> Tensor:
     check_class_count(class_logits.shape[-1], scores)
     if scores == "sigmoid":
         return class_logits
-    logarithms = ops.log_softmax(class_logits, axis=-1)
-    return logarithms[..., 1:] if scores == "softmax, background first" else logarithms[..., :-1]
+    return ops.log_softmax(class_logits, axis=-1)[..., 1:]
 
 
 def _top(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -174,6 +174,8 @@ def suppress_and_number(
     alive = ops.where(scores > config.score_threshold, scores, 0.0)
     far_corner = ops.convert_to_tensor([0.0, 0.0, config.iou_pixel_offset, config.iou_pixel_offset], dtype=boxes.dtype)
     measured = boxes + far_corner
+    if config.method == "none":
+        return _in_slots(boxes, classes, *_best(alive, config.max_detections))
     numbers = ops.arange(boxes.shape[1], dtype="int32")
     slots = ops.arange(config.max_detections, dtype="int32")
 
@@ -194,6 +196,18 @@ def suppress_and_number(
     empty = ops.zeros_like(boxes[:, :1, 0])  # [B, 1], so that an unknown B stays unknown
     start = (alive, ops.cast(empty, "int32") + 0 * slots, empty + 0.0 * ops.cast(slots, empty.dtype))
     _, chosen, chosen_scores = ops.fori_loop(0, config.max_detections, select_one, start)
+    return _in_slots(boxes, classes, chosen, chosen_scores)
+
+
+def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the numbers and values of the `count` highest of [B, N], best first, [B, count] each; 0 behind the last."""
+    best, numbers = ops.top_k(scores, min(count, scores.shape[1]))
+    behind = ((0, 0), (0, count - best.shape[1]))
+    return ops.pad(ops.cast(numbers, "int32"), behind), ops.pad(best, behind)
+
+
+def _in_slots(boxes: Tensor, classes: Tensor, chosen: Tensor, chosen_scores: Tensor) -> tuple[Detections, Tensor]:
+    """Return the chosen ones [B, D] of N as Detections, and their numbers, 0 where the score is 0."""
     valid = chosen_scores > 0.0
     detections = Detections(
         boxes=ops.where(valid[..., None], entries(boxes, chosen), 0.0),

@@ -5,7 +5,8 @@ from efficientdet.families.efficientdet.hyperparameters import ACTIVATIONS, Effi
 from efficientdet.families.suppression import suppression_config
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig
-from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
+from model.dense_detector import DenseDetector, DenseDetectorConfig
+from model.dense_losses import LossConfig
 from model.efficientdet import EfficientDetConfig, build_efficientdet
 from model.heads import HeadConfig
 

@@ -4,11 +4,12 @@ from dataset.input.resize import FitWithin, ResizeRule, Stretch
 from efficientdet.families.retinanet.anchor_rule import anchor_levels
 from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters
 from efficientdet.families.suppression import suppression_config
-from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
+from model.dense_detector import DenseDetector, DenseDetectorConfig
+from model.dense_losses import LossConfig
 from model.retinanet import RetinaNetConfig, build_retinanet
 from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.geometry.anchor_conventions import RETINANET_SCALES
-from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, BoxCoder
+from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, FasterRcnnBoxCoder
 
 
 def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, precision: str = "float32") -> DenseDetector:
@@ -27,7 +28,7 @@ def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, preci
                           normaliser="positives of each image", weight_decay=hparams.decays_in_loss),
         suppression=suppression_config(
             hparams.nms_configs, candidates_per_level=hparams.candidates_per_level, clip=True,
-            box_coder=BoxCoder(log_size_limit=LARGEST_LOG_SIZE))))
+            box_coder=FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE))))
 
 
 def resize_rule(hparams: RetinaNetHyperparameters) -> ResizeRule:

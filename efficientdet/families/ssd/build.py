@@ -4,13 +4,14 @@ from dataset.input.color_jitter import ColourJitter
 from dataset.input.overlap_crop import OverlapCrop
 from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
 from efficientdet.families.suppression import suppression_config
-from model.dense_detector import DenseDetector, DenseDetectorConfig, LossConfig
+from model.dense_detector import DenseDetector, DenseDetectorConfig
+from model.dense_losses import LossConfig
 from model.ssd import SsdConfig, build_ssd
 from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.geometry.anchor_conventions import ssd300_levels
-from object_detection.geometry.box_coding import BoxCoder
+from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 
-CODER = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0))  # the reference's variances 0.1 and 0.2
+CODER = FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0))  # the reference's variances 0.1 and 0.2
 
 
 def build_detector(hparams: SsdHyperparameters, *, num_classes: int, precision: str = "float32") -> DenseDetector:
@@ -27,8 +28,8 @@ def build_detector(hparams: SsdHyperparameters, *, num_classes: int, precision: 
             normaliser="positives of each image", hard_negative_ratio=hparams.hard_negative_ratio,
             weight_decay=hparams.decays_in_loss, decays=hparams.decayed_weights),
         suppression=suppression_config(
-            hparams.nms_configs, drops_equal=True, scores="softmax, background first",
-            candidates_per_class=hparams.candidates_per_class, box_coder=CODER)))
+            hparams.nms_configs, drops_equal=True, scores="softmax", candidates_per_class=hparams.candidates_per_class,
+            box_coder=CODER)))
 
 
 def augmentation(hparams: SsdHyperparameters) -> OverlapCrop:

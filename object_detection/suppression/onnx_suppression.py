@@ -1,5 +1,4 @@
-"""What a dense detector's outputs say, as nodes of an ONNX file: candidates, boxes and suppression, as
-`object_detection.suppression.tensor_suppression` has them.
+"""Post-processing of dense outputs as nodes of an ONNX graph: candidates, decoding and suppression of `tensor_suppression.py`.
 
 Hard suppression is ONNX's NonMaxSuppression. Gaussian suppression, which changes scores as it goes, is a Loop that picks one
 box a step.
@@ -8,43 +7,48 @@ box a step.
 from collections.abc import Sequence
 
 import numpy as np
-from onnx import TensorProto, helper
 
-from efficientdet.artifacts.onnx_boxes import (
+from object_detection.onnx_nodes import (
+    Graph,
     above,
     best_of,
     clipped,
-    decoded,
     entries,
     in_slots,
     not_suppressed,
     spread_over_classes,
     unsqueezed,
 )
-from efficientdet.artifacts.onnx_graph import OnnxGraph
-from model.dense_detector import DenseDetector
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 
 _NONE = np.float32(0)
 
 
-def dense_detections(
-    graph: OnnxGraph, detector: DenseDetector, logits: str, deltas: str, sizes: str
+def detections_in_onnx(
+    graph: Graph, logits: str, deltas: str, sizes: str, *, anchors: np.ndarray, classes: int, config: SuppressionConfig,
+    level_sizes: Sequence[int] | None = None,
 ) -> tuple[str, str, str]:
-    """Logits [B, A, K], deltas [B, A, 4] and sizes [B, 2] -> boxes [B, D, 4] yxyx pixels of the input, cut to the image, best
-    first, scores [B, D], 0 where there is none, and classes [B, D] int32."""
-    config, classes = detector.config.suppression, detector.network.outputs[0].shape[-1]
+    """Add what `detections_from_outputs` does, and clipping to the images.
+
+    Args:
+        logits: [B, A, K] with `classes` logits for each anchor, the background's included.
+        deltas: [B, A, 4].
+        sizes: [B, 2] int32, height and width of the images.
+        anchors: [A, 4] float32.
+        level_sizes: see `top_candidates`.
+
+    Returns:
+        boxes [B, D, 4] yxyx pixels of the input, best first; scores [B, D], 0 for an empty slot; classes [B, D] int32.
+    """
     values = logits
-    if config.scores != "sigmoid":
-        first = 1 if config.scores == "softmax, background first" else 0
-        classes -= 1
-        values = graph.add("Slice", [graph.add("LogSoftmax", [logits], axis=-1), np.array([first]), np.array([first + classes]),
+    if config.scores == "softmax":
+        values = graph.add("Slice", [graph.add("LogSoftmax", [logits], axis=-1), np.array([1]), np.array([classes]),
                                      np.array([2])])
-    best, numbers, own, count = _candidates(graph, values, config, anchors=len(detector.anchors), classes=classes,
-                                            level_sizes=detector.level_sizes)
+        classes -= 1
+    best, numbers, own, count = _candidates(graph, values, config, anchors=len(anchors), classes=classes,
+                                            level_sizes=level_sizes)
     scores = graph.add("Sigmoid" if config.scores == "sigmoid" else "Exp", [best])
-    own_deltas = entries(graph, deltas, numbers)
-    boxes = decoded(graph, own_deltas, graph.add("Gather", [detector.anchors, numbers]), config.box_coder)
+    boxes = config.box_coder.decode_in_onnx(graph, entries(graph, deltas, numbers), graph.add("Gather", [anchors, numbers]))
     if config.clip:
         boxes = clipped(graph, boxes, sizes, last_pixel=config.box_coder.last_pixel)
     scores = above(graph, scores, config.score_threshold)
@@ -56,16 +60,16 @@ def dense_detections(
         boxes = entries(graph, boxes, places)
         own = entries(graph, own, places)
     else:
-        by_class = (spread_over_classes(graph, scores, own, classes=classes) if config.per_class
-                    else unsqueezed(graph, scores, axis=1))
-        kept = not_suppressed(graph, measured, by_class, iou_threshold=config.iou_threshold)
-        boxes, scores, [own] = best_of(graph, boxes, graph.add("Mul", [scores, kept]), [own], candidates=count,
-                                       count=config.max_detections)
+        if config.method == "hard":
+            by_class = (spread_over_classes(graph, scores, own, classes=classes) if config.per_class
+                        else unsqueezed(graph, scores, axis=1))
+            scores = graph.add("Mul", [scores, not_suppressed(graph, measured, by_class, iou_threshold=config.iou_threshold)])
+        boxes, scores, [own] = best_of(graph, boxes, scores, [own], candidates=count, count=config.max_detections)
     return in_slots(graph, clipped(graph, boxes, sizes, last_pixel=False), scores, own)
 
 
 def _candidates(
-    graph: OnnxGraph, values: str, config: SuppressionConfig, *, anchors: int, classes: int, level_sizes: Sequence[int]
+    graph: Graph, values: str, config: SuppressionConfig, *, anchors: int, classes: int, level_sizes: Sequence[int]
 ) -> tuple[str, str, str, int]:
     """`suppression.top_candidates` of values [B, A, K], but for the order of equal ones: values, anchors and classes [B, N],
     and N."""
@@ -92,7 +96,7 @@ def _candidates(
     return best, numbers, own, count
 
 
-def _top(graph: OnnxGraph, values: str, count: int, *, anchors: int, classes: int) -> tuple[str, str, str, int]:
+def _top(graph: Graph, values: str, count: int, *, anchors: int, classes: int) -> tuple[str, str, str, int]:
     """The `count` highest of [B, A, K], among those anchors whose best class is highest."""
     kept = min(count, anchors)
     _, numbers = graph.add_several("TopK", [graph.add("ReduceMax", [values, np.array([2])], keepdims=0), np.array([kept])], 2)
@@ -105,7 +109,7 @@ def _top(graph: OnnxGraph, values: str, count: int, *, anchors: int, classes: in
 
 
 def _softly_suppressed(
-    graph: OnnxGraph, boxes: str, scores: str, numbers: str, *, config: SuppressionConfig, count: int
+    graph: Graph, boxes: str, scores: str, numbers: str, *, config: SuppressionConfig, count: int
 ) -> tuple[str, str]:
     """Of boxes [B, N, 4] with scores [B, N] and classes [B, N]: the scores [B, D] and places [B, D] of those picked one after
     another, each time shrinking the scores of what overlaps the pick."""
@@ -122,19 +126,12 @@ def _softly_suppressed(
     left = step.add("Mul", [remaining, survival])
     left = step.add("Where", [step.add("Equal", [np.arange(count)[None], best]), _NONE, left])
     left = above(step, left, config.score_threshold)
-    go_on = step.add("Identity", ["pick.go_on"])
-    values = helper.make_tensor_value_info
-    nodes = step.nodes([go_on, left, best_score, best])
-    body = helper.make_graph(
-        nodes, "pick", [values("pick.number", TensorProto.INT64, []), values("pick.go_on", TensorProto.BOOL, []),
-                        values(remaining, TensorProto.FLOAT, None)],
-        [values(go_on, TensorProto.BOOL, []), values(left, TensorProto.FLOAT, None),
-         values(best_score, TensorProto.FLOAT, None), values(best, TensorProto.INT64, None)], step.initializers(nodes))
-    _, found, places = graph.add_several("Loop", [np.array(config.max_detections), np.array(True), scores], 3, body=body)
+    found, places = graph.loop(step, scores, times=config.max_detections, state=remaining, next_state=left,
+                               scanned={best_score: "float32", best: "int64"})
     return tuple(graph.add("Transpose", [graph.add("Squeeze", [part, np.array([2])])], perm=[1, 0]) for part in (found, places))
 
 
-def _overlap(graph: OnnxGraph, box: str, boxes: str) -> str:
+def _overlap(graph: Graph, box: str, boxes: str) -> str:
     """IoU of one box [B, 1, 4] with boxes [B, N, 4]: [B, N], 0 where one is empty."""
     low, high = graph.add_several("Split", [box], 2, axis=-1, num_outputs=2)
     lows, highs = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)

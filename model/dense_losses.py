@@ -1,0 +1,81 @@
+"""Losses of one-stage detectors, by name, and how they are weighted."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from keras import ops
+
+from model.weight_decay import check_decayed_weights
+from object_detection.geometry.box_geometry import IOU_KINDS
+from object_detection.losses import focal_loss_of_classes, huber_loss, l1_loss, smooth_l1_loss, softmax_cross_entropy
+from object_detection.structures import Targets, Tensor
+from program_support.errors import InputError
+
+
+def _focal(logits: Tensor, targets: Targets, losses: "LossConfig") -> Tensor:
+    """Return the focal loss of each anchor, [B, A]."""
+    classes = ops.where(targets.positive, targets.classes, -1)
+    focal = focal_loss_of_classes(logits, classes, alpha=losses.alpha, gamma=losses.gamma,
+                                  label_smoothing=losses.label_smoothing)
+    return ops.sum(focal, axis=-1)  # first over K: one pass of many threads
+
+
+def _background_first(logits: Tensor, targets: Targets, losses: "LossConfig") -> Tensor:
+    """Return the cross entropy of each anchor, [B, A]; class 0 of the softmax is the background."""
+    return softmax_cross_entropy(logits, ops.where(targets.positive, targets.classes + 1, 0))
+
+
+ClassLoss = Callable[[Tensor, Targets, "LossConfig"], Tensor]  # of logits [B, A, K] -> [B, A], also of ignored anchors
+CLASS_LOSSES: dict[str, ClassLoss] = {"focal": _focal, "softmax cross entropy": _background_first}
+BOX_LOSSES: dict[str, Callable] = {  # of errors and LossConfig.delta, each entry by itself
+    "huber": lambda errors, delta: huber_loss(errors, delta=delta),
+    "smooth l1": lambda errors, delta: smooth_l1_loss(errors, beta=delta),
+    "l1": lambda errors, delta: l1_loss(errors),
+}
+POSITIVES_OF_EACH_IMAGE = "positives of each image"
+NORMALISERS = ("positives of the batch", POSITIVES_OF_EACH_IMAGE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """Weights and shapes of the losses; the defaults are EfficientDet's (Tan et al. 2020, section 5.1).
+
+    class_loss: "focal", of one sigmoid per class, with alpha, gamma and label_smoothing; or "softmax cross entropy", whose
+    first logit is the background's, the class of anchors without an object.
+    box_loss: "huber", "smooth l1" (Huber's divided by delta, which is its beta) or "l1", which has no delta.
+    normaliser: "positives of the batch" divides the sum over a batch by its positives + 1, boxes by four times that;
+    "positives of each image" divides each image's sums by its own positives (at least 1) and takes the mean over images, as
+    torchvision's detectors do.
+    decays: which weights weight_decay is for: "kernels" of convolutions, or "all", those of batch norm and biases too.
+    hard_negative_ratio: of the anchors without an object only those count whose loss of classes is largest, so many for each
+    positive anchor of their image (SSD, Liu et al. 2016, section 2.2: 3); None: all of them.
+    """
+
+    class_loss: str = "focal"
+    alpha: float = 0.25
+    gamma: float = 1.5
+    label_smoothing: float = 0.0
+    class_loss_weight: float = 1.0
+    box_loss: str = "huber"
+    delta: float = 0.1
+    box_loss_weight: float = 50.0
+    iou_loss_type: str | None = None
+    iou_loss_weight: float = 1.0
+    normaliser: str = "positives of the batch"
+    hard_negative_ratio: float | None = None
+    weight_decay: float = 4e-5
+    decays: str = "kernels"
+
+    def __post_init__(self):
+        if self.iou_loss_type is not None and self.iou_loss_type not in IOU_KINDS:
+            raise InputError(f"iou_loss_type {self.iou_loss_type!r}; wanted one of {', '.join(IOU_KINDS)}")
+        if self.class_loss not in CLASS_LOSSES:
+            raise InputError(f"class_loss {self.class_loss!r}; expected one of {', '.join(map(repr, CLASS_LOSSES))}")
+        if self.box_loss not in BOX_LOSSES:
+            raise InputError(f"box_loss {self.box_loss!r}; wanted one of {', '.join(map(repr, BOX_LOSSES))}")
+        if self.normaliser not in NORMALISERS:
+            raise InputError(f"normaliser {self.normaliser!r}; wanted one of {', '.join(map(repr, NORMALISERS))}")
+        check_decayed_weights(self.decays)
+        if self.hard_negative_ratio is not None and not 0 < self.hard_negative_ratio < math.inf:
+            raise InputError(f"hard_negative_ratio is {self.hard_negative_ratio}; wanted a number above 0")

@@ -1,0 +1,93 @@
+"""From the outputs of a dense network to detections: on the backend, in NumPy, in ONNX and for TensorRT's plugin."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from object_detection.geometry.box_geometry import clip_boxes
+from object_detection.onnx_nodes import Graph, Output, clipped
+from object_detection.structures import Detections, Tensor
+from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates, detections_on_host
+from object_detection.suppression.onnx_suppression import detections_in_onnx
+from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
+from program_support.errors import InputError
+
+
+class DensePostprocessing:
+    """Post-processing of class logits [B, A, K] and box deltas [B, A, 4] at A anchors."""
+
+    def __init__(self, config: SuppressionConfig, anchors: np.ndarray, level_sizes: Sequence[int], *, num_logits: int):
+        """num_logits: K, the background's included."""
+        self._config, self._anchors, self._level_sizes, self._num_logits = config, anchors, level_sizes, num_logits
+
+    def on_backend(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections:
+        """See `Detector.detections`."""
+        return detections_from_outputs(*outputs, ops.convert_to_tensor(self._anchors), config=self._config,
+                                       level_sizes=self._level_sizes, clip_to=sizes)
+
+    def on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections:
+        """See `Detector.detections_on_host`. outputs: class logits, box deltas [A, 4] and the highest logit of each anchor."""
+        return detections_on_host(self._network_outputs(outputs), self._anchors, config=self._config,
+                                  level_sizes=self._level_sizes, clip_to=size)
+
+    def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
+        """See `Detector.suppression_work`."""
+        count = count_candidates(self._network_outputs(outputs), config=self._config, level_sizes=self._level_sizes)
+        return {"score_threshold": self._config.score_threshold, "candidates_per_image": count}
+
+    def in_onnx(self, graph: Graph, logits: str, deltas: str, sizes: str) -> dict[str, Output]:
+        """See `Detector.onnx_detections`."""
+        boxes, scores, classes = detections_in_onnx(
+            graph, logits, deltas, sizes, anchors=self._anchors, classes=self._num_logits, config=self._config,
+            level_sizes=self._level_sizes)
+        slots = self._config.max_detections
+        return {"boxes": Output(boxes, "float32", (slots, 4)), "scores": Output(scores, "float32", (slots,)),
+                "classes": Output(classes, "int32", (slots,))}
+
+    def raw_in_onnx(self, graph: Graph, logits: str, deltas: str) -> dict[str, Output]:
+        """Return the outputs that `on_host` reads.
+
+        A file for ONNX Runtime keeps the logits of a cell's anchors in one row, the same values in the same order: a Reshape
+        at the end would be a copy.
+        """
+        anchors = len(self._anchors)
+        best = graph.add("ReduceMax", [logits, np.array([2])], name="best_logits", keepdims=0)
+        shape = (anchors, self._num_logits)
+        if graph.for_onnxruntime and logits in graph.cells:
+            logits, channels = graph.cells[logits]
+            shape = (anchors * self._num_logits // channels, channels)
+        return {"class_logits": Output(logits, "float32", shape), "box_deltas": Output(deltas, "float32", (anchors, 4)),
+                "best_logits": Output(best, "float32", (anchors,))}
+
+    def for_efficientnms(self, graph: Graph, logits: str, deltas: str, sizes: str) -> tuple[str, str, dict[str, Any]]:
+        """See `Detector.efficientnms_inputs`. Raises InputError for boxes that the plugin would measure otherwise."""
+        config = self._config
+        if config.iou_pixel_offset or config.box_coder.last_pixel:
+            raise InputError("onnx-efficientnms: EfficientNMS_TRT measures boxes from corner to corner; "
+                             "these are a pixel larger")
+        boxes = config.box_coder.decode_in_onnx(graph, deltas, graph.add("Identity", [self._anchors]))
+        if config.clip:
+            boxes = clipped(graph, boxes, sizes, last_pixel=False)
+        scores = logits  # the plugin has a sigmoid of its own
+        if config.scores == "softmax":
+            scores = graph.add("Slice", [graph.add("Softmax", [logits], axis=-1), [1], [self._num_logits], [2]])
+        return boxes, scores, {
+            "score_threshold": float(config.score_threshold), "max_output_boxes": config.max_detections,
+            "iou_threshold": 1.0 if config.method == "none" else float(config.iou_threshold),
+            "score_activation": int(config.scores == "sigmoid"), "class_agnostic": int(not config.per_class)}
+
+    def boxes_and_probabilities(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return every anchor's decoded box [B, A, 4] and its probabilities without the background's [B, A, classes]."""
+        logits, deltas = outputs
+        boxes = self._config.box_coder.decode(deltas, ops.convert_to_tensor(self._anchors))
+        if self._config.clip:
+            boxes = clip_boxes(boxes, sizes)
+        if self._config.scores == "sigmoid":
+            return boxes, ops.sigmoid(logits)
+        return boxes, ops.softmax(logits, axis=-1)[..., 1:]
+
+    def _network_outputs(self, outputs: Sequence[np.ndarray]) -> NetworkOutputs:
+        logits, deltas, best_logits = outputs
+        return NetworkOutputs(logits.reshape(len(best_logits), -1), deltas, best_logits)
