@@ -67,8 +67,8 @@ def convert_open_images() -> None:
 
 
 def doctor() -> None:
-    """Run dataset/doctor.py."""
-    _run("efficientdet.dataset.doctor")
+    """Run doctor.py."""
+    _run("efficientdet.programs.doctor")
 
 
 def _run(program: str) -> None:

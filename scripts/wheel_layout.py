@@ -18,7 +18,7 @@ PACKAGES = ("dataset", "model", "object_detection", "program_support")
 COMMANDS = {  # what messages and --help of a checkout call a program -> the command that pip installs
     "train.py": "efficientdet-train", "eval.py": "efficientdet-eval", "infer.py": "efficientdet-infer",
     "inspector.py": "efficientdet-inspect", "export.py": "efficientdet-export", "quickstart.py": "efficientdet-quickstart",
-    "serve.py": "efficientdet-serve", "dataset/doctor.py": "efficientdet-doctor",
+    "serve.py": "efficientdet-serve", "doctor.py": "efficientdet-doctor", "dataset/doctor.py": "efficientdet-doctor",
     "dataset/create_tfrecord.py": "efficientdet-convert", "dataset/create_coco_tfrecord.py": "efficientdet-convert-coco",
     "dataset/create_pascal_tfrecord.py": "efficientdet-convert-pascal",
     "dataset/create_open_images_tfrecord.py": "efficientdet-convert-open-images",

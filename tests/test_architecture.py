@@ -54,12 +54,10 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
     ),
 }
 MOST_LINES_OF_A_FILE = 250
-ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export", "quickstart", "serve")
+ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export", "quickstart", "serve", "doctor")
 ENTRY_POINTS_MAY_USE = {"efficientdet", "program_support.command_line", "dataset.files.image_files", "program_support.errors"}
 SCRIPTS = ("dataset.create_tfrecord", "dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord",
-           "dataset.create_open_images_tfrecord", "dataset.download_open_images", "dataset.synthetic", "dataset.doctor")
-# A script about data that needs to know a family's network: it stands with the others about data, and is not of that floor.
-ENTRY_POINTS_OF_DATA = {"dataset.doctor"}
+           "dataset.create_open_images_tfrecord", "dataset.download_open_images", "dataset.synthetic")
 SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a user's mistake is told before
 
 # Packages that some floors must not know, and the modules that may.
@@ -178,11 +176,11 @@ def _matches(module: str, patterns: set[str]) -> bool:
 def breaks_of_floors(root: Path) -> list[str]:
     broken = []
     for entry in imports(root):
-        owner = entry.module.split(".")[0] if entry.module not in ENTRY_POINTS_OF_DATA else DOOR
+        owner = entry.module.split(".")[0]
         where = f"{entry.module}:{entry.line} imports {entry.name}"
         if entry.name.startswith("."):
             broken.append(f"{where}: relative")
-        elif {entry.package, entry.name} & {*ENTRY_POINTS, *ENTRY_POINTS_OF_DATA}:
+        elif {entry.package, entry.name} & {*ENTRY_POINTS}:
             broken.append(f"{where}: an entry point")
         elif entry.package in FLOORS and owner in FLOORS and entry.package not in FLOORS[owner]:
             broken.append(f"{where}: not a floor below")
@@ -320,7 +318,7 @@ PLANTED = [
     (breaks_of_floors, "dataset/x.py", "def f():\n    from model.y import z", "x:2"),
     (breaks_of_floors, "dataset/x.py", "from efficientdet.y import z", "not a floor below"),
     (breaks_of_floors, "efficientdet/x.py", "import train", "entry point"),
-    (breaks_of_floors, "efficientdet/x.py", "from dataset.doctor import main", "entry point"),
+    (breaks_of_floors, "dataset/x.py", "from doctor import main", "entry point"),
     (breaks_of_floors, "efficientdet/x.py", "from . import y", "relative"),
     (breaks_of_floors, "train.py", "from dataset.y import z", "not for an entry point"),
     (breaks_of_floors, "eval.py", "from model.y import z", "not for an entry point"),

@@ -33,6 +33,7 @@ from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoi
 from efficientdet.export import export_artifacts as artefacts
 from efficientdet.export.export_artifacts import ExportConfig, export_artefacts
 from efficientdet.inference.opening import ModelConfig
+from model.two_stage_detector import TwoStageDetector
 from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -352,7 +353,7 @@ def test_a_litert_file_in_8_bits_without_its_second_file(exported, tmp_path):
 
 def test_what_litert_has_no_operation_for_is_told():
     with pytest.raises(InputError, match="LiteRT has no operation for"):
-        write_litert(object(), "a.tflite", description=None, resize=None)
+        write_litert(TwoStageDetector.__new__(TwoStageDetector), "a.tflite", description=None, resize=None)
 
 
 @pytest.mark.parametrize(("names", "message"), [

@@ -143,7 +143,7 @@ MISTAKES = [
     ("export", ("--imgsz=640",), "there is no flag --imgsz; here it is --hparams=image_size=N"),
     ("quickstart", ("--epochs=3",), "here it is --minutes"),
     ("serve", (*SERVE, "--conf=0.3"), "here it is --min_score"),
-    ("dataset.doctor", ("--imgsz=640",), "here it is --image_size"),
+    ("doctor", ("--imgsz=640",), "here it is --image_size"),
     ("dataset.create_tfrecord", ("--source=photos",), "here it is --images"),
     ("train", (*TRAIN, "--batchsize=4"), "there is no flag --batchsize; the nearest is --batch_size"),
     ("train", (*TRAIN, "--hparams=num_classes=5"), "num_classes is 5; the data names 2 classes"),

@@ -146,7 +146,7 @@ def test_the_packages_installed_are_those_named(tmp_path):
                           capture_output=True, text=True, check=True)  # a namespace's `import efficientdet` is empty
     assert set(done.stdout.split()) == {"dataset", "efficientdet", "model", "object_detection", "program_support"}
     assert set(top) == {"dataset", "efficientdet", "model", "object_detection", "program_support", "train", "eval",
-                        "infer", "inspector", "export", "quickstart", "serve"}
+                        "infer", "inspector", "export", "quickstart", "serve", "doctor"}
 
 
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="OpenSSH is not installed")

@@ -268,7 +268,7 @@ def test_nothing_alarming_in_coco(data_folder, split):
 
 def doctor(*arguments):
     env = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}  # which conftest.py sets
-    return subprocess.run([sys.executable, "dataset/doctor.py", *arguments], cwd=ROOT, capture_output=True, text=True,
+    return subprocess.run([sys.executable, "doctor.py", *arguments], cwd=ROOT, capture_output=True, text=True,
                           check=False, env=env)
 
 

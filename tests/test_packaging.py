@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = SETTINGS["project"]
 PACKAGES = ("dataset", "efficientdet", "model", "object_detection", "program_support")
-PROGRAMS = ("train.py", "eval.py", "infer.py", "inspector.py", "export.py", "quickstart.py", "serve.py",
+PROGRAMS = ("train.py", "eval.py", "infer.py", "inspector.py", "export.py", "quickstart.py", "serve.py", "doctor.py",
             "dataset/create_tfrecord.py", "dataset/create_coco_tfrecord.py", "dataset/create_pascal_tfrecord.py",
-            "dataset/create_open_images_tfrecord.py", "dataset/download_open_images.py", "dataset/doctor.py",
+            "dataset/create_open_images_tfrecord.py", "dataset/download_open_images.py",
             "dataset.synthetic")  # the last as `python -m` takes it
 PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "docs").glob("*.md")])
 # In the pages, of programs that are not ours

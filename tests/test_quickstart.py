@@ -81,7 +81,7 @@ def programs(tmp_path, monkeypatch):
         calls.append((module, {key: value for key, value in settings.items() if value is not None}))
         if module == "dataset.create_tfrecord":
             draw_records(settings["output_dir"], images={"train": 5, "val": 2})
-        elif module == "dataset.doctor":
+        elif module == "doctor":
             settings["output_dir"].mkdir()
             (settings["output_dir"] / "doctor.json").write_text(json.dumps({"suggested": {"settings": {
                 "image_size": "96x64", "anchor_scale": 2.0}}}))
@@ -110,7 +110,7 @@ def test_the_way(programs, tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         quickstart(config(tmp_path / "out", hparams="box_class_repeats=1"))
     assert caught.value.code == 3
-    assert [module for module, _ in calls] == ["dataset.create_tfrecord", "train", "dataset.doctor", "train"]
+    assert [module for module, _ in calls] == ["dataset.create_tfrecord", "train", "doctor", "train"]
     assert calls[1][1]["hparams"] == "image_size=256,box_class_repeats=1"
     assert calls[1][1]["log_steps"] == 1  # of more together the times are means
     assert calls[2][1]["hparams"] == "image_size=128,jitter_min=0.8,jitter_max=1.25,box_class_repeats=1"

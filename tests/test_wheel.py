@@ -67,7 +67,7 @@ def commands(wheel, tmp_path_factory):
 def folder(tmp_path_factory):
     """A user's folder: every top-level name of a checkout is there, and is the user's."""
     folder = tmp_path_factory.mktemp("user")
-    for name in ("dataset", "model", "object_detection"):
+    for name in ("dataset", "model", "object_detection", "program_support"):
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text(f"raise RuntimeError('{name}: not ours')")
     for program in ROOT.glob("*.py"):

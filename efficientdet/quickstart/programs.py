@@ -23,8 +23,8 @@ _END_WITH_PARENT = (
 
 
 def run_program(module: str, settings: Mapping[str, Any], *, go_on: str) -> None:
-    """Run a program, `train` or `dataset.doctor`, with a flag for each setting that is not None (a list: one for each of its
-    values), and wait for its end.
+    """Run a program, `train` or `dataset.create_tfrecord`, with a flag for each setting that is not None (a list: one for each
+    of its values), and wait for its end.
 
     A signal is handed on to it, and on Linux it ends with this process. Ends this process with the exit code of a program that
     fails, which has said why, and says with `go_on` what to do then.

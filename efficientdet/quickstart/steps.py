@@ -211,7 +211,7 @@ def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, s
 
 def _examined(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """What the doctor suggests to set beside these settings."""
-    run_program("dataset.doctor", {
+    run_program("doctor", {
         "records": _records(folder, "train"), "val_records": _records(folder, "val"), "model_name": config.model_name,
         "hparams": as_hparams(settings), "output_dir": folder / "doctor"}, go_on=_GO_ON)
     return json.loads((folder / "doctor" / "doctor.json").read_text(encoding="utf-8"))["suggested"]["settings"]

@@ -1,0 +1,89 @@
+"""The data check: read images and labels, examine them, print the findings and write the page."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dataset.conversion.annotations import AnnotatedDataSet
+from dataset.conversion.format_recognition import FORMATS, recognise
+from dataset.labelled_images import LabelledImages
+from efficientdet.configuration.flag_paths import class_names_for
+from efficientdet.families.hyperparameters import Hyperparameters
+from program_support.errors import InputError
+from program_support.progress import Progress
+
+LABEL_FORMATS = ("auto", *FORMATS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCheckConfig:
+    """What is examined: records, or images with labels.
+
+    records: "training" and, if given, "validation": paths of TFRecords. Empty: `images`, a folder, with the labels
+    `annotations` (None: in that folder) and those of validation, `val_annotations` (None: as `annotations` splits them).
+    images_read: how many images of each split are decoded. output_dir: for doctor.html and doctor.json.
+    """
+
+    hparams: Hyperparameters
+    records: Mapping[str, tuple[str, ...]]
+    images: str | None
+    annotations: str | None
+    val_annotations: str | None
+    label_format: str
+    images_read: int
+    output_dir: str
+
+
+def read_splits(config: DataCheckConfig) -> dict[str, LabelledImages]:
+    """Return the training images and, if given, the validation images. Raises InputError for files that cannot be read."""
+    return {name: _of_records(paths) for name, paths in config.records.items()} or _of_annotations(config)
+
+
+def check_data(splits: Mapping[str, LabelledImages], config: DataCheckConfig) -> None:
+    """Examine what `read_splits` returned."""
+    from efficientdet.data_checks.check_report import write_page
+    from efficientdet.data_checks.examination import examine
+    from efficientdet.data_checks.findings import as_hparams
+
+    total = sum(min(len(images), config.images_read) for images in splits.values())
+    with Progress("doctor", total=total, noun="image", patient=True) as bar:
+        examination = examine(splits, config.hparams, images_read=config.images_read, done=lambda: bar.advance(images=1))
+    for finding in examination.findings:
+        print(f"{finding.level:8} {finding.line}")
+    if not examination.warnings:
+        print("nothing alarming")
+    if examination.settings:
+        print(f"suggests --hparams={as_hparams(examination.settings)}")
+    print(f"wrote    {write_page(config.output_dir, examination)}")
+
+
+def _of_records(paths: tuple[str, ...]) -> LabelledImages:
+    from dataset.conversion.conversion_report import left_out_at_conversion
+    from dataset.records.labelled_records import labelled_records
+    from dataset.records.record_index import index_records
+
+    images = labelled_records(index_records(paths), class_names_for(paths, json_file=None))
+    boxes_left_out, images_left_out = left_out_at_conversion(paths)
+    return replace(images, left_out=[*images.left_out, *boxes_left_out], images_left_out=images_left_out)
+
+
+def _of_annotations(config: DataCheckConfig) -> dict[str, LabelledImages]:
+    """Return the splits of `annotations`, with `val_annotations` in place of its validation split."""
+    from dataset.conversion.folder_files import ImageFolder
+    from dataset.conversion.label_parts import read_labels
+    from dataset.conversion.labelled_annotations import labelled_annotations
+    from dataset.files.image_files import image_folder
+
+    images = ImageFolder(image_folder(config.images))
+
+    def parts(path: str) -> dict[str, AnnotatedDataSet]:
+        labels = recognise(path, wanted=config.label_format)
+        print(labels.reason)
+        return read_labels(labels, path, images, with_masks=False, label_map=None, output_folder=config.output_dir)
+
+    found = parts(config.annotations or config.images)
+    if config.val_annotations:
+        found["val"] = next(iter(parts(config.val_annotations).values()))
+    named = {"training": found.get("", found.get("train")), "validation": found.get("val")}
+    if named["training"] is None:
+        raise InputError(f"--annotations={config.annotations}: has {', '.join(found)} and no train")
+    return {name: labelled_annotations(part, config.images) for name, part in named.items() if part is not None}
