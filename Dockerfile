@@ -23,7 +23,7 @@ WORKDIR /workspace/effdet-tf2
 # Packages and Horovod come before the code, so that a change of code does not build them again. The empty packages stand for
 # ours, which pip links to and does not copy.
 COPY LICENSE pyproject.toml README.md requirements.lock ./
-COPY scripts/environment.sh scripts/install_horovod.sh scripts/usage.sh scripts/
+COPY scripts/environment.sh scripts/install_horovod.sh scripts/usage.sh scripts/wheel_layout.py scripts/
 RUN mkdir dataset efficientdet model object_detection program_support \
     && touch dataset/__init__.py efficientdet/__init__.py model/__init__.py object_detection/__init__.py program_support/__init__.py \
         train.py eval.py infer.py inspector.py export.py quickstart.py serve.py doctor.py \

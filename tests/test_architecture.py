@@ -98,6 +98,7 @@ VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc", "
 TENSOR_NAMES = {"boxes", "anchors", "scores", "classes", "images", "targets", "objects", "detections", "batch", "logits",
                 "deltas", "masks", "labels", "features"}
 MOST_LINES = 60
+DETECTOR_KINDS = ("DenseDetector", "TwoStageDetector")
 # What is in a folder, what other packages offer, and the names that a wheel has, only running tells.
 IMPORTS_BY_NAME = {"efficientdet.families.registry", "efficientdet.checkout"}
 DOOR = "efficientdet"  # what its __init__ offers to Python users comes from below, and is imported when it is asked for
@@ -289,9 +290,17 @@ def breaks_of_state(root: Path) -> list[str]:
             for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Global)]
 
 
+def breaks_of_detector_kinds(root: Path) -> list[str]:
+    """The program asks a detector what it can do (model/detector.py), not which kind it is."""
+    return [f"{module}:{node.lineno} asks for {ast.unparse(node.args[1])}" for module, file in modules(root).items()
+            for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8")))
+            if module.split(".")[0] != "model" and isinstance(node, ast.Call) and _called(node) in ("isinstance", "issubclass")
+            and any(part in ast.unparse(node.args[1]) for part in DETECTOR_KINDS)]
+
+
 RULES = (breaks_of_floors, breaks_of_rooms, breaks_of_file_length, breaks_of_plain_imports, breaks_of_package_places,
          breaks_by_circles, breaks_of_quick_start, breaks_of_backend_places, breaks_of_names, breaks_of_length,
-         breaks_of_flat_tests, breaks_of_state)
+         breaks_of_flat_tests, breaks_of_state, breaks_of_detector_kinds)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -314,6 +323,9 @@ PLANTED = [
     (breaks_of_rooms, "dataset/records/x.py", "import dataset.input.y", "not a room before"),
     (breaks_of_file_length, "model/x.py", "pass\n" * MOST_LINES_OF_A_FILE, "model.x has 251 lines"),
     (breaks_of_floors, "object_detection/x.py", "from model import y", "x:1"),
+    (breaks_of_floors, "program_support/x.py", "from object_detection.y import z", "not a floor below"),
+    (breaks_of_rooms, "object_detection/coco/x.py", "from object_detection.geometry.y import z", "not a room before"),
+    (breaks_of_detector_kinds, "efficientdet/x.py", "def f(d):\n    return isinstance(d, DenseDetector)", "x:2"),
     (breaks_of_floors, "model/x.py", "import dataset.y", "not a floor below"),
     (breaks_of_floors, "dataset/x.py", "def f():\n    from model.y import z", "x:2"),
     (breaks_of_floors, "dataset/x.py", "from efficientdet.y import z", "not a floor below"),
