@@ -9,12 +9,13 @@ from absl import flags
 
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.flag_definitions import (
+    checked_overrides,
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
     finish_flags,
     machine_settings,
-    model_name_given,
+    model_config,
     runtime_settings,
 )
 from efficientdet.configuration.flag_paths import (
@@ -25,10 +26,7 @@ from efficientdet.configuration.flag_paths import (
     writable_file,
     writable_folder,
 )
-from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.families.hyperparameters import with_overrides
-from efficientdet.families.registry import hyperparameters_of
 from program_support.command_line import run
 
 FLAGS = flags.FLAGS
@@ -57,8 +55,7 @@ def define_flags() -> None:
 
 def main() -> None:
     """Flags to one call."""
-    overrides = parse_overrides(FLAGS.hparams)
-    with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
+    overrides = checked_overrides()
     json_file = existing_file(FLAGS.val_json_file, "val_json_file")
     records = records_of(FLAGS.val_file_pattern, "val_file_pattern")
     class_names = class_names_for(records, json_file=json_file)
@@ -73,11 +70,10 @@ def main() -> None:
 
     with telling_out_of_memory(batch_size=FLAGS.batch_size):
         evaluate_checkpoint(EvaluationConfig(
-            ckpt_path=prefix, records=records, json_file=json_file, class_names=class_names,
-            model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
-            averaged=FLAGS.weights == "averaged", batch_size=FLAGS.batch_size, samples=FLAGS.eval_samples,
+            model=model_config(prefix, overrides, class_names=class_names, **runtime, **machine_settings()),
+            records=records, json_file=json_file, batch_size=FLAGS.batch_size, samples=FLAGS.eval_samples,
             num_threads=0 if FLAGS.enable_map_parallelization else 1, testdev_dir=testdev_dir,
-            output_json=output_json, report=report, store_thresholds=FLAGS.store_thresholds, **runtime, **machine_settings()))
+            output_json=output_json, report=report, store_thresholds=FLAGS.store_thresholds))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,9 @@ from dataset.files.image_files import find_images
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.artifact_formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS
 from efficientdet.configuration.export_formats import wanted_formats
-from efficientdet.configuration.flag_definitions import define_model_flags, finish_flags, model_name_given
+from efficientdet.configuration.flag_definitions import checked_overrides, define_model_flags, finish_flags, model_config
 from efficientdet.configuration.flag_paths import class_names_for, existing_file, records_of, required, writable_folder
-from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.families.hyperparameters import with_overrides
-from efficientdet.families.registry import hyperparameters_of
 from program_support.command_line import run
 from program_support.errors import InputError
 
@@ -48,8 +45,7 @@ def define_flags() -> None:
 
 def main() -> None:
     """Flags to one call."""
-    overrides = parse_overrides(FLAGS.hparams)
-    with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
+    overrides = checked_overrides()
     formats = wanted_formats(FLAGS.formats)
     images = find_images(FLAGS.images, flag="images") if FLAGS.images else ()
     measured = _validation()
@@ -58,11 +54,9 @@ def main() -> None:
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     prepare_environment()
     from efficientdet.export.export_artifacts import ExportConfig, export_artefacts
-    from efficientdet.inference.opening import ModelConfig
 
     export_artefacts(
-        ModelConfig(ckpt_path=prefix, model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
-                    averaged=FLAGS.weights == "averaged", precision="float32", use_xla=False),
+        model_config(prefix, overrides, precision="float32", use_xla=False),
         ExportConfig(output_dir=output_dir, formats=formats, images=images, runs=FLAGS.runs,
                      list_layers=FLAGS.list_layers, **measured, **calibrated))
 

@@ -10,19 +10,18 @@ from absl import flags
 from efficientdet.artifacts.saved_model_files import TRUSTED_ONLY, is_saved_model
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.flag_definitions import (
+    checked_overrides,
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
     finish_flags,
     machine_settings,
-    model_name_given,
+    model_config,
     runtime_settings,
 )
 from efficientdet.configuration.flag_paths import existing_file, required, writable_folder
-from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.families.hyperparameters import with_overrides
-from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.inputs import Inputs, find_inputs
 from efficientdet.inference.result_files import FORMATS, chosen_formats
 from efficientdet.inference.tiles import Tiling
@@ -69,8 +68,7 @@ def main() -> None:
     if FLAGS.model:
         _annotate_with_artefact(inputs, settings)
         return
-    overrides = parse_overrides(FLAGS.hparams)
-    with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
+    overrides = checked_overrides()
     if not FLAGS.model_dir and not FLAGS.saved_model_dir:
         raise InputError("--model_dir is missing: a checkpoint, or --saved_model_dir=FOLDER")
     prefix = existing_checkpoint(FLAGS.model_dir, "model_dir")
@@ -88,9 +86,8 @@ def main() -> None:
 
     with telling_out_of_memory(batch_size=FLAGS.batch_size):
         annotate(AnnotationConfig(
-            inputs=inputs, output_dir=output_dir, ckpt_path=prefix, saved_model_dir=FLAGS.saved_model_dir,
-            model_name=FLAGS.model_name, model_name_given=model_name_given(), overrides=overrides,
-            averaged=FLAGS.weights == "averaged", debug=FLAGS.debug, **settings, **runtime, **machine_settings()))
+            inputs=inputs, output_dir=output_dir, saved_model_dir=FLAGS.saved_model_dir, debug=FLAGS.debug,
+            model=model_config(prefix, overrides, **runtime, **machine_settings()), **settings))
 
 
 def _settings() -> dict:
@@ -115,7 +112,7 @@ def _annotate_with_artefact(inputs: Inputs, settings: dict) -> None:
     runtime = artefact_runtime(FLAGS.model, FLAGS.runtime, asked_by="--model")
 
     annotate(AnnotationConfig(inputs=inputs, output_dir=writable_folder(FLAGS.output_dir, "output_dir"), artefact=FLAGS.model,
-                              runtime=runtime, **settings))
+                              model=ModelConfig(runtime=runtime), **settings))
 
 
 if __name__ == "__main__":

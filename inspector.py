@@ -6,6 +6,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 from absl import flags
@@ -15,20 +16,19 @@ from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS
 from efficientdet.configuration.export_formats import wanted_formats
 from efficientdet.configuration.flag_definitions import (
+    checked_overrides,
     define_machine_flags,
     define_model_flags,
     define_runtime_flag,
     finish_flags,
     machine_settings,
-    model_name_given,
+    model_config,
     runtime_settings,
 )
 from efficientdet.configuration.flag_paths import existing_file, required, writable_file, writable_folder
 from efficientdet.configuration.inference_runtimes import require_runtime
-from efficientdet.configuration.overrides import parse_overrides
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.families.hyperparameters import with_overrides
-from efficientdet.families.registry import hyperparameters_of
 from program_support.command_line import run
 from program_support.errors import InputError
 
@@ -75,25 +75,23 @@ def main() -> None:
     if FLAGS.mode == "infer":
         raise InputError("--mode=infer: python infer.py --image_path=FILE --model_dir=CHECKPOINT --output_dir=FOLDER does that")
     overrides = _overrides()
-    with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
     if FLAGS.mode in ("dry", "export") and FLAGS.runtime != "keras":
         raise InputError(f"--runtime={FLAGS.runtime} runs a network; --mode={FLAGS.mode} does not")
-    {"dry": _dry, "export": _export, "benchmark": _benchmark, "video": _video}[FLAGS.mode](_model_settings(overrides))
+    {"dry": _dry, "export": _export, "benchmark": _benchmark, "video": _video}[FLAGS.mode](_model(overrides))
 
 
-def _dry(model: dict) -> None:
+def _dry(model: ModelConfig) -> None:
     if FLAGS.export_ckpt and Path(FLAGS.export_ckpt).is_dir():
         raise InputError(f"--export_ckpt={FLAGS.export_ckpt}: is a folder; wanted a prefix inside, such as "
                          f"{FLAGS.export_ckpt}/ckpt")
     writable_file(FLAGS.export_ckpt, "export_ckpt")
-    _prepare(needs_tensorflow=bool(model["ckpt_path"] or FLAGS.export_ckpt))
+    _prepare(needs_tensorflow=bool(model.ckpt_path or FLAGS.export_ckpt))
     from efficientdet.export.inspection import dry_run
-    from efficientdet.inference.opening import ModelConfig
 
-    dry_run(ModelConfig(**model), export_ckpt=FLAGS.export_ckpt)
+    dry_run(model, export_ckpt=FLAGS.export_ckpt)
 
 
-def _export(model: dict) -> None:
+def _export(model: ModelConfig) -> None:
     image = existing_file(FLAGS.input_image, "input_image")
     if FLAGS.formats:
         _export_formats(model, (image,) if image else ())
@@ -105,56 +103,52 @@ def _export(model: dict) -> None:
     folder = writable_folder(FLAGS.saved_model_dir, "saved_model_dir")
     _prepare(needs_tensorflow=True)
     from efficientdet.export.inspection import export
-    from efficientdet.inference.opening import ModelConfig
 
-    export(ModelConfig(**model), folder, input_image=image)
+    export(model, folder, input_image=image)
 
 
-def _export_formats(model: dict, images: tuple[str, ...]) -> None:
+def _export_formats(model: ModelConfig, images: tuple[str, ...]) -> None:
     formats = wanted_formats(FLAGS.formats)
     if in_8_bits := [name for name in formats if name in IN_8_BITS]:
         raise InputError(f"--formats={in_8_bits[0]}: needs images for its ranges; export.py --int8_images takes them")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     _prepare(needs_tensorflow=True)
     from efficientdet.export.export_artifacts import ExportConfig, export_artefacts
-    from efficientdet.inference.opening import ModelConfig
 
-    export_artefacts(ModelConfig(**{**model, "precision": "float32", "amp": None, "use_xla": False}),
+    export_artefacts(replace(model, precision="float32", amp=None, use_xla=False),
                      ExportConfig(output_dir=output_dir, formats=formats, images=images))
 
 
-def _export_onnx(model: dict) -> None:
+def _export_onnx(model: ModelConfig) -> None:
     if not FLAGS.onnx_path.endswith(".onnx"):
         raise InputError(f"--onnx_path={FLAGS.onnx_path}: wanted a name that ends in .onnx")
     writable_file(FLAGS.onnx_path, "onnx_path")
     require_runtime("onnxruntime", asked_by="--onnx_path")
-    _prepare(needs_tensorflow=bool(model["ckpt_path"]))
+    _prepare(needs_tensorflow=bool(model.ckpt_path))
     from efficientdet.export.inspection import export_network
-    from efficientdet.inference.opening import ModelConfig
 
-    export_network(ModelConfig(**model), FLAGS.onnx_path)
+    export_network(model, FLAGS.onnx_path)
 
 
-def _benchmark(model: dict) -> None:
+def _benchmark(model: ModelConfig) -> None:
     image = existing_file(FLAGS.input_image, "input_image")
     _check_saved_model(model)
     for name in ("dllogger_path", "output_json"):
         writable_file(FLAGS[name].value, name)
     if FLAGS.trace_filename:
         writable_folder(FLAGS.trace_filename, "trace_filename")
-    _prepare(needs_tensorflow=bool(model["ckpt_path"] or model["int8_images"] or image or FLAGS.saved_model_dir))
+    _prepare(needs_tensorflow=bool(model.ckpt_path or model.int8_images or image or FLAGS.saved_model_dir))
     from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
     from efficientdet.devices.memory import telling_out_of_memory
-    from efficientdet.inference.opening import ModelConfig
 
     with telling_out_of_memory(batch_size=FLAGS.batch_size):
-        benchmark(ModelConfig(**model), BenchmarkConfig(
+        benchmark(model, BenchmarkConfig(
             batch_size=FLAGS.batch_size, runs=FLAGS.bm_runs, warm_up_runs=FLAGS.bm_warm_up_runs, input_image=image,
             saved_model_dir=FLAGS.saved_model_dir, trace_folder=FLAGS.trace_filename, log_file=FLAGS.dllogger_path,
             output_json=FLAGS.output_json))
 
 
-def _video(model: dict) -> None:
+def _video(model: ModelConfig) -> None:
     required(FLAGS.input_video, "input_video")
     video = existing_file(FLAGS.input_video, "input_video")
     if not required(FLAGS.output_video, "output_video").lower().endswith(".mp4"):
@@ -162,16 +156,14 @@ def _video(model: dict) -> None:
     writable_file(FLAGS.output_video, "output_video")
     _check_saved_model(model)
     from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-    from efficientdet.inference.opened_detection import saved_model_detector
-    from efficientdet.inference.video import VideoConfig, annotate_video, checkpoint_detector
+    from efficientdet.inference.opened_detection import detect_with_model, saved_model_detector
+    from efficientdet.inference.video import VideoConfig, annotate_video
 
     _prepare(needs_tensorflow=True)
     if FLAGS.saved_model_dir:
         opened = saved_model_detector(FLAGS.saved_model_dir)
     else:
-        from efficientdet.inference.opening import ModelConfig
-
-        opened = checkpoint_detector(ModelConfig(**model), batch_size=FLAGS.batch_size)
+        opened = detect_with_model(model, batch_size=FLAGS.batch_size)
     given = FLAGS.min_score_thresh
     thresholds = opened.thresholds if given is None else ScoreThresholds(overall=given, source="--min_score_thresh")
     print(f"score threshold: {thresholds}")
@@ -187,23 +179,20 @@ def _overrides() -> dict:
                "nms_configs.max_output_size": "max_boxes_to_draw", "nms_configs.score_thresh": "min_score_thresh",
                "nms_configs.method": "nms_method"}
     given = {key: FLAGS[flag].value for key, flag in flag_of.items() if FLAGS[flag].value is not None}
-    return {**parse_overrides(FLAGS.hparams), **given}
+    return checked_overrides(given)
 
 
-def _model_settings(overrides: dict) -> dict:
-    """What `ModelConfig` is made of; that class stands in a module that imports Keras."""
+def _model(overrides: dict) -> ModelConfig:
     path = None if FLAGS.ckpt_path == _RANDOM_WEIGHTS else FLAGS.ckpt_path
-    return {"ckpt_path": existing_checkpoint(path, "ckpt_path"), "model_name": FLAGS.model_name,
-            "model_name_given": model_name_given(), "overrides": overrides, "averaged": FLAGS.weights == "averaged",
-            **runtime_settings(), **machine_settings()}
+    return model_config(existing_checkpoint(path, "ckpt_path"), overrides, **runtime_settings(), **machine_settings())
 
 
-def _check_saved_model(model: dict) -> None:
+def _check_saved_model(model: ModelConfig) -> None:
     if FLAGS.saved_model_dir and not is_saved_model(FLAGS.saved_model_dir):
         raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
-    if FLAGS.saved_model_dir and model["runtime"] != "keras":
+    if FLAGS.saved_model_dir and model.runtime != "keras":
         raise InputError(f"--runtime={model['runtime']} runs a checkpoint's network; --saved_model_dir is TensorFlow's")
-    if FLAGS.saved_model_dir and model["ckpt_path"]:
+    if FLAGS.saved_model_dir and model.ckpt_path:
         raise InputError("--saved_model_dir and --ckpt_path: wanted one of the two")
 
 

@@ -14,10 +14,9 @@ from dataset.files.image_files import image_folder
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
 from efficientdet.configuration.artifact_formats import FORMATS
 from efficientdet.configuration.export_formats import wanted_formats
+from efficientdet.configuration.flag_definitions import checked_overrides
 from efficientdet.configuration.flag_paths import writable_folder
-from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.families.hyperparameters import with_overrides
-from efficientdet.families.registry import DEFAULT_MODEL, family_of, hyperparameters_of
+from efficientdet.families.registry import DEFAULT_MODEL, family_of
 from efficientdet.quickstart.steps import LABEL_FORMATS, NO_WEIGHTS, QuickstartConfig, quickstart
 from program_support.command_line import run
 from program_support.errors import InputError
@@ -48,7 +47,7 @@ def main() -> None:
         raise InputError(f"--minutes={FLAGS.minutes}: wanted a finite number")
     if family_of(FLAGS.model_name).name != "efficientdet":
         raise InputError(f"--model_name={FLAGS.model_name}: wanted one of EfficientDet's; for others see docs/detectors.md")
-    with_overrides(hyperparameters_of(FLAGS.model_name, {}), parse_overrides(FLAGS.hparams))
+    checked_overrides()
     formats = wanted_formats(FLAGS.formats)  # before the training, not after it
     weights = FLAGS.weights if FLAGS.weights == NO_WEIGHTS else existing_checkpoint(FLAGS.weights, "weights")
     quickstart(QuickstartConfig(

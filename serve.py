@@ -12,6 +12,7 @@ from pathlib import Path
 from absl import flags
 
 from efficientdet.configuration.flag_definitions import (
+    checked_overrides,
     define_model_flags,
     define_runtime_flag,
     finish_flags,
@@ -19,9 +20,6 @@ from efficientdet.configuration.flag_definitions import (
     runtime_settings,
 )
 from efficientdet.configuration.flag_paths import required
-from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.families.hyperparameters import with_overrides
-from efficientdet.families.registry import hyperparameters_of
 from efficientdet.serving.limits import Limits
 from program_support.command_line import run
 from program_support.errors import InputError
@@ -56,8 +54,7 @@ def define_flags() -> None:
 def main() -> None:
     """Flags to one call."""
     path = required(FLAGS.model, "model")
-    overrides = parse_overrides(FLAGS.hparams)
-    with_overrides(hyperparameters_of(FLAGS.model_name, {}), overrides)
+    overrides = checked_overrides()
     runtime = runtime_settings()
     if missing := [package for module, package in _PACKAGES.items() if importlib.util.find_spec(module) is None]:
         raise InputError(f"serve.py needs the package {missing[0]}: pip install -e '.[serve]'")

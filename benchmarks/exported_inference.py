@@ -18,8 +18,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
-from efficientdet.inference.opening import ModelConfig, open_model
+from efficientdet.inference.opening import open_model
 from efficientdet.inference.predict import exported_network, predict_on_host
 from program_support.processor_cores import available_cores
 

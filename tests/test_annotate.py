@@ -9,6 +9,7 @@ from PIL import Image, ImageOps
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.image_rows import OpenedModel, rows_of_signature
@@ -74,7 +75,8 @@ def save(path, *, orientation=1, stored=STORED):
 def run(place, *images, **settings):
     (place / "out").mkdir(exist_ok=True)
     annotate(AnnotationConfig(
-        inputs=Inputs(images=tuple(map(str, images))), output_dir=str(place / "out"), ckpt_path="none", **settings))
+        inputs=Inputs(images=tuple(map(str, images))), output_dir=str(place / "out"), model=ModelConfig(ckpt_path="none"),
+        **settings))
 
 
 def results(place):

@@ -29,10 +29,10 @@ from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_whole
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.export_formats import wanted_formats
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 from efficientdet.export import export_artifacts as artefacts
 from efficientdet.export.export_artifacts import ExportConfig, export_artefacts
-from efficientdet.inference.opening import ModelConfig
 from model.two_stage_detector import TwoStageDetector
 from program_support.errors import InputError
 
@@ -95,8 +95,8 @@ def exported(tmp_path_factory):
                          images=tuple(map(str, images)), records=records, json_file=truth, calibration_records=records,
                          list_layers=True))
         measures = evaluate_checkpoint(EvaluationConfig(
-            ckpt_path=f"{folder}/ckpt", records=records, json_file=truth, class_names=read_class_names(truth), batch_size=2,
-            **MODEL))
+            model=ModelConfig(ckpt_path=f"{folder}/ckpt", class_names=read_class_names(truth), **MODEL), records=records,
+            json_file=truth, batch_size=2))
         yield folder, images, measures
 
 

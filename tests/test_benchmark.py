@@ -25,9 +25,10 @@ from efficientdet.benchmark.stages import (
 )
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.restore import Restored
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
-from efficientdet.inference.opening import ModelConfig, open_model
+from efficientdet.inference.opening import open_model
 from model.multiply_adds import multiply_adds
 from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates
 from object_detection.suppression.tensor_suppression import SuppressionConfig

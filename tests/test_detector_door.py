@@ -18,6 +18,7 @@ import efficientdet
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.detector import LoadedDetector
 from efficientdet.inference.inputs import Inputs
@@ -41,7 +42,8 @@ def stored(tmp_path_factory):
                             ("of_saved", {"ckpt_path": None, "saved_model_dir": f"{folder}/saved"})):
             (folder / name).mkdir()
             annotate(AnnotationConfig(inputs=Inputs(images=tuple(map(str, images))), output_dir=str(folder / name),
-                                      model_name="efficientdet-d0", precision="float32", **model))
+                                      model=ModelConfig(ckpt_path=model["ckpt_path"], precision="float32"),
+                                      saved_model_dir=model["saved_model_dir"]))
         yield folder, images
 
 

@@ -14,6 +14,7 @@ from efficientdet.checkpoints import pretrained_weights as weights
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.pretrained_weights import Source, read_source
 from efficientdet.checkpoints.restore import restore_detector
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.families.efficientdet.family import FAMILY
 from efficientdet.families.efficientdet.published_weights import from_nvidia
 from model.bifpn import NearestResize
@@ -285,8 +286,8 @@ def test_a_file_of_torch_is_told_by_its_content(tmp_path):
 
 
 def restored(folder, **options):
-    return restore_detector(str(folder), model_name="efficientdet-d0", model_name_given=True,
-                            overrides={"image_size": 256}, class_names=SEVEN, **options)
+    return restore_detector(ModelConfig(ckpt_path=str(folder), model_name="efficientdet-d0", model_name_given=True,
+                                        overrides={"image_size": 256}, class_names=SEVEN, **options))
 
 
 @pytest.fixture(scope="module")
@@ -347,8 +348,8 @@ def test_nvidias_conventions_come_with_its_checkpoint(nvidia):
     ("efficientdet-d0-7cls", lambda features, size: tf.raw_ops.ResizeNearestNeighbor(images=features, size=size))])
 def test_at_a_size_with_odd_levels_each_upsamples_as_its_origin_does(golden_folder, monkeypatch, folder, tensorflows):
     """320 pixels: 40, 20, 10, 5 and 3 cells. TensorFlow's own functions in the place of our layer, of the same weights."""
-    found = restore_detector(str(golden_folder / folder), model_name="efficientdet-d0", model_name_given=True,
-                             overrides={"image_size": 320}, class_names=SEVEN)
+    found = restore_detector(ModelConfig(ckpt_path=str(golden_folder / folder), model_name="efficientdet-d0",
+                                         model_name_given=True, overrides={"image_size": 320}, class_names=SEVEN))
     network = found.detector.network
     pixels = np.random.default_rng(0).normal(size=(1, 320, 320, 3)).astype(np.float32)
     ours = network(pixels, training=False)

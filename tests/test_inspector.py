@@ -13,12 +13,13 @@ from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
 from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, read_arrays, read_description
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime
 from efficientdet.export import inspection
 from efficientdet.export.inspection import Agreement, compare_detections, dry_run, summary
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import opening
-from efficientdet.inference.opening import ModelConfig, open_model
+from efficientdet.inference.opening import open_model
 from model.detector import named_variables
 from object_detection.coco.results import DetectionRows
 

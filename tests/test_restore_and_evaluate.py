@@ -20,6 +20,7 @@ from efficientdet.checkpoints.checkpoint import Description, read_whole, write_a
 from efficientdet.checkpoints.restore import restore_detector
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.flag_paths import class_names_for
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation import evaluate
 from efficientdet.evaluation.evaluate import (
     EvaluationConfig,
@@ -84,7 +85,7 @@ def values(detector):
 
 
 def restored(path, **changes):
-    return restore_detector(path, **{"model_name": "efficientdet-d0", "model_name_given": False, "overrides": {}, **changes})
+    return restore_detector(ModelConfig(ckpt_path=path, **changes))
 
 
 # restore
@@ -289,10 +290,9 @@ def test_a_json_with_other_category_ids_measures_the_same(drawn, tmp_path):
 
 def test_evaluates_a_checkpoint(checkpoint, drawn, tmp_path, capsys):
     measures = evaluate_checkpoint(EvaluationConfig(
-        ckpt_path=checkpoint, records=drawn.records("val"), json_file=drawn.annotations("val"),
-        class_names=drawn.class_names, model_name="efficientdet-d0", model_name_given=False, overrides={}, batch_size=4,
-        testdev_dir=str(tmp_path / "testdev"), output_json=str(tmp_path / "new" / "numbers.json"), precision="float32",
-        use_xla=False, report=str(tmp_path)))
+        model=ModelConfig(ckpt_path=checkpoint, class_names=drawn.class_names, precision="float32", use_xla=False),
+        records=drawn.records("val"), json_file=drawn.annotations("val"), batch_size=4, testdev_dir=str(tmp_path / "testdev"),
+        output_json=str(tmp_path / "new" / "numbers.json"), report=str(tmp_path)))
     out = capsys.readouterr().out
     assert "AP50" in out
     assert all(name in out for name in drawn.class_names.names)
@@ -309,9 +309,9 @@ def test_evaluates_a_checkpoint(checkpoint, drawn, tmp_path, capsys):
 # annotate and export
 
 
-def annotation(images, output_dir, **changes):
-    defaults = {"inputs": Inputs(images=tuple(map(str, images))), "output_dir": str(output_dir),
-                "model_name": "efficientdet-d0", "min_score": 0.0, "precision": "float32", "use_xla": False}
+def annotation(images, output_dir, *, ckpt_path=None, **changes):
+    defaults = {"inputs": Inputs(images=tuple(map(str, images))), "output_dir": str(output_dir), "min_score": 0.0,
+                "model": ModelConfig(ckpt_path=ckpt_path, precision="float32", use_xla=False)}
     return AnnotationConfig(**{**defaults, **changes})
 
 
@@ -383,9 +383,8 @@ def test_the_default_threshold_is_the_stored_one_of_each_class(drawn, tmp_path, 
 def test_an_evaluation_stores_the_thresholds_where_it_is_told_to(checkpoint, drawn, tmp_path, capsys):
     prefix = str(tmp_path / "ckpt")
     write_arrays(prefix, *read_whole(checkpoint))
-    settings = {"ckpt_path": prefix, "records": drawn.records("val"), "json_file": None, "class_names": drawn.class_names,
-                "model_name": "efficientdet-d0", "model_name_given": False, "overrides": {}, "precision": "float32",
-                "use_xla": False}
+    settings = {"records": drawn.records("val"), "json_file": None, "model": ModelConfig(
+        ckpt_path=prefix, class_names=drawn.class_names, precision="float32", use_xla=False)}
     with pytest.MonkeyPatch.context() as patch:
         index, config = index_records(drawn.records("val")), inputs(drawn, batch_size=8)
         patch.setattr(evaluate, "build_predict", lambda *_, **__: perfect_predict(drawn, config))

@@ -28,6 +28,7 @@ from dataset.records.record_index import index_records
 from efficientdet.artifacts.saved_model import load_saved_model
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.distributed import World
 from efficientdet.families.registry import hyperparameters_of
@@ -192,7 +193,7 @@ def test_exported_model_has_the_averaged_weights(unbroken, drawn):
     signature, description = load_saved_model(str(folder / "emackpt-final"))
     image = np.asarray(Image.open(sorted((drawn.folder / "val").glob("*.jpg"))[0]))
     found = {name: np.asarray(value) for name, value in signature(image[None]).items()}
-    restored = restore.restore_detector(str(folder / "ckpt-final"), model_name="x", model_name_given=False, overrides={})
+    restored = restore.restore_detector(ModelConfig(ckpt_path=str(folder / "ckpt-final"), model_name="x"))
     assert description.weights == "averaged"
     boxed, size, scale = Letterbox((64, 64))(image)
     image, size = np.asarray(boxed)[None], np.asarray(size)[None]

@@ -21,6 +21,7 @@ from efficientdet.benchmark.stages import (
     measure_detector,
     preprocess,
 )
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import (
     backend_name,
     device_name,
@@ -33,7 +34,7 @@ from efficientdet.devices.device import (
 )
 from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.devices.runtime import start_runtime
-from efficientdet.inference.opening import ModelConfig, open_model
+from efficientdet.inference.opening import open_model
 from model.detector import Detector
 from model.multiply_adds import multiply_adds
 

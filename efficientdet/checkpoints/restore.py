@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.pretrained_weights import load_weights, read_source
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.limits import stated_classes
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of, model_names
@@ -31,34 +32,31 @@ class Restored:
         return family_of(self.hparams.model_name).resize_rule(self.hparams)
 
 
-def restore_detector(
-    ckpt_path: str, *, model_name: str, model_name_given: bool, overrides: dict, class_names: ClassNames | None = None,
-    averaged: bool = True, precision: str = "float32",
-) -> Restored:
+def restore_detector(config: ModelConfig, *, precision: str = "float32") -> Restored:
     """Read a checkpoint of any kind into a detector.
 
     Model and hyperparameters are those of the checkpoint where it states them, else those of `model_name`; `overrides` go
     on top. Classes are `class_names`, which must be those that the checkpoint names (category ids may differ), else the
     checkpoint's, else those of COCO. Raises InputError where the checkpoint and what was asked for disagree.
     """
-    source = read_source(ckpt_path)
+    source, model_name, class_names = read_source(config.ckpt_path), config.model_name, config.class_names
     stated = source.description.model_name if source.description else None
     if stated not in model_names():
         stated = None  # once a label could be stored in its place
-    if model_name_given and stated not in (None, model_name):
+    if config.model_name_given and stated not in (None, model_name):
         raise InputError(f"{source.prefix}: holds {stated}; --model_name={model_name} asked for another")
     if source.class_names is not None and class_names is not None and not source.class_names.has_names_of(class_names):
         raise InputError(f"{source.prefix}: its classes are {', '.join(source.class_names.names[:6])}; those of the data are "
                          f"{', '.join(class_names.names[:6])}")
     names = class_names or source.class_names or COCO_2017
-    stated_classes(overrides.get("num_classes"), names)
+    stated_classes(config.overrides.get("num_classes"), names)
     family = family_of(stated or model_name)
-    hparams = with_overrides(hyperparameters_of(stated or model_name, source.conventions(family)), overrides)
+    hparams = with_overrides(hyperparameters_of(stated or model_name, source.conventions(family)), config.overrides)
     detector = build_detector(hparams, num_classes=len(names), precision=precision)
-    load_weights(detector.network, source, family=family, class_names=names, averaged=averaged)
+    load_weights(detector.network, source, family=family, class_names=names, averaged=config.averaged)
     description = Description(
         model_name=hparams.model_name, hparams=hparams.to_dict(), categories=names.to_categories(),
-        weights="averaged" if averaged else "raw",
+        weights="averaged" if config.averaged else "raw",
         global_step=source.description.global_step if source.description else 0,
         score_thresholds=source.description.score_thresholds if source.description else {})
     return Restored(detector=detector, hparams=hparams, class_names=names, description=description)

@@ -1,10 +1,14 @@
 """Flags that several entry points share, and what they mean; free of Keras and TensorFlow."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from absl import flags
 
 from dataset.files.image_files import find_images
 from efficientdet.configuration.flag_values import RANGES, refusal
 from efficientdet.configuration.inference_runtimes import RUNTIMES, require_runtime
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.configuration.removed_flags import ALIASES, GONE
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
@@ -79,6 +83,19 @@ def runtime_settings() -> dict:
 def machine_settings() -> dict:
     """What `start_runtime` wants."""
     return {"precision": flags.FLAGS.precision, "amp": flags.FLAGS.amp, "use_xla": flags.FLAGS.use_xla}
+
+
+def checked_overrides(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return --hparams and on top of them `given`. Raises InputError where --model_name does not have or take one of them."""
+    overrides = {**parse_overrides(flags.FLAGS.hparams), **(given or {})}
+    with_overrides(hyperparameters_of(flags.FLAGS.model_name, {}), overrides)
+    return overrides
+
+
+def model_config(ckpt_path: str | None, overrides: Mapping[str, Any], **settings: Any) -> ModelConfig:
+    """Return the model that --model_name, --weights and the arguments name; `settings` are further fields."""
+    return ModelConfig(ckpt_path=ckpt_path, model_name=flags.FLAGS.model_name, model_name_given=model_name_given(),
+                       overrides=overrides, averaged=flags.FLAGS.weights == "averaged", **settings)
 
 
 def hyperparameters(**flag_names: str) -> Hyperparameters:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,13 +15,14 @@ from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import evaluation_dataset, original_images
 from dataset.records.record_index import RecordIndex, index_records
 from efficientdet.checkpoints.description import DESCRIPTION_SUFFIX, store_thresholds
-from efficientdet.checkpoints.restore import Restored, restore_detector
+from efficientdet.checkpoints.restore import Restored
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.distributed import World, join_world
-from efficientdet.devices.runtime import start_runtime
 from efficientdet.evaluation.error_pictures import error_pictures
 from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
 from efficientdet.families.inputs import input_config
 from efficientdet.inference.image_rows import Detect
+from efficientdet.inference.opening import open_model
 from efficientdet.inference.predict import Predict, build_predict
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures
@@ -40,41 +40,28 @@ _PICTURES = 20  # of a report
 class EvaluationConfig:
     """An evaluation; the flags of eval.py, resolved."""
 
-    ckpt_path: str
+    model: ModelConfig  # with the class names of the data
     records: tuple[str, ...]
     json_file: str | None
-    class_names: ClassNames
-    model_name: str
-    model_name_given: bool
-    overrides: dict[str, Any]
-    averaged: bool = True
     batch_size: int = 8
     samples: int = 0
     num_threads: int = 0
     testdev_dir: str | None = None
     output_json: str | None = None
     report: str | None = None
-    precision: str | None = None
-    amp: bool | None = None
-    use_xla: bool | None = None
-    runtime: str = "keras"
-    int8_images: tuple[str, ...] = ()
     store_thresholds: bool = False
 
 
 def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
     """Restore, detect, measure, print; write what was asked for. Several ranks share the images; the first one speaks."""
     world = join_world()
-    runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla)
-    restored = restore_detector(
-        config.ckpt_path, model_name=config.model_name, model_name_given=config.model_name_given,
-        overrides=config.overrides, class_names=config.class_names, averaged=config.averaged, precision=runtime.precision)
+    restored, runtime = open_model(config.model)
     index = index_records(config.records)
     evaluator = read_evaluator(index, restored.class_names, json_file=config.json_file) if world.is_first else None
     inputs = input_config(restored.hparams, class_names=restored.class_names, batch_size=config.batch_size,
                           num_threads=config.num_threads)
-    predict = build_predict(restored.detector, compiled=runtime.use_xla, runtime=config.runtime,
-                            int8_images=config.int8_images, resize=restored.resize)
+    predict = build_predict(restored.detector, compiled=runtime.use_xla, runtime=config.model.runtime,
+                            int8_images=config.model.int8_images, resize=restored.resize)
     rows = detect_all(predict, index, inputs, class_names=restored.class_names, samples=config.samples, world=world,
                       masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels)
     if not world.is_first:
@@ -102,8 +89,8 @@ def _tell_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:
     by_class = f", {min(classes):g} to {max(classes):g} by class" if classes else ""
     stored = ""
     if config.store_thresholds:
-        store_thresholds(config.ckpt_path, measures.score_thresholds)
-        stored = f"; stored in {config.ckpt_path}{DESCRIPTION_SUFFIX}"
+        store_thresholds(config.model.ckpt_path, measures.score_thresholds)
+        stored = f"; stored in {config.model.ckpt_path}{DESCRIPTION_SUFFIX}"
     print(f"\nscore threshold of the best F1: {overall:g}{by_class}{stored}")
 
 
@@ -112,10 +99,10 @@ def _write_report(config: EvaluationConfig, restored: Restored, measures: CocoMe
     pictures = error_pictures(analysis, rows, index, count=_PICTURES, record_numbers=record_numbers(
         index, samples=config.samples, world_size=world_size))
     hparams, files = restored.hparams, len(config.records)
-    facts = {"model": hparams.name, "checkpoint": config.ckpt_path, "weights": restored.description.weights,
+    facts = {"model": hparams.name, "checkpoint": config.model.ckpt_path, "weights": restored.description.weights,
              "step": restored.description.global_step, "input size": hparams.image_size,
              "records": config.records[0] + (f" and {files - 1} more" if files > 1 else ""),
-             "ground truth": config.json_file or "the records", "run by": config.runtime}
+             "ground truth": config.json_file or "the records", "run by": config.model.runtime}
     write_evaluation_report(config.report, EvaluationReport(
         title=f"What {hparams.name} gets right and wrong", measures=measures, analysis=analysis, pictures=pictures,
         facts=facts))

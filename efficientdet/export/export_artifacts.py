@@ -21,6 +21,7 @@ from efficientdet.artifacts.saved_model import export_saved_model
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
 from efficientdet.evaluation.evaluate import detect_images, read_evaluator
 from efficientdet.export.artifact_table import MOST_LOST, Artefact, ArtefactTable, Quality, QuantisationLoss
@@ -30,7 +31,7 @@ from efficientdet.inference.artifact import artefact_detection, artefact_runtime
 from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.image_rows import Detect
 from efficientdet.inference.opened_detection import detect_with_checkpoint, saved_model_detector
-from efficientdet.inference.opening import ModelConfig, open_model
+from efficientdet.inference.opening import open_model
 from object_detection.coco.evaluation import CocoMeasures
 from program_support.errors import InputError
 

@@ -11,9 +11,10 @@ import numpy as np
 from efficientdet.checkpoints.checkpoint import write_arrays
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import backend_name
 from efficientdet.inference.exported_network import copied
-from efficientdet.inference.opening import ModelConfig, open_model
+from efficientdet.inference.opening import open_model
 from model.detector import named_variables
 from model.multiply_adds import multiply_adds
 from object_detection.geometry.box_geometry import pairwise_iou

@@ -5,13 +5,14 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.files.image_files import StoredImage, distinct_names, encode_image, image_ids, output_names
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
 from efficientdet.inference.image_rows import Detect, OpenedModel
 from efficientdet.inference.inputs import Inputs, read_input, shown_path
@@ -37,22 +38,13 @@ class AnnotationConfig:
 
     inputs: Inputs
     output_dir: str
-    ckpt_path: str | None = None
+    model: ModelConfig = field(default_factory=ModelConfig)  # without a checkpoint: see the next two
     saved_model_dir: str | None = None
-    artefact: str | None = None  # an exported file, which is run without TensorFlow
-    model_name: str = ""
-    model_name_given: bool = False
-    overrides: dict[str, Any] = field(default_factory=dict)
-    averaged: bool = True
+    artefact: str | None = None  # an exported file, which is run without TensorFlow by `model.runtime`
     batch_size: int = 1
     min_score: float | None = None  # for all classes; None: the thresholds that the model stores
     max_boxes: int | None = 100  # None: all
     debug: bool = False
-    precision: str | None = None
-    amp: bool | None = None
-    use_xla: bool | None = None
-    runtime: str = "keras"
-    int8_images: tuple[str, ...] = ()
     apply_exif_orientation: bool = False
     tiling: Tiling | None = None  # None: every image as a whole
     formats: tuple[str, ...] = ()  # of further files, see `ResultFiles`
@@ -197,25 +189,21 @@ def _opened(config: AnnotationConfig) -> OpenedModel:
     if config.artefact:
         from efficientdet.inference.artifact import artefact_detection
 
-        return artefact_detection(config.artefact, runtime=config.runtime)
-    from efficientdet.checkpoints.restore import restore_detector
+        return artefact_detection(config.artefact, runtime=config.model.runtime)
     from efficientdet.devices.runtime import start_runtime
-    from efficientdet.inference.opened_detection import detect_with_checkpoint
+    from efficientdet.inference.opened_detection import detect_with_model
+    from efficientdet.inference.opening import open_model
 
-    runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla)
     if config.debug:
         import tensorflow as tf
 
         tf.config.run_functions_eagerly(True)
-    restored = None
-    if config.ckpt_path:
-        restored = restore_detector(
-            config.ckpt_path, model_name=config.model_name, model_name_given=config.model_name_given,
-            overrides=config.overrides, averaged=config.averaged, precision=runtime.precision)
-    if config.saved_model_dir:
-        return _from_saved_model(config, restored)
-    return detect_with_checkpoint(restored, batch_size=config.batch_size, compiled=runtime.use_xla, runtime=config.runtime,
-                                  int8_images=config.int8_images)
+    if not config.saved_model_dir:
+        return detect_with_model(config.model, batch_size=config.batch_size)
+    if config.model.ckpt_path:
+        return _from_saved_model(config, open_model(config.model)[0])
+    start_runtime(precision=config.model.precision, amp=config.model.amp, use_xla=config.model.use_xla)
+    return _from_saved_model(config, None)
 
 
 def _from_saved_model(config: AnnotationConfig, restored: "Restored | None") -> OpenedModel:

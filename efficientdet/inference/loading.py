@@ -37,9 +37,12 @@ def load_detector(
 
     Raises InputError, one line, where there is no such checkpoint or the settings do not go with it.
     """
+    from dataset.class_names import ClassNames
     from efficientdet.artifacts.artifact_files import kind_of
     from efficientdet.artifacts.saved_model_files import is_saved_model
     from efficientdet.checkpoints.checkpoint import checkpoint_prefix
+    from efficientdet.configuration.model_config import ModelConfig
+    from efficientdet.families.registry import DEFAULT_MODEL
     from efficientdet.weights.downloads import local_path
 
     path = os.fspath(path)
@@ -62,16 +65,17 @@ def load_detector(
     prepare_environment()
     from efficientdet.devices.runtime import start_runtime
     from efficientdet.inference.detector import LoadedDetector
-    from efficientdet.inference.opened_detection import detect_with_checkpoint, saved_model_detector
+    from efficientdet.inference.opened_detection import detect_with_model, saved_model_detector
 
-    started = start_runtime(precision=precision, use_xla=use_xla, owns_process=False)
     if exported:
+        start_runtime(precision=precision, use_xla=use_xla, owns_process=False)
         return LoadedDetector(*saved_model_detector(path), batch_size=1)  # it takes several of one size only
 
-    restored = _restored(prefix, model_name=model_name, class_names=class_names, overrides=dict(hparams or {}),
-                         averaged=averaged, precision=started.precision)
-    opened = detect_with_checkpoint(restored, batch_size=batch_size, compiled=started.use_xla, runtime=runtime,
-                                    int8_images=tuple(int8_images))
+    names = ClassNames(tuple(range(1, len(class_names) + 1)), tuple(class_names)) if class_names else None
+    opened = detect_with_model(ModelConfig(
+        ckpt_path=prefix, model_name=model_name or DEFAULT_MODEL, model_name_given=model_name is not None, class_names=names,
+        overrides=dict(hparams or {}), averaged=averaged, precision=precision, use_xla=use_xla, runtime=runtime,
+        int8_images=tuple(int8_images)), batch_size=batch_size, owns_process=False)
     return LoadedDetector(*opened, batch_size=batch_size)
 
 
@@ -81,17 +85,6 @@ def _artefact(path: str, *, runtime: str, batch_size: int) -> "LoadedDetector":
 
     runtime = artefact_runtime(path, runtime, asked_by="load_detector")
     return LoadedDetector(*artefact_detection(path, runtime=runtime), batch_size=batch_size)
-
-
-def _restored(prefix: str, *, model_name: str | None, class_names: Sequence[str] | None, **settings):
-    """What `restore_detector` makes of a checkpoint."""
-    from dataset.class_names import ClassNames
-    from efficientdet.checkpoints.restore import restore_detector
-    from efficientdet.families.registry import DEFAULT_MODEL
-
-    names = ClassNames(tuple(range(1, len(class_names) + 1)), tuple(class_names)) if class_names else None
-    return restore_detector(prefix, model_name=model_name or DEFAULT_MODEL, model_name_given=model_name is not None,
-                            class_names=names, **settings)
 
 
 def _check_runtime(runtime: str, *, int8_images: Sequence[str]) -> None:

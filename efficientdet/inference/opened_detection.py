@@ -5,7 +5,9 @@ import numpy as np
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.image_rows import OpenedModel, rows_of_image, rows_of_signature
+from efficientdet.inference.opening import open_model
 from efficientdet.inference.predict import Network, build_predict, predict_on_host
 
 
@@ -32,6 +34,13 @@ def detect_with_checkpoint(
                 for i, image in enumerate(images)]
 
     return OpenedModel(detect, restored.class_names, ScoreThresholds.stored_in(restored.description))
+
+
+def detect_with_model(config: ModelConfig, *, batch_size: int, owns_process: bool = True) -> OpenedModel:
+    """Open a model and return its detection in up to `batch_size` images at a time."""
+    restored, runtime = open_model(config, owns_process=owns_process)
+    return detect_with_checkpoint(restored, batch_size=batch_size, compiled=runtime.use_xla, runtime=config.runtime,
+                                  int8_images=config.int8_images)
 
 
 def saved_model_detector(folder: str) -> OpenedModel:

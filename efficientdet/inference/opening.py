@@ -1,43 +1,25 @@
 """A detector to look at or to run: of a checkpoint, or of a model's name with random weights."""
 
-from dataclasses import dataclass
-from typing import Any
-
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.restore import Restored, restore_detector
+from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime, start_runtime
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.registry import build_detector, hyperparameters_of
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Which detector, and how it is computed."""
+def open_model(config: ModelConfig, *, owns_process: bool = True) -> tuple[Restored, Runtime]:
+    """Start the runtime and return the detector of a checkpoint, or one with random weights.
 
-    ckpt_path: str | None  # None: random weights, always the same
-    model_name: str
-    model_name_given: bool
-    overrides: dict[str, Any]
-    averaged: bool = True
-    precision: str | None = None
-    amp: bool | None = None
-    use_xla: bool | None = None
-    runtime: str = "keras"  # what runs the network
-    int8_images: tuple[str, ...] = ()  # to take the ranges of activations from, where it is to run in 8 bits
-
-
-def open_model(config: ModelConfig) -> tuple[Restored, Runtime]:
-    """The detector of a checkpoint, or one with random weights."""
-    runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, seed=0)
+    owns_process: see `start_runtime`.
+    """
+    runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla,
+                            seed=0 if owns_process else None, owns_process=owns_process)
     if config.ckpt_path:
-        restored = restore_detector(
-            config.ckpt_path, model_name=config.model_name, model_name_given=config.model_name_given,
-            overrides=config.overrides, averaged=config.averaged, precision=runtime.precision)
-    else:
-        hparams = with_overrides(hyperparameters_of(config.model_name, {}), config.overrides)
-        restored = _with_random_weights(hparams, precision=runtime.precision)
-    return restored, runtime
+        return restore_detector(config, precision=runtime.precision), runtime
+    hparams = with_overrides(hyperparameters_of(config.model_name, {}), config.overrides)
+    return _with_random_weights(hparams, precision=runtime.precision), runtime
 
 
 def _with_random_weights(hparams: Hyperparameters, *, precision: str) -> Restored:

@@ -85,16 +85,6 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
     print(f"wrote {target}")
 
 
-def checkpoint_detector(model, *, batch_size: int):
-    """Open the detector that a `ModelConfig` names."""
-    from efficientdet.inference.opened_detection import detect_with_checkpoint
-    from efficientdet.inference.opening import open_model
-
-    restored, runtime = open_model(model)
-    return detect_with_checkpoint(restored, batch_size=batch_size, compiled=runtime.use_xla, runtime=model.runtime,
-                                  int8_images=model.int8_images)
-
-
 def open_camera(number: int):
     """OpenCV's source of a camera's frames. Raises InputError where there is none."""
     source = _open_source(number)
