@@ -6,6 +6,7 @@ Inside, classes are 0 .. K-1 in ascending order of the data set's own category i
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,11 @@ class ClassNames:
     def has_names_of(self, other: "ClassNames") -> bool:
         """Return whether both name the same classes, whatever their category ids and order."""
         return set(self.names) == set(other.names)
+
+    @classmethod
+    def numbered(cls, names: Sequence[str]) -> "ClassNames":
+        """Return names with category ids 1, 2, ..."""
+        return cls(tuple(range(1, len(names) + 1)), tuple(names))
 
     @classmethod
     def from_categories(cls, categories: list[dict]) -> "ClassNames":

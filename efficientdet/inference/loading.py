@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from efficientdet.inference.detector import LoadedDetector
 
 Runtime = Literal["keras", "onnxruntime", "openvino"]
+_FOR_CHECKPOINTS = "model_name, class_names, hparams, precision"
 
 
 def load_detector(
@@ -51,18 +52,16 @@ def load_detector(
         raise InputError(f"batch_size={batch_size}: wanted at least 1")
     if kind := kind_of(path):
         if model_name or class_names or hparams or precision or int8_images:
-            raise InputError(f"{path}: is a file of {kind.name}, which runs as it is: model_name, class_names, hparams, "
-                             "precision and int8_images are for checkpoints")
+            raise InputError(f"{path}: is a file of {kind.name}, which runs as it is: {_FOR_CHECKPOINTS} and int8_images are "
+                             "for checkpoints")
         return _artefact(path, runtime=runtime, batch_size=batch_size)
     if exported and (runtime != "keras" or model_name or class_names or hparams or precision):
-        raise InputError(f"{path}: is a SavedModel, which runs as it is: runtime, model_name, class_names, hparams and "
-                         "precision are for checkpoints")
+        raise InputError(f"{path}: is a SavedModel, which runs as it is: {_FOR_CHECKPOINTS} and runtime are for checkpoints")
     _check_runtime(runtime, int8_images=int8_images)
     prefix = None if exported else checkpoint_prefix(local_path(path))
-    # Only now what takes seconds, TensorFlow with its start-up notices kept off the console.
     from efficientdet.devices.runtime_environment import prepare_environment
 
-    prepare_environment()
+    prepare_environment()  # only now what takes seconds, TensorFlow with its start-up notices kept off the console
     from efficientdet.devices.runtime import start_runtime
     from efficientdet.inference.detector import LoadedDetector
     from efficientdet.inference.opened_detection import detect_with_model, saved_model_detector
@@ -71,7 +70,7 @@ def load_detector(
         start_runtime(precision=precision, use_xla=use_xla, owns_process=False)
         return LoadedDetector(*saved_model_detector(path), batch_size=1)  # it takes several of one size only
 
-    names = ClassNames(tuple(range(1, len(class_names) + 1)), tuple(class_names)) if class_names else None
+    names = ClassNames.numbered(class_names) if class_names else None
     opened = detect_with_model(ModelConfig(
         ckpt_path=prefix, model_name=model_name or DEFAULT_MODEL, model_name_given=model_name is not None, class_names=names,
         overrides=dict(hparams or {}), averaged=averaged, precision=precision, use_xla=use_xla, runtime=runtime,

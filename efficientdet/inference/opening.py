@@ -33,5 +33,4 @@ def _with_random_weights(hparams: Hyperparameters, *, precision: str) -> Restore
 def _names_for(num_classes: int | None) -> ClassNames:
     if num_classes is None or num_classes == len(COCO_2017):
         return COCO_2017
-    numbers = tuple(range(1, num_classes + 1))
-    return ClassNames(numbers, tuple(f"class {number}" for number in numbers))
+    return ClassNames.numbered([f"class {number}" for number in range(1, num_classes + 1)])
