@@ -149,7 +149,7 @@ def test_batch_and_rate(gpus, gpu_memory, batch_size):
 
 def test_flags_of_the_training_exist():
     root = K8S.parents[1]
-    train = (root / "train.py").read_text() + (root / "efficientdet" / "flags" / "definitions.py").read_text()
+    train = (root / "train.py").read_text() + (root / "efficientdet" / "configuration" / "flag_definitions.py").read_text()
     arguments = launcher_arguments()
     given = arguments[arguments.index("train.py") + 1:]
     assert len(given) > 10

@@ -430,6 +430,7 @@ def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
 
     class Numbers:
         class_ap: ClassVar = {}
+        score_thresholds: ClassVar = {}
 
         def __init__(self, numbers):
             self.numbers = numbers
