@@ -94,7 +94,8 @@ def main() -> None:
     requests = [form(path) for path in sorted(glob.glob(arguments.images))]
     command = [sys.executable, ROOT / "serve.py", f"--model={arguments.model}", "--port=0"]
     server = subprocess.Popen(command + [flag for flag in flags if flag != "--"], stdout=subprocess.PIPE, text=True)
-    port = int(server.stdout.readline().rsplit(":", 1)[1].strip("/\n"))
+    address = next(line for line in server.stdout if line.startswith("serving at "))
+    port = int(address.rsplit(":", 1)[1].strip("/\n"))
     megabytes = [metric(port, "process_resident_memory_bytes") / 1e6]
     start = time.perf_counter()
     clients = [Client(port, requests, first=number, end=start + 60 * arguments.minutes) for number in range(arguments.clients)]

@@ -272,8 +272,8 @@ def ssd_detector(*, classes):
     inputs = keras.Input((anchors, classes)), keras.Input((anchors, 4))
     return DenseDetector(keras.Model(inputs, list(inputs)), DenseDetectorConfig(
         image_size=(300, 300), anchors=ssd300_levels(), losses=LossConfig(
-            normaliser="positives of each image", hard_negative_ratio=3.0, box_loss="smooth l1", delta=1.0,
-            box_loss_weight=1.0),
+            class_loss="softmax cross entropy", normaliser="positives of each image", hard_negative_ratio=3.0,
+            box_loss="smooth l1", delta=1.0, box_loss_weight=1.0),
         suppression=SuppressionConfig(scores="softmax", box_coder=FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0)))))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from efficientdet.families.limits import ABOVE_ZERO, SHARE, Limit, at_least, one_of
 
 NMS_LIMITS: dict[str, Limit] = {
-    "nms_configs.method": one_of("hard", "gaussian"),
+    "nms_configs.method": one_of("hard", "gaussian", "none"),
     "nms_configs.iou_thresh": SHARE,
     "nms_configs.score_thresh": SHARE,
     "nms_configs.sigma": ABOVE_ZERO,

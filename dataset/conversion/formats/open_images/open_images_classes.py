@@ -17,7 +17,7 @@ from dataset.files.untrusted_values import listed, shown, told_with
 from program_support.errors import InputError, nearest_name
 
 MLPERF = "mlperf"
-MLPERF_FILE = Path(__file__).resolve().parent.parent / "open_images_mlperf_classes.csv"
+MLPERF_FILE = Path(__file__).resolve().parents[3] / "open_images_mlperf_classes.csv"
 _V6_HEADER = ["LabelName", "DisplayName"]
 
 
