@@ -33,6 +33,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 from efficientdet.export import export_artifacts as artefacts
 from efficientdet.export.export_artifacts import ExportConfig, export_artefacts
+from efficientdet.families.registry import hyperparameters_of
 from model.two_stage_detector import TwoStageDetector
 from program_support.errors import InputError
 
@@ -349,6 +350,18 @@ def test_a_litert_file_in_8_bits_without_its_second_file(exported, tmp_path):
     assert len(network) == (folder / "detector-int8.tflite").stat().st_size
     with pytest.raises(InputError, match=r"postprocessing\.tflite: is no file of this project that detects"):
         read_artefact(tmp_path / "renamed-postprocessing.tflite")
+
+
+def test_writing_and_running_litert_says_nothing(exported, tmp_path, capfd, caplog):
+    """TensorFlow warns of gradients that nobody asks for, and LiteRT names its delegate, each time."""
+    folder, images, _ = exported
+    description = read_whole(str(folder / "ckpt"))[1]
+    detector = build_miniature(hyperparameters_of("efficientdet-d0", description.hparams),
+                               num_classes=len(description.categories))
+    write_litert(detector, tmp_path / "detector.tflite", description=description, resize=Letterbox((64, 64)))
+    assert len(efficientdet.load_detector(tmp_path / "detector.tflite").predict([images[0]], min_score=0)[0].scores)
+    assert not [line for line in capfd.readouterr().err.splitlines() if "delegate" in line]
+    assert not [record for record in caplog.records if "gradient" in record.getMessage()]
 
 
 def test_what_litert_has_no_operation_for_is_told():

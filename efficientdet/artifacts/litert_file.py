@@ -21,7 +21,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from dataset.input.resize import ResizeRule, host_resize
 from efficientdet.artifacts.artifact_files import POSTPROCESSING, postprocessing_file
 from efficientdet.artifacts.artifact_metadata import DETECTIONS, ArtefactMetadata
-from efficientdet.artifacts.saved_model import FOR_INFERENCE
+from efficientdet.artifacts.saved_model import FOR_INFERENCE, without_gradient_warnings
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.devices.device import backend_name
 from model.detector import Detector
@@ -68,6 +68,7 @@ def write_litert(
     write_bytes(path, content.getvalue(), flush=True)
 
 
+@without_gradient_warnings()
 def _converted(function: Callable, inputs: Sequence[str], shapes: Sequence[tf.TensorSpec], outputs: Sequence[str], *,
                calibration: Inputs | None = None) -> bytes:
     """A model with constants for weights and with these names in its signature."""

@@ -1,6 +1,9 @@
 """A detector as a TensorFlow SavedModel that needs none of this project to run."""
 
+import contextlib
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import keras
@@ -58,13 +61,28 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
     description.write(f"{folder}/{DESCRIPTION_FILE}")
 
 
+@contextlib.contextmanager
+def without_gradient_warnings() -> Iterator[None]:
+    """Silence TensorFlow's warning that a loaded function may have no gradient: nothing here asks for one."""
+    def is_other(record: logging.LogRecord) -> bool:
+        return "unsaved custom gradients" not in record.getMessage()
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
+
+
 def load_saved_model(folder: str):
     """(signature, Description) of what `export_saved_model` wrote. Raises InputError for any other folder, and for a part of
     one."""
     try:
         description = description_of(json.loads(Path(folder, DESCRIPTION_FILE).read_text(encoding="utf-8")))
         ClassNames.from_categories(description.categories)  # what is wrong with them is told here
-        loaded = tf.saved_model.load(folder)
+        with without_gradient_warnings():
+            loaded = tf.saved_model.load(folder)
         run = loaded.signatures[SIGNATURE]
         if set(run.structured_input_signature[1]) != {"images"} or not set(run.structured_outputs) >= _OUTPUTS:
             raise ValueError(f"{SIGNATURE} takes {', '.join(run.structured_input_signature[1])} and puts out "

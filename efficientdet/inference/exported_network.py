@@ -13,6 +13,7 @@ from efficientdet.artifacts.artifact_metadata import DETECTIONS
 from efficientdet.devices.signal_stack import kept_signal_stack
 from program_support.errors import InputError, printable
 from program_support.processor_cores import available_cores
+from program_support.stderr_capture import captured_stderr
 
 _MOST_STREAMS = 8  # each has activations of its own: some 200 MB for D0 at 512
 _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
@@ -164,8 +165,12 @@ def _litert(model: ModelContent, streams: int, threads: int) -> list[Run]:
     from ai_edge_litert.interpreter import Interpreter
 
     def stream() -> Run:
-        network, *postprocessing = (Interpreter(model_content=content, num_threads=threads).get_signature_runner()
-                                    for content in (model if isinstance(model, tuple) else (model,)))
+        interpreters = [Interpreter(model_content=content, num_threads=threads)
+                        for content in (model if isinstance(model, tuple) else (model,))]
+        with captured_stderr():  # LiteRT names its delegate there, each time
+            for interpreter in interpreters:
+                interpreter.allocate_tensors()
+        network, *postprocessing = (interpreter.get_signature_runner() for interpreter in interpreters)
 
         def run(images, sizes) -> Outputs:
             found = network(images=np.ascontiguousarray(images), sizes=np.ascontiguousarray(sizes))
