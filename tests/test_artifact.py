@@ -353,7 +353,7 @@ def test_a_litert_file_in_8_bits_without_its_second_file(exported, tmp_path):
 
 
 def test_writing_and_running_litert_says_nothing(exported, tmp_path, capfd, caplog):
-    """TensorFlow warns of gradients that nobody asks for, and LiteRT names its delegate, each time."""
+    """TensorFlow warns of gradients that are never computed, and LiteRT names its delegate, each time."""
     folder, images, _ = exported
     description = read_whole(str(folder / "ckpt"))[1]
     detector = build_miniature(hyperparameters_of("efficientdet-d0", description.hparams),
