@@ -149,6 +149,10 @@ class DenseDetector(Detector):
         """See `Detector`."""
         return self.postprocessing.for_efficientnms(graph, *tensors, sizes)
 
+    def boxes_and_probabilities(self, outputs, sizes):
+        """See `Detector`."""
+        return self.postprocessing.boxes_and_probabilities(outputs, sizes)
+
     def _sums_of_losses(self, class_logits: Tensor, box_deltas: Tensor, targets: Targets) -> dict[str, Tensor]:
         losses, positive = self.config.losses, ops.cast(targets.positive, "float32")
         of_classes = CLASS_LOSSES[losses.class_loss](class_logits, targets, losses)

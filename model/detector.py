@@ -122,6 +122,10 @@ class Detector:
         raise InputError("onnx-efficientnms: EfficientNMS_TRT suppresses once; a two-stage detector does so twice, "
                          "and has masks")
 
+    def boxes_and_probabilities(self, outputs: Outputs, sizes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return boxes [B, A, 4] and probabilities [B, A, K] by the backend, to compare `efficientnms_inputs` with."""
+        raise NotImplementedError
+
 
 def losses(detector: Detector, outputs: Outputs, targets: Targets, counts: dict[str, Tensor]) -> dict[str, Tensor]:
     """The detection losses by name, each divided by its normaliser; their sum, with the regularisation, is minimised."""

@@ -23,7 +23,7 @@ def compare_plugin_inputs(restored: Restored, path: Path, images: Sequence[np.nd
     for image in images:
         boxed, size, _ = (np.asarray(part)[None] for part in restored.resize(image))
         [(boxes, scores)] = network(boxed, size, copied)
-        wanted, probabilities = (np.asarray(values)[0] for values in detector.postprocessing.boxes_and_probabilities(
+        wanted, probabilities = (np.asarray(values)[0] for values in detector.boxes_and_probabilities(
             detector.outputs(boxed, size), ops.convert_to_tensor(size)))
         if activated:
             scores = np.asarray(ops.sigmoid(scores))
