@@ -7,37 +7,61 @@ import tensorflow as tf
 
 from dataset.files.image_decoding import decode_image, image_size
 from dataset.input.augmentation import ResizeAndFlip
-from dataset.input.crop import Crop, crop_masks, decode_window
+from dataset.input.crop import Crop, crop_masks, decode_window, part_of
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.input_config import InputConfig
+from dataset.input.mosaic import View
 from dataset.input.tracing import as_written
 from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor
 
+_PART = 1 << 20  # stream of random numbers for the part of an image; augmentations use small ones
+
 
 def training_example(config: InputConfig, cache: DecodedCache | None = None) -> Callable[..., Batch]:
-    augmentation = config.augmentation or ResizeAndFlip(config.resize, flip_probability=0.0)
+    """Return what makes training's view of a record: (serialized, position, record number) -> a row of a `Batch`.
 
-    @as_written
-    def example(serialized: Tensor, position: Tensor, number: Tensor | None = None) -> Batch:
-        record = parse_record(serialized, with_masks=config.mask_size > 0)
+    With a composition of F further images serialized and numbers are [1 + F], the further ones empty where none are composed.
+    """
+    augmentation = config.augmentation or ResizeAndFlip(config.resize, flip_probability=0.0)
+    composition = config.composition
+
+    def load(record: dict[str, Tensor], number: Tensor | None, seed: Tensor, within: Tensor | None = None) -> View:
         source_size = image_size(record["encoded"])
         if config.learn_crowds:
             record["crowd"] = tf.zeros_like(record["crowd"])
-        seed = tf.stack([tf.constant(config.seed, tf.int64), position])
         crop = augmentation.draw(
             source_size, seed=seed, boxes=tf.boolean_mask(record["boxes"], tf.logical_not(record["crowd"])))
+        if within is not None:
+            crop = part_of(crop, within, seed=tf.random.experimental.stateless_fold_in(seed, _PART))
         boxes, kept = augmentation.boxes(record["boxes"], crop, source_size=source_size)
         image = augmentation.image(
             record["encoded"], crop, window=decode_window if cache is None else partial(cache.window, number))
-        return Batch(
-            images=augmentation.recoloured(image, seed),
-            sizes=crop.size,
+        return View(
+            image=augmentation.recoloured(image, seed),
+            size=crop.size,
             objects=_objects(record, boxes, kept, crop, source_size=source_size, config=config),
-            image_ids=record["image_id"],
-            positions=position,
-            scales=tf.cast(crop.window, tf.float32) / tf.cast(crop.size, tf.float32),
+            scale=tf.cast(crop.window, tf.float32) / tf.cast(crop.size, tf.float32),
         )
+
+    @as_written
+    def example(serialized: Tensor, position: Tensor, number: Tensor | None = None) -> Batch:
+        parse = partial(parse_record, with_masks=config.mask_size > 0)
+        seed = tf.stack([tf.constant(config.seed, tf.int64), position])
+        if composition is None:
+            record = parse(serialized)
+            view = load(record, number, seed)
+        else:
+            record = parse(serialized[0])
+
+            def load_one_of(image: int, within: Tensor) -> View:
+                return load(parse(serialized[image]), number[image], tf.random.experimental.stateless_fold_in(seed, image),
+                            within)
+
+            view = tf.cond(tf.strings.length(serialized[1]) == 0, lambda: load(record, number[0], seed),
+                           lambda: composition.compose(load_one_of, seed))
+        return Batch(images=view.image, sizes=view.size, objects=_in_slots(view.objects, config.max_instances_per_image),
+                     image_ids=record["image_id"], positions=position, scales=view.scale)
 
     return example
 
@@ -53,37 +77,46 @@ def evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]
         boxes = record["boxes"] * tf.tile(input_px_per_image, [2])
         kept = tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1)
         objects = _objects(record, boxes, kept, config.resize.whole(source_size), source_size=source_size, config=config)
-        return Batch(images=resized, sizes=size, objects=objects, image_ids=record["image_id"], positions=number,
-                     scales=scale)
+        return Batch(images=resized, sizes=size, objects=_in_slots(objects, config.max_instances_per_image),
+                     image_ids=record["image_id"], positions=number, scales=scale)
 
     return example
 
 
 def _objects(record: dict[str, Tensor], boxes: Tensor, kept: Tensor, crop: Crop, *, source_size: Tensor,
              config: InputConfig) -> Objects:
-    """The objects of one image in M slots, in the order of the record; more than M: the largest. Boxes in input pixels.
+    """Return the objects of one image in the order of the record; more than M: the largest. Boxes in input pixels.
 
-    Where masks are wanted, an object of which the crop shows a part of the box and nothing of the mask is none.
+    Where masks are expected, an object of which the crop shows a part of the box and nothing of the mask is none.
     """
     numbers = tf.where(kept)[:, 0]  # of the objects that stay
-    slots = config.max_instances_per_image
-    areas = tf.gather(tf.reduce_prod(boxes[:, 2:] - boxes[:, :2], axis=-1), numbers)
-    largest = tf.sort(tf.math.top_k(areas, tf.minimum(slots, tf.size(areas))).indices)
-    numbers = tf.gather(numbers, largest)
+    numbers = tf.gather(numbers, _largest(tf.gather(boxes, numbers), config.max_instances_per_image))
     masks = tf.zeros([tf.size(numbers), 0, 0], tf.uint8)
     if config.mask_size:
         masks, shows = crop_masks(tf.gather(_masks_of(record), numbers), tf.gather(boxes, numbers), crop,
                                   source_size=source_size, side=config.mask_size, file_name=record["file_name"])
         numbers, masks = tf.boolean_mask(numbers, shows), tf.boolean_mask(masks, shows)
+    boxes, classes, crowd, difficult = (tf.gather(values, numbers) for values in (
+        boxes, _classes_of(record, config.category_ids), record["crowd"], record["difficult"]))
+    return Objects(boxes=boxes, classes=classes, valid=tf.fill([tf.size(numbers)], True), crowd=crowd, difficult=difficult,
+                   masks=masks)
+
+
+def _largest(boxes: Tensor, count: int) -> Tensor:
+    """Return the numbers of the largest boxes in their order, at most `count`."""
+    areas = tf.reduce_prod(boxes[:, 2:] - boxes[:, :2], axis=-1)
+    return tf.sort(tf.math.top_k(areas, tf.minimum(count, tf.size(areas))).indices)
+
+
+def _in_slots(objects: Objects, slots: int) -> Objects:
+    """Pad n objects to M slots; more than M: the largest stay."""
+    largest = _largest(objects.boxes, slots)
 
     def in_slots(values: Tensor) -> Tensor:
-        padded = tf.pad(values, [[0, slots - tf.size(numbers)]] + [[0, 0]] * (values.shape.rank - 1))
+        padded = tf.pad(tf.gather(values, largest), [[0, slots - tf.size(largest)]] + [[0, 0]] * (values.shape.rank - 1))
         return tf.ensure_shape(padded, [slots, *values.shape[1:]])
 
-    boxes, classes, crowd, difficult = (in_slots(tf.gather(values, numbers)) for values in (
-        boxes, _classes_of(record, config.category_ids), record["crowd"], record["difficult"]))
-    return Objects(boxes=boxes, classes=classes, valid=tf.range(slots) < tf.size(numbers), crowd=crowd, difficult=difficult,
-                   masks=in_slots(masks))
+    return Objects(*map(in_slots, objects))
 
 
 def _masks_of(record: dict[str, Tensor]) -> Tensor:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dataset.input.augmentation import Augmentation, ScaleJitterCrop
+from dataset.input.mosaic import Composition
 from dataset.input.resize import Letterbox, ResizeRule
 from program_support.errors import InputError
 
@@ -14,6 +15,7 @@ class InputConfig:
 
     resize: ResizeRule  # of evaluation
     augmentation: Augmentation | None = None  # of training; None: as evaluation sees it
+    composition: Composition | None = None  # of several augmented images into one, in training
     batch_size: int  # images of one rank
     category_ids: tuple[int, ...]  # ascending; class k is the data set's category_ids[k]
     max_instances_per_image: int = 100  # M

@@ -7,6 +7,7 @@ what one with twice the batch would, and a run may start at any step. Augmentati
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from object_detection.structures import Batch, Objects, Tensor
 
 _READ_GROUP = 16  # records per call into Python, which holds the interpreter lock between reads
 _READS_IN_FLIGHT = 2
+_FURTHER = 1 << 63  # random numbers for further images, beside those of the order of each epoch
 _SLOT_STEP = 8  # slots come in multiples of this, so that a traced step meets few different shapes
 
 
@@ -44,16 +46,20 @@ def training_dataset(
     def rows(samples: np.ndarray) -> Rows:
         step, row = np.divmod(samples, config.batch_size)
         positions = first_position + (step * world_size + rank) * config.batch_size + row
-        return Rows(order.records(positions), positions)
+        return Rows(_with_further(order.records(positions), positions, config, count=len(index)), positions)
 
     def read(sample: np.ndarray) -> tuple[np.ndarray, ...]:
         numbers, positions = rows(np.arange(sample, sample + _READ_GROUP))
-        return np.array(reader.read(numbers), dtype=object), positions, numbers
+        records = np.full(numbers.shape, b"", dtype=object)
+        records[numbers >= 0] = reader.read(numbers[numbers >= 0])
+        return records, positions, numbers
 
     @as_written
     def read_group(sample: Tensor) -> tuple[Tensor, ...]:
         group = tf.numpy_function(read, [sample], (tf.string, tf.int64, tf.int64), stateful=False)
-        return tuple(tf.ensure_shape(values, [_READ_GROUP]) for values in group)
+        further = [1 + config.composition.further_images] if config.composition else []
+        shapes = [_READ_GROUP, *further], [_READ_GROUP], [_READ_GROUP, *further]
+        return tuple(map(tf.ensure_shape, group, shapes))
 
     groups = tf.data.Dataset.range(0, np.iinfo(np.int64).max - _READ_GROUP, _READ_GROUP)
     examples = (
@@ -69,7 +75,7 @@ def training_dataset(
     return RecordBatches(
         batches.with_options(_options(config)).prefetch(tf.data.AUTOTUNE), reader,
         rows_of=lambda batch: rows(np.arange(batch * config.batch_size, (batch + 1) * config.batch_size)),
-        example=training_example(config), category_ids=config.category_ids)
+        example=training_example(replace(config, composition=None)), category_ids=config.category_ids)
 
 
 def evaluation_dataset(
@@ -119,6 +125,18 @@ def original_images(index: RecordIndex, numbers: Iterable[int]) -> Iterator[Orig
         record = parse_record(reader.read([number])[0])
         image_id, name = int(record["image_id"]), record["file_name"].numpy().decode("utf-8", "replace")
         yield OriginalImage(image_id, name or f"image {image_id}", decode_image(record["encoded"]).numpy())
+
+
+def _with_further(numbers: np.ndarray, positions: np.ndarray, config: InputConfig, *, count: int) -> np.ndarray:
+    """Add the records that a composition reads beside each of n: [n, 1 + F], -1 where it reads none; [n] without one.
+
+    A function of (seed, position), as the augmentation is.
+    """
+    if config.composition is None:
+        return numbers
+    streams = (np.random.Philox(key=np.uint64([config.seed, _FURTHER + position])) for position in positions.tolist())
+    further = [config.composition.choose(np.random.Generator(stream), count) for stream in streams]
+    return np.column_stack([numbers, further])
 
 
 @as_written

@@ -44,7 +44,7 @@ def read_record(reader: RecordReader, number: Tensor) -> Tensor:
 class Rows(NamedTuple):
     """Which records the B rows of a batch are made from."""
 
-    numbers: np.ndarray  # [B] record numbers
+    numbers: np.ndarray  # [B] record numbers, or [B, 1 + F] with those of F further images, -1 where there are none
     positions: np.ndarray  # [B] int64, positions in the stream
 
 
@@ -86,7 +86,9 @@ class RecordBatches:
 
     def _culprit(self, batch_number: int) -> InputError | None:
         rows, index = self._rows_of(batch_number), self._reader.index
-        for number, position in zip(rows.numbers.tolist(), rows.positions.tolist(), strict=True):
+        numbers = rows.numbers.reshape(len(rows.positions), -1)
+        positions = np.broadcast_to(rows.positions[:, None], numbers.shape)
+        for number, position in zip(numbers[numbers >= 0].tolist(), positions[numbers >= 0].tolist(), strict=True):
             (payload,) = self._reader.read(np.array([number]))
             if failure := self._failure(payload, position):
                 found = inspect_record(payload, category_ids=self._category_ids)

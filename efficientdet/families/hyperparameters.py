@@ -41,6 +41,7 @@ class InputHyperparameters:
     input_rand_hflip: bool = True
     jitter_min: float = 0.1
     jitter_max: float = 2.0
+    mosaic_probability: float = 0.0  # of a training image made of parts of four
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,7 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
         "mask_size": at_least(0),
         "jitter_min": ABOVE_ZERO,
         "jitter_max": ABOVE_ZERO,
+        "mosaic_probability": Limit(lambda value: 0 <= value <= 1, "0 (none) to 1"),
         "optimizer": one_of(*OPTIMIZERS),
         "momentum": BELOW_ONE,
         "bias_rate_factor": ABOVE_ZERO,

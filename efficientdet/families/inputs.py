@@ -4,6 +4,7 @@ from typing import Any
 
 from dataset.class_names import ClassNames
 from dataset.input.input_config import InputConfig
+from dataset.input.mosaic import Mosaic
 from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.registry import family_of
 
@@ -11,7 +12,10 @@ from efficientdet.families.registry import family_of
 def input_config(hparams: Hyperparameters, *, class_names: ClassNames, batch_size: int, **settings: Any) -> InputConfig:
     """The family's resize rule and augmentation; `settings` are other fields of `InputConfig`."""
     family = family_of(hparams.model_name)
+    resize = family.resize_rule(hparams)
+    composition = Mosaic(resize.size, hparams.mosaic_probability) if hparams.mosaic_probability else None
     return InputConfig(
-        resize=family.resize_rule(hparams), augmentation=family.augmentation(hparams), batch_size=batch_size,
+        resize=resize, augmentation=family.augmentation(hparams), composition=composition,
+        batch_size=batch_size,
         category_ids=class_names.category_ids, max_instances_per_image=hparams.max_instances_per_image,
         mask_size=hparams.mask_size, learn_crowds=hparams.learn_crowds, **settings)
