@@ -24,6 +24,7 @@ class EfficientDetFamily(Family):
     name = "efficientdet"
     hyperparameters = EfficientDetHyperparameters
     presets = PRESETS
+    quickstart = True
     conventions = (*NVIDIA_CONVENTIONS, "anchor_scale", "act_type", "conv_after_downsample")
     backbone_conventions = ("normalisations", "act_type")
     coco_class_rows: ClassVar = {90: 0, 91: 0}

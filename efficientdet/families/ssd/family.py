@@ -9,7 +9,7 @@ import numpy as np
 from efficientdet.families.family import Arrays
 from efficientdet.families.ssd import mlperf
 from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
-from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL, PRESETS
+from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL, PRESETS, PUBLISHED_FILES
 from efficientdet.families.torch_family import TorchFamily
 from model.torch_weights import YX_OF_XY
 from object_detection.geometry.anchor_conventions import SSD300_BOXES_A_CELL, ssd300_levels
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
     from model.dense_detector import DenseDetector
 
-_MLPERF_BACKBONES = {"resnet34": "resnet34-333f7ec4.pth"}
+_MLPERF_BACKBONES = {"resnet34": PUBLISHED_FILES["resnet34-2017"].file}
 _PREDICTOR = re.compile(r"(?:conf|loc)/([0-5])/(?:kernel|bias)")  # of classes, of boxes; of each map
 # The reference's backbone is two sequences: conv1, bn1, ReLU, pooling and the first two stages; the third stage.
 _BODY_MODULES = {"model.layer1.0.": "conv1.", "model.layer1.1.": "bn1.", "model.layer1.4.": "layer1.",
