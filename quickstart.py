@@ -16,7 +16,7 @@ from efficientdet.configuration.artifact_formats import FORMATS
 from efficientdet.configuration.export_formats import wanted_formats
 from efficientdet.configuration.flag_definitions import checked_overrides
 from efficientdet.configuration.flag_paths import writable_folder
-from efficientdet.families.registry import DEFAULT_MODEL, family_of
+from efficientdet.families.registry import DEFAULT_MODEL, family_of, model_names
 from efficientdet.quickstart.steps import LABEL_FORMATS, NO_WEIGHTS, QuickstartConfig, quickstart
 from program_support.command_line import run
 from program_support.errors import InputError
@@ -33,7 +33,7 @@ def define_flags() -> None:
     flags.DEFINE_string("output_dir", "quickstart", "Folder for everything that is written.")
     flags.DEFINE_float("minutes", 30.0, "Time budget in minutes, from start to exported files. The same command with more "
                                         "minutes continues the training.", lower_bound=0.1)
-    flags.DEFINE_string("model_name", DEFAULT_MODEL, "One of EfficientDet's models.")
+    flags.DEFINE_string("model_name", DEFAULT_MODEL, "A model, one that the quick start makes choices for.")
     flags.DEFINE_string("weights", None, f"Detector to start from, a name or a path, or {NO_WEIGHTS}. Default: the model's "
                                          "published weights, where they can be had.")
     flags.DEFINE_list("formats", ["onnx"], f"What to export, of {', '.join(FORMATS)}.")
@@ -45,8 +45,9 @@ def main() -> None:
     images = FLAGS.images if is_zipfile(FLAGS.images or "") else image_folder(FLAGS.images)
     if not math.isfinite(FLAGS.minutes):
         raise InputError(f"--minutes={FLAGS.minutes}: wanted a finite number")
-    if family_of(FLAGS.model_name).name != "efficientdet":
-        raise InputError(f"--model_name={FLAGS.model_name}: wanted one of EfficientDet's; for others see docs/detectors.md")
+    if not family_of(FLAGS.model_name).quickstart:
+        chosen_for = ", ".join(name for name in model_names() if family_of(name).quickstart)
+        raise InputError(f"--model_name={FLAGS.model_name}: wanted one of {chosen_for}; for others see docs/detectors.md")
     checked_overrides()
     formats = wanted_formats(FLAGS.formats)  # before the training, not after it
     weights = FLAGS.weights if FLAGS.weights == NO_WEIGHTS else existing_checkpoint(FLAGS.weights, "weights")

@@ -4,6 +4,7 @@ Every rule is a function of a folder that returns what breaks it, so that each c
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -98,9 +99,10 @@ VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc", "
 TENSOR_NAMES = {"boxes", "anchors", "scores", "classes", "images", "targets", "objects", "detections", "batch", "logits",
                 "deltas", "masks", "labels", "features"}
 MOST_LINES = 60
+MODEL_NAME = re.compile(r"efficientdet-d\d|mask-?_?rcnn|retinanet|ssd\d*$|ssd300", re.IGNORECASE)
 DETECTOR_KINDS = ("DenseDetector", "TwoStageDetector")
 # What is in a folder, what other packages offer, and the names that a wheel has, only running tells.
-IMPORTS_BY_NAME = {"efficientdet.families.registry", "efficientdet.checkout"}
+IMPORTS_BY_NAME = {"efficientdet.families.registry", "efficientdet.families.published_files", "efficientdet.checkout"}
 DOOR = "efficientdet"  # what its __init__ offers to Python users comes from below, and is imported when it is asked for
 IMPORTING_CALLS = {"import_module", "__import__", "find_loader", "exec_module"}
 UNKNOWN = "?"
@@ -298,9 +300,23 @@ def breaks_of_detector_kinds(root: Path) -> list[str]:
             and any(part in ast.unparse(node.args[1]) for part in DETECTOR_KINDS)]
 
 
+def breaks_of_family_names(root: Path) -> list[str]:
+    """Outside efficientdet/families/ no text in code, docstrings apart, is a family's model or published file."""
+    broken = []
+    for module, file in modules(root).items():
+        if module.split(".")[0] in (*ENTRY_POINTS, "efficientdet") and not module.startswith("efficientdet.families"):
+            found = [node for node, _ in nodes(ast.parse(file.read_text(encoding="utf-8")))]
+            statements = {id(node.value) for node in found if isinstance(node, ast.Expr)}
+            compared = {id(side) for node in found if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)}
+            broken += [f"{module}:{node.lineno} names {node.value}" for node in found
+                       if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements
+                       and (MODEL_NAME.match(node.value) or (node.value == "efficientdet" and id(node) in compared))]
+    return broken
+
+
 RULES = (breaks_of_floors, breaks_of_rooms, breaks_of_file_length, breaks_of_plain_imports, breaks_of_package_places,
          breaks_by_circles, breaks_of_quick_start, breaks_of_backend_places, breaks_of_names, breaks_of_length,
-         breaks_of_flat_tests, breaks_of_state, breaks_of_detector_kinds)
+         breaks_of_flat_tests, breaks_of_state, breaks_of_detector_kinds, breaks_of_family_names)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -319,6 +335,8 @@ def test_every_folder_with_code_is_a_floor():
 
 
 PLANTED = [
+    (breaks_of_family_names, "efficientdet/x.py", '"""A page."""\nFILE = "retinanet_resnet50.pth"', "x:2 names retinanet"),
+    (breaks_of_family_names, "quickstart.py", 'def f(family):\n    return family.name == "efficientdet"', "names efficientdet"),
     (breaks_of_rooms, "efficientdet/devices/x.py", "def f():\n    from efficientdet.training.y import z", "x:2"),
     (breaks_of_rooms, "dataset/records/x.py", "import dataset.input.y", "not a room before"),
     (breaks_of_file_length, "model/x.py", "pass\n" * MOST_LINES_OF_A_FILE, "model.x has 251 lines"),

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from efficientdet.checkpoints.checkpoint_flags import existing_backbone, existing_checkpoint
+from efficientdet.families.published_files import PublishedFile, published_files
 from efficientdet.weights import downloads, get_weights
 from efficientdet.weights.downloads import cache_folder, kept, local_path, ready
-from efficientdet.weights.published_files import GOOGLE_AUTOML, PUBLISHED, PublishedFile
 from program_support import file_lock
 from program_support.errors import InputError
 
@@ -70,7 +70,7 @@ def server(monkeypatch, tmp_path):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(downloads, "_PAUSES", (0.0, 0.0))
     for name in (NAME, "drawn"):
-        monkeypatch.setitem(PUBLISHED, name, FILE)
+        monkeypatch.setitem(published_files(), name, FILE)
     yield made
     made.shutdown()
     made.server_close()
@@ -206,7 +206,7 @@ import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from efficientdet.weights.downloads import kept
-from efficientdet.weights.published_files import PublishedFile
+from efficientdet.families.published_files import PublishedFile
 print(kept(PublishedFile({NAME!r}, {len(CONTENT)}, "", ""), Path(sys.argv[1])))
 """
 
@@ -351,14 +351,15 @@ def test_an_archive_that_is_no_checkpoints_is_one_line(server, tmp_path, content
 
 
 def test_the_table():
-    assert PUBLISHED["efficientdet-d7x"].url == f"{GOOGLE_AUTOML}/efficientdet-d7x.tar.gz"
-    files = {file.file for file in PUBLISHED.values() if not file.is_archive}
+    assert published_files()["efficientdet-d7x"].url == (
+        "https://storage.googleapis.com/cloud-tpu-checkpoints/efficientdet/coco2/efficientdet-d7x.tar.gz")
+    files = {file.file for file in published_files().values() if not file.is_archive}
     assert {"resnext50_32x4d-7cdf4587.pth", "retinanet_resnet50_fpn_coco-eeacb38b.pth", "resnet34-333f7ec4.pth"} <= files
-    assert PUBLISHED["resnext50_32x4d"].url == "https://download.pytorch.org/models/resnext50_32x4d-7cdf4587.pth"
-    assert PUBLISHED["resnext50_32x4d"].sha256_prefix == "7cdf4587"
+    assert published_files()["resnext50_32x4d"].url == "https://download.pytorch.org/models/resnext50_32x4d-7cdf4587.pth"
+    assert published_files()["resnext50_32x4d"].sha256_prefix == "7cdf4587"
     for file in files:
-        assert PUBLISHED[file] is PUBLISHED[file.removesuffix(".pth")]
-        assert 40e6 < PUBLISHED[file].size < 200e6
+        assert published_files()[file] is published_files()[file.removesuffix(".pth")]
+        assert 40e6 < published_files()[file].size < 200e6
 
 
 def script(*words, **environment):

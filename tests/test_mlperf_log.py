@@ -5,8 +5,8 @@ import pytest
 from mlperf_checker import verdict
 
 from efficientdet.families.registry import family_of, hyperparameters_of
-from efficientdet.families.retinanet import mlperf as retinanet
-from efficientdet.families.ssd import mlperf as ssd
+from efficientdet.families.retinanet.family import FAMILY as RETINANET_FAMILY
+from efficientdet.families.ssd.family import FAMILY as SSD_FAMILY
 from efficientdet.run_log.mlperf_log import MlperfLog, NoMlperfLog, Submission, check_submission
 from program_support.errors import InputError
 
@@ -131,7 +131,8 @@ RETINANET = {**HYPERPARAMETERS, "global_batch_size": 256, "train_samples": 1_170
              "opt_learning_rate_warmup_factor": 1e-3}
 SSD = {**HYPERPARAMETERS, "global_batch_size": 512, "train_samples": 117_266, "eval_samples": 5_000,
        "opt_base_learning_rate": 0.0475, "opt_weight_decay": 1.6e-4, "opt_learning_rate_warmup_factor": 0.0,
-       **ssd.values(hyperparameters_of("ssd300-resnet34", {"first_lr_drop_epoch": 44, "second_lr_drop_epoch": 55}),
+       **SSD_FAMILY.mlperf_values(
+           hyperparameters_of("ssd300-resnet34", {"first_lr_drop_epoch": 44, "second_lr_drop_epoch": 55}),
                     batch_norm_images=128)}
 
 
@@ -148,9 +149,9 @@ def names_of_retinanet(golden_folder):
 @pytest.mark.parametrize(("ruleset", "division"), [("2.1.0", "closed"), ("2.1.0", "open"), ("5.1.0", "closed")])
 def test_a_retinanet_passes_the_rules(tmp_path, golden_folder, ruleset, division):
     pytest.importorskip("mlperf_logging")
-    tensors = retinanet.tensors(names_of_retinanet(golden_folder))
+    tensors = RETINANET_FAMILY.mlperf_tensors(names_of_retinanet(golden_folder))
     assert len(tensors) == len(set(tensors)) == 89
-    submission = Submission(platform="8 x A100", benchmark=retinanet.benchmark(ruleset), division=division)
+    submission = Submission(platform="8 x A100", benchmark=RETINANET_FAMILY.mlperf_benchmark(ruleset), division=division)
     write_training(MlperfLog(str(tmp_path / "log")), submission, RETINANET, tensors=tensors, accuracies=(0.2, 0.345))
     assert verdict(tmp_path / "log", ruleset) == 0
 
@@ -158,7 +159,7 @@ def test_a_retinanet_passes_the_rules(tmp_path, golden_folder, ruleset, division
 @pytest.mark.parametrize("division", ["closed", "open"])
 def test_an_ssd_passes_the_rules(tmp_path, division):
     pytest.importorskip("mlperf_logging")
-    submission = Submission(platform="4 x V100", benchmark=ssd.benchmark(None), division=division)
+    submission = Submission(platform="4 x V100", benchmark=SSD_FAMILY.mlperf_benchmark(None), division=division)
     write_training(MlperfLog(str(tmp_path / "log")), submission, SSD, accuracies=(0.188, 0.2329))
     assert verdict(tmp_path / "log", "0.7.0") == 0
 
@@ -174,15 +175,15 @@ def passes(path, ruleset):
 def test_the_rules_miss_what_an_ssd_does_not_log(tmp_path, lost):
     pytest.importorskip("mlperf_logging")
     values = {key: value for key, value in SSD.items() if key != lost}
-    submission = Submission(platform="x", benchmark=ssd.benchmark(None), division="closed")
+    submission = Submission(platform="x", benchmark=SSD_FAMILY.mlperf_benchmark(None), division="closed")
     write_training(MlperfLog(str(tmp_path / "log")), submission, values, accuracies=(0.2329,))
     assert not passes(tmp_path / "log", "0.7.0")
 
 
 def test_the_rules_want_every_tensor_and_the_target(tmp_path, golden_folder):
     pytest.importorskip("mlperf_logging")
-    submission = Submission(platform="x", benchmark=retinanet.benchmark(None), division="closed")
-    tensors = retinanet.tensors(names_of_retinanet(golden_folder))
+    submission = Submission(platform="x", benchmark=RETINANET_FAMILY.mlperf_benchmark(None), division="closed")
+    tensors = RETINANET_FAMILY.mlperf_tensors(names_of_retinanet(golden_folder))
     for number, (named, accuracy) in enumerate([(tensors[1:], 0.345), (tensors, 0.339)]):
         path = tmp_path / f"log{number}"
         write_training(MlperfLog(str(path)), submission, RETINANET, tensors=named, accuracies=(accuracy,))
@@ -190,14 +191,14 @@ def test_the_rules_want_every_tensor_and_the_target(tmp_path, golden_folder):
 
 
 def test_the_benchmark_of_a_ruleset():
-    assert [retinanet.benchmark(rules) for rules in (None, "2.0.0", "4.1.0", "5.0.0", "10.0.0")] == [
+    assert [RETINANET_FAMILY.mlperf_benchmark(rules) for rules in (None, "2.0.0", "4.1.0", "5.0.0", "10.0.0")] == [
         "ssd", "ssd", "ssd", "retinanet", "retinanet"]
-    assert [ssd.benchmark(rules) for rules in (None, "0.7.0", "1.1.0")] == ["ssd", "ssd", "ssd"]
+    assert [SSD_FAMILY.mlperf_benchmark(rules) for rules in (None, "0.7.0", "1.1.0")] == ["ssd", "ssd", "ssd"]
     assert family_of("mask-rcnn-resnet50").mlperf_benchmark(None) == "maskrcnn"
     with pytest.raises(InputError, match=r"--mlperf_ruleset=1\.1\.0: knows no RetinaNet"):
-        retinanet.benchmark("1.1.0")
+        RETINANET_FAMILY.mlperf_benchmark("1.1.0")
     with pytest.raises(InputError, match=r"--mlperf_ruleset=2\.0\.0: knows no SSD300"):
-        ssd.benchmark("2.0.0")
+        SSD_FAMILY.mlperf_benchmark("2.0.0")
 
 
 @pytest.mark.parametrize(("values", "message"), [

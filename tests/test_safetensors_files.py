@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from efficientdet.weights.safetensors_files import read_safetensors_file
+from efficientdet.weights.array_files import read_safetensors_file
 from program_support.errors import InputError
 
 
@@ -40,42 +40,52 @@ def test_arrays_in_any_order_of_the_header(path):
 
 
 @pytest.mark.parametrize(("header", "data", "message"), [
-    ({"a": entry()}, bytes(7), "8 are wanted from byte"),
-    ({"a": entry()}, bytes(9), "1 bytes behind its last array"),
-    ({"a": entry(begin=1, end=9)}, bytes(9), "'a' lies at 1 to 9; wanted 8 bytes from 0 on"),
-    ({"a": entry(), "b": entry()}, bytes(8), "'b' lies at 0 to 8; wanted 8 bytes from 8 on"),
-    ({"a": entry(), "b": entry(begin=4, end=12)}, bytes(12), "'b' lies at 4 to 12"),
-    ({"a": entry(end=4)}, bytes(4), "'a' lies at 0 to 4; wanted 8 bytes"),
-    ({"a": entry(begin=8, end=0)}, bytes(8), "'a' lies at 8 to 0"),
-    ({"a": entry(shape=(-2,))}, bytes(8), "wanted whole numbers"),
-    ({"a": entry(shape=(2.0,))}, bytes(8), "wanted whole numbers"),
-    ({"a": entry(shape=(True, 2))}, bytes(8), "wanted whole numbers"),
-    ({"a": entry(shape=(2**40,), end=2**42)}, bytes(8), "are wanted from byte"),
-    ({"a": entry(shape=(0, 2**30, 2**30), end=0)}, b"", "wanted whole numbers"),
-    ({"a": entry(shape=(1,) * 17, end=4)}, bytes(4), "wanted whole numbers"),
+    ({"a": entry()}, bytes(7), "file not fully covered"),
+    ({"a": entry()}, bytes(9), "file not fully covered"),
+    ({"a": entry(begin=1, end=9)}, bytes(9), "invalid offset for tensor `a`"),
+    ({"a": entry(), "b": entry()}, bytes(8), "invalid offset for tensor"),
+    ({"a": entry(), "b": entry(begin=4, end=12)}, bytes(12), "invalid offset for tensor `b`"),
+    ({"a\nb": entry(begin=1, end=9)}, bytes(9), "invalid offset"),
+    ({"a": entry(end=4)}, bytes(4), "is cut short, damaged"),
+    ({"a": entry(begin=8, end=0)}, bytes(8), "is cut short, damaged"),
+    ({"a": entry(shape=(-2,))}, bytes(8), "invalid JSON in header"),
+    ({"a": entry(shape=(2.0,))}, bytes(8), "invalid JSON in header"),
+    ({"a": entry(shape=(True, 2))}, bytes(8), "invalid JSON in header"),
+    ({"a": entry(shape=(2**40,), end=2**42)}, bytes(8), "file not fully covered"),
+    ({"a": entry(shape=(2**40, 2**40), end=8)}, bytes(8), "is cut short, damaged"),
+    ({"a": entry(shape=(0, 2**62, 2**62), end=0)}, b"", "is cut short, damaged"),
+    ({"a": entry(shape=(1,) * 70, end=4)}, bytes(4), "is cut short, damaged"),
     ({"a": entry("F8_E4M3", end=2)}, bytes(2), "'a' has numbers of type F8_E4M3"),
-    ({"a": {"dtype": "F32"}}, b"", "wanted dtype, shape and data_offsets"),
-    ({"a": 3}, b"", "wanted dtype, shape and data_offsets"),
+    ({"a": entry("F128", end=8)}, bytes(8), "invalid JSON in header"),
+    ({"a": {"dtype": "F32"}}, b"", "missing field `shape`"),
+    ({"a": 3}, b"", "invalid JSON in header"),
     ({}, b"", "holds no arrays"),
     ({"__metadata__": {}}, b"", "holds no arrays"),
-    (b"[]", b"", "a header that is a list"),
-    (b"{'a'", b"", "a header that is not json"),
-    (b"\xff{}", b"", "a header that is not json"),
-    (b"[" * 100_000, b"", "a header that is not json"),
-    (b'{"a": ' + b"1" * 5000 + b"}", b"", "a header that is not json"),
-    (b'{"a": 1, "a": 1}', b"", "gives a key twice"),
+    (b"[]", b"", "invalid JSON in header"),
+    (b"{'a'", b"", "invalid JSON in header"),
+    (b"\xff{}", b"", "invalid UTF-8 in header"),
+    (b'{"a": ' + b"[" * 100_000, b"", "recursion limit"),
+    (b'{"a": ' + b"1" * 5000 + b"}", b"", "invalid JSON in header"),
 ])
 def test_wrong_files_are_told_in_one_line(path, header, data, message):
     with pytest.raises(InputError, match=message) as caught:
         read_safetensors_file(written(path, header, data))
     assert str(caught.value).startswith(f"{path}: ")
+    assert len(str(caught.value)) < 500 + len(str(path))
     assert "\n" not in str(caught.value)
 
 
 def test_a_length_that_is_not_there_is_not_allocated(path):
-    for length, message in ((2**62, "a header of 4611686018427387904 bytes"), (2**23, "8388608 are wanted from byte 8")):
+    for length, message in ((2**62, "header too large"), (2**23, "invalid header length")):
         with pytest.raises(InputError, match=message):
             read_safetensors_file(written(path, {"a": entry()}, bytes(8), length=length))
     path.write_bytes(b"\0" * 5)
-    with pytest.raises(InputError, match="8 are wanted from byte 0"):
+    with pytest.raises(InputError, match="header too small"):
+        read_safetensors_file(path)
+
+
+def test_a_file_that_would_exhaust_memory_is_refused(path):
+    with open(path, "wb") as stream:
+        stream.truncate(2**40)
+    with pytest.raises(InputError, match="it is of 1099511627776 bytes; the limit is 1073741824"):
         read_safetensors_file(path)

@@ -11,8 +11,7 @@ import pytest
 from oracles import TESTDATA
 from torch_bytes import NUMBERS, call, dictionary, integer, named, pickled, storage, tensor, text, tuple_of, zipped
 
-from efficientdet.weights import torch_pickle
-from efficientdet.weights.safetensors_files import read_safetensors_file
+from efficientdet.weights.array_files import read_array_file
 from efficientdet.weights.torch_files import read_torch_file
 from program_support.errors import InputError
 
@@ -22,7 +21,7 @@ SIX = np.arange(6, dtype=np.float32)
 
 
 def read(path):
-    return (read_safetensors_file if str(path).endswith(".safetensors") else read_torch_file)(path)
+    return read_array_file(path)
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_a_file_made_by_hand_is_read(file):
 @pytest.mark.parametrize("wrapper", ["model", "state_dict", "model_state_dict"])
 def test_one_level_around_the_weights_is_taken_off(file, wrapper):
     assert [*read(file(zipped(dictionary(epoch=integer(3), **{wrapper: dictionary(a=tensor())}))))] == ["a"]
-    with pytest.raises(InputError, match="its entry 'model' is a dict"):
+    with pytest.raises(InputError, match="its entry 'model' is a Dictionary"):
         read(file(zipped(dictionary(model=dictionary(model=dictionary(a=tensor()))))))
 
 
@@ -121,7 +120,7 @@ def test_all_but_tensors_is_refused_by_name_and_nothing_is_done(file, tmp_path, 
     (b"}" + tuple_of(integer(1)) + tensor() + b"s", "key that is a tuple"),
     (dictionary(a=tensor() + b"}b"), "gives a tensor attributes"),
     (dictionary(a=integer(1) + b"}b"), "gives a state to a int"),
-    (dictionary(a=call(integer(1))), "calls a int"),
+    (dictionary(a=call(integer(1))), "'int' object is not callable"),
     (dictionary(a=call(named("torch", "FloatTensor"))), "a tensor without numbers"),
     (dictionary(a=tensor(metadata=dictionary(neg=b"\x88"))), "metadata {'neg': True}"),
     (dictionary(a=tensor(of=text("storage"))), "a tensor of a str"),
@@ -135,7 +134,8 @@ def test_all_but_tensors_is_refused_by_name_and_nothing_is_done(file, tmp_path, 
     (dictionary(a=tensor((2,), offset=5)), "beyond its storage"),
     (dictionary(a=tensor((2, 2), (5, 1))), "beyond its storage"),
     (dictionary(a=tensor((2**40,), (0,))), "more numbers than its storage has"),
-    (dictionary(a=tensor((0, 2**62, 2**62), (1, 1, 1))), "more numbers than its storage has"),
+    (dictionary(a=tensor((0, 2**40, 2**40), (1, 1, 1))), "more numbers than its storage has"),
+    (dictionary(a=tensor((0, 2**62), (1, 1))), "at most 281474976710656"),
     (dictionary(a=tensor((-1,))), "at least 0"),
     (dictionary(a=tensor((6,), (-1,), 5)), "at least 0"),
     (dictionary(a=tensor((6,), offset=-1)), "at least 0"),
@@ -167,11 +167,9 @@ def test_a_pickle_takes_no_more_memory_than_it_is_long(file, value):
         tracemalloc.stop()
 
 
-def test_a_pickle_of_too_many_operations_is_refused(file, monkeypatch):
-    monkeypatch.setattr(torch_pickle, "_MOST_OPERATIONS", 100)
-    assert [*read(file(zipped(dictionary(a=tensor()))))] == ["a"]
-    with pytest.raises(InputError, match="has more than 100 operations"):
-        read(file(zipped(b"]" * 101)))
+def test_a_pickle_of_too_many_operations_is_refused(file):
+    with pytest.raises(InputError, match="has more than 1000000 operations"):
+        read(file(zipped(b"N" + b"0N" * 500_000)))
 
 
 ONE = dictionary(a=tensor())

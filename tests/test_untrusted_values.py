@@ -8,7 +8,11 @@ def test_shown_is_short_and_printable():
     deep = []
     for _ in range(100_000):
         deep = [deep]
-    for value in ("x" * 10**6, list(range(10**6)), deep, 10**4000, {"a" * 999: "b" * 999}, "\ud800\n\0"):
+    wide = "x" * 100
+    for _ in range(9):
+        wide = (wide,) * 9
+    for value in ("x" * 10**6, list(range(10**6)), deep, wide, 10**4000, 1 << 10**6, [1 << 10**6], {"a" * 999: "b" * 999},
+                  "\ud800\n\0"):
         assert 0 < len(shown(value)) < 500
         assert shown(value).isprintable()
     assert shown("dög") == "'dög'"

@@ -13,11 +13,16 @@ LARGEST_ID = 10**18 - 1  # what a reader of records takes as a number; anything 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 120
 _short.maxlong = 40
+_LONGEST_SHOWN = 450  # characters; a few levels of nesting multiply what is shown of each
 
 
 def shown(value: Any) -> str:
     """A short `repr`: of bounded length, whatever is nested in the value, and free of what cannot be printed."""
-    return _short.repr(value)
+    try:
+        text = _short.repr(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return f"<{type(value).__name__} with an integer of thousands of digits>"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def listed(values: Iterable[Any]) -> str:

@@ -6,8 +6,8 @@ from efficientdet.checkpoints.checkpoint import checkpoint_prefix
 from efficientdet.configuration.flag_definitions import typed_name
 from efficientdet.configuration.flag_paths import existing_file
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE
+from efficientdet.families.published_files import published_files
 from efficientdet.weights.downloads import local_path
-from efficientdet.weights.published_files import PUBLISHED
 from program_support.errors import InputError, nearest_name
 
 
@@ -19,7 +19,7 @@ def existing_checkpoint(path: str | None, flag: str) -> str | None:
     try:
         return checkpoint_prefix(local_path(path)) if path else None
     except InputError as error:
-        nearest = nearest_name(path, PUBLISHED)
+        nearest = nearest_name(path, published_files())
         hint = f"; the nearest name of published weights is {nearest}" if nearest and nearest != path else ""
         raise InputError(f"--{typed_name(flag)}={error}{hint}") from error
 

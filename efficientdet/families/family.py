@@ -27,6 +27,7 @@ class Family:
     name: ClassVar[str]
     hyperparameters: ClassVar[type[Hyperparameters]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # model name -> the hyperparameters that make it
+    quickstart: ClassVar[bool] = False  # whether quickstart.py's choices were made for its models
     # Hyperparameters that weights mean something only with, and which no shape of a weight tells.
     conventions: ClassVar[tuple[str, ...]] = ()
     backbone_conventions: ClassVar[tuple[str, ...]] = ()  # those of them that the backbone alone asks for

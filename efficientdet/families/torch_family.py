@@ -7,15 +7,12 @@ import numpy as np
 
 from efficientdet.families.family import Arrays, Family
 from efficientdet.families.hyperparameters import Hyperparameters
+from efficientdet.families.published_files import BACKBONES
 from model.torch_weights import YX_OF_XY, from_torch, is_torch
 from program_support.errors import InputError
 
 if TYPE_CHECKING:
     from model.detector import Detector
-
-# torchvision's weights that the published trainings start from (the first ones of each)
-IMAGENET_FILES = {"resnet18": "resnet18-f37072fd.pth", "resnet34": "resnet34-b627a593.pth",
-                  "resnet50": "resnet50-0676ba61.pth", "resnext50_32x4d": "resnext50_32x4d-7cdf4587.pth"}
 
 
 class TorchFamily(Family):
@@ -46,7 +43,7 @@ class TorchFamily(Family):
 
     def imagenet_backbone(self, hparams: Hyperparameters) -> str:
         """torchvision's first weights of each."""
-        return IMAGENET_FILES[hparams.backbone_name]
+        return BACKBONES[hparams.backbone_name].file
 
     def named_arrays(self, arrays: Arrays, names: Iterable[str], *, averaged: bool) -> dict[str, np.ndarray]:
         """torch's translated, those of a classifier as the backbone's; all others have our names."""

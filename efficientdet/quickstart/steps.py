@@ -19,13 +19,13 @@ from dataset.records.record_index import index_records
 from efficientdet.configuration.artifact_formats import IN_8_BITS
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.data_checks.findings import as_hparams, counted
+from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.programs import run_program
 from efficientdet.quickstart.zip_files import unpacked
 from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
 from efficientdet.weights.downloads import local_path
-from efficientdet.weights.published_files import PUBLISHED
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
@@ -178,7 +178,7 @@ def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
         return None, "random, as --weights=none says"
     if config.weights:
         return config.weights, "as --weights says"
-    if config.model_name not in PUBLISHED:
+    if config.model_name not in published_files():
         return None, f"random; none are published for {config.model_name}"
     try:
         local_path(config.model_name)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dataset.files.untrusted_values import told_with
+from efficientdet.families.published_files import PublishedFile, published_files
 from efficientdet.weights.archives import unpack_checkpoint
-from efficientdet.weights.published_files import PUBLISHED, PublishedFile
 from program_support.atomic_files import flush_to_disk, unfinished_path, write_text
 from program_support.errors import InputError
 from program_support.file_lock import lock_file
@@ -54,10 +54,10 @@ def local_path(value: str, *, say: Say = say_at_once) -> str:
 
     A path that exists is meant before a name. Raises InputError where the file cannot be had.
     """
-    if value not in PUBLISHED or os.path.lexists(value) or os.path.lexists(f"{value}.index"):
+    if value not in published_files() or os.path.lexists(value) or os.path.lexists(f"{value}.index"):
         return value
     with told_with(f"{value}:"):
-        return str(ready(PUBLISHED[value], cache_folder(), say=say))
+        return str(ready(published_files()[value], cache_folder(), say=say))
 
 
 def ready(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:

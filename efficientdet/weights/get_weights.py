@@ -4,8 +4,8 @@ import signal
 import sys
 from pathlib import Path
 
+from efficientdet.families.published_files import published_files, table
 from efficientdet.weights.downloads import cache_folder, ready
-from efficientdet.weights.published_files import PUBLISHED, table
 from program_support.errors import InputError, nearest_name
 from program_support.signals import exit_code
 
@@ -32,11 +32,11 @@ def main(words: list[str]) -> int:
         name, *rest = words
         if unexpected := [word for word in words if word.startswith("-")] + rest[1:]:
             raise InputError(f"unexpected word {unexpected[0]!r}; expected NAME and FOLDER")
-        if name not in PUBLISHED:
-            nearest = nearest_name(name, PUBLISHED)
+        if name not in published_files():
+            nearest = nearest_name(name, published_files())
             hint = f"the nearest is {nearest}; " if nearest else ""
             raise InputError(f"{name}: is no name of published weights; {hint}without a name all are listed")
-        path = ready(PUBLISHED[name], Path(rest[0]) if rest else cache_folder())
+        path = ready(published_files()[name], Path(rest[0]) if rest else cache_folder())
         print(f"{path}: here and whole")
     except InputError as error:
         print(f"get_weights.sh: error: {error}", file=sys.stderr)

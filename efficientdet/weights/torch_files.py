@@ -19,10 +19,9 @@ import numpy as np
 from dataset.files.bounded_files import open_regular_file
 from dataset.files.untrusted_values import shown, told_with
 from efficientdet.weights.bounded_file import BoundedFile
-from efficientdet.weights.torch_pickle import LARGEST_PICKLE, ONLY_TENSORS, read_pickle
-from efficientdet.weights.torch_storages import LARGEST_SMALL_PICKLE, pickle_at, storage_at
+from efficientdet.weights.torch_pickle import LARGEST_PICKLE, LARGEST_SMALL_PICKLE, read_pickle, read_pickle_at
 from efficientdet.weights.torch_tar import read_tar
-from efficientdet.weights.torch_tensors import NAMES, Storage, StorageKind, Tensor
+from efficientdet.weights.torch_tensors import ONLY_TENSORS, Storage, StorageKind, Tensor
 from program_support.errors import InputError
 
 _ZIP = b"PK\x03\x04"
@@ -118,7 +117,7 @@ def _from_zip(file: BoundedFile) -> Any:
             storage.read = lambda: content(f"data/{key}")
         return storage
 
-    return read_pickle(content("data.pkl"), names=NAMES, persistent=persistent)[0]
+    return read_pickle(content("data.pkl"), persistent)[0]
 
 
 def _check_members(members: list[zipfile.ZipInfo], size: int) -> None:
@@ -146,17 +145,17 @@ def _described(identity: Any, storages: dict[str, Storage]) -> tuple[str, Storag
 
 def _from_pickles(file: BoundedFile) -> Any:
     storages: dict[str, Storage] = {}
-    magic, place = pickle_at(file, 0, LARGEST_SMALL_PICKLE)
-    version, place = pickle_at(file, place, LARGEST_SMALL_PICKLE)
+    magic, place = read_pickle_at(file, 0, LARGEST_SMALL_PICKLE)
+    version, place = read_pickle_at(file, place, LARGEST_SMALL_PICKLE)
     if (magic, version) != (_MAGIC, _VERSION):
         raise InputError(f"is of version {shown(version)} of torch's pickles; {_VERSION} is read")
-    _, place = pickle_at(file, place, LARGEST_SMALL_PICKLE)  # of the machine: the numbers are little-endian whatever it was
-    saved, place = pickle_at(file, place, LARGEST_PICKLE, lambda identity: _described(identity, storages)[1])
-    keys, place = pickle_at(file, place, LARGEST_PICKLE)
+    _, place = read_pickle_at(file, place, LARGEST_SMALL_PICKLE)  # the machine: numbers are little-endian on any
+    saved, place = read_pickle_at(file, place, LARGEST_PICKLE, lambda identity: _described(identity, storages)[1])
+    keys, place = read_pickle_at(file, place, LARGEST_PICKLE)
     if type(keys) is not list or not all(type(key) is str for key in keys) or sorted(keys) != sorted(storages):
         raise InputError(f"names the storages {shown(keys)}; its tensors are of {shown(sorted(storages))}")
     for key in keys:
-        place = storage_at(file, place, storages[key])
+        place = storages[key].end_in(file, place)
     return saved
 
 

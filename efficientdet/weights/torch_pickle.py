@@ -1,206 +1,110 @@
-"""A pickle of tensors, read without `pickle`: what it asks for by name is looked up in a given table, or refused.
-
-The operations of a pickle are taken apart by `pickletools`; the few that dictionaries of tensors are written with are
-carried out here. None of them can import, call or build anything that is not in the table.
-"""
+"""Pickles of tensors, read by the standard library with a list of what they may ask for."""
 
 import io
+import pickle
 import pickletools
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable
 from typing import Any
 
 from dataset.files.untrusted_values import shown
+from efficientdet.weights.bounded_file import BoundedFile
+from efficientdet.weights.torch_tensors import NAMES, ONLY_TENSORS, Dictionary
 from program_support.errors import InputError
 
-LARGEST_PICKLE = 8 * 2**20  # bytes; that of a ResNet-152 has 60,000: the numbers of the tensors lie elsewhere
-_MOST_OPERATIONS = 1_000_000  # that of a ResNet-152 has 50,000
-_HIGHEST_PROTOCOL = 5
+LARGEST_PICKLE = 8 * 2**20  # bytes; a ResNet-152 has 60,000: the numbers of the tensors are stored elsewhere
+LARGEST_SMALL_PICKLE = 4096  # bytes; a number, a machine's properties, a storage or a tensor in the older layouts
+_MOST_OPERATIONS = 1_000_000  # a ResNet-152 has 50,000; an operation of one byte may take 100 bytes of memory
+# What a damaged pickle raises: an empty stack, a list where a number is expected, text that is not UTF-8, ...
+_DAMAGE = (pickle.UnpicklingError, ValueError, LookupError, TypeError, AttributeError, EOFError, OverflowError, RecursionError,
+           MemoryError, struct.error)
+_ALLOWED = {
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2",
+    "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "STRING",
+    "BINSTRING", "SHORT_BINSTRING", "EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "TUPLE", "EMPTY_LIST", "LIST", "APPEND",
+    "APPENDS", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET",
+    "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ", "BUILD", "PERSID", "BINPERSID",
+}
+_OPERATION_NAMES = {ord(operation.code): operation.name for operation in pickletools.opcodes}
 
-ONLY_TENSORS = ("only tensors of numbers by name are read, as torch.save(model.state_dict(), FILE) or "
-                "safetensors.torch.save_file writes them")
 
-_GIVES_ITS_ARGUMENT = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE",
-                       "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING"}
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
-_LENGTHS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-# What a pickle can be damaged into: an empty stack, a list where a number should be, text that is no UTF-8, ...
-_DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, RecursionError, MemoryError)
+def read_pickle(content: bytes, persistent: Callable[[Any], Any] | None = None) -> tuple[Any, int]:
+    """Return the value of the pickle that `content` begins with, and the pickle's length.
 
-
-def read_pickle(
-    content: bytes, start: int = 0, *, names: Mapping[str, Any], persistent: Callable[[Any], Any] | None = None
-) -> tuple[Any, int]:
-    """The value of the pickle that begins at `start`, and where it ends.
-
-    names: what "module.name" stands for in it; callables are called with the arguments that the pickle has.
-    persistent: gives the object of a persistent id. An object that the pickle gives a state to must have a method `build`;
-    a dictionary's attributes are left out. Raises InputError, without the name of the file.
+    `persistent` returns the object of a persistent id. Raises InputError, without the file's name.
     """
     stream = io.BytesIO(content)
-    stream.seek(start)
-    machine = _Machine(names, persistent)
     try:
-        for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):
-            if number > _MOST_OPERATIONS:
-                raise InputError(f"its pickle has more than {_MOST_OPERATIONS} operations; {ONLY_TENSORS}")
-            machine.carry_out(operation.name, argument)
-        return machine.stack.pop(), stream.tell()
+        return _TensorUnpickler(stream, persistent).load(), stream.tell()
     except InputError:
         raise
     except _DAMAGE as error:
         raise InputError(f"its pickle is cut short or damaged ({type(error).__name__}: {shown(str(error))})") from error
 
 
-def set_item(target: dict, key: Any, value: Any) -> None:
-    """An entry of a dictionary. Raises InputError for a key that is neither text nor a number."""
-    if type(target) is not dict or type(key) not in (str, int, bool, float, type(None)):  # to hash nested tuples is not safe
-        raise InputError(f"its pickle has a {type(target).__name__} with a key that is a {type(key).__name__}; {ONLY_TENSORS}")
-    target[key] = value
+def read_pickle_at(
+    file: BoundedFile, start: int, most: int, persistent: Callable[[Any], Any] | None = None
+) -> tuple[Any, int]:
+    """Return the value of the pickle of at most `most` bytes that begins at `start`, and where it ends. Raises InputError."""
+    value, length = read_pickle(file.content(start, max(min(most, file.size - start), 0)), persistent)
+    return value, start + length
 
 
-class _Machine:
-    """The stack, its marks and the memo of one pickle (PEP 307, PEP 3154; `pickletools` documents every operation)."""
+class _TensorUnpickler(pickle._Unpickler):
+    """The unpickler that the standard library has in Python: `pickle.Unpickler`, in C, is not safe on untrusted files.
 
-    def __init__(self, names: Mapping[str, Any], persistent: Callable[[Any], Any] | None) -> None:
-        self.stack: list[Any] = []
-        self._below_marks: list[list[Any]] = []
-        self._memo: dict[int, Any] = {}
-        self._names, self._persistent = names, persistent
+    The one in C allocates a memo of any size that a file names, and fills dictionaries without a hook for their keys: to hash
+    tuples nested in tuples overflows the C stack, or takes time exponential in the length of the file.
+    """
 
-    def carry_out(self, operation: str, argument: Any) -> None:
-        """One operation. Raises InputError for one that no dictionary of tensors is written with."""
-        if operation in _GIVES_ITS_ARGUMENT:
-            self.stack.append(argument)
-        elif operation in _CONSTANTS:
-            self.stack.append(_CONSTANTS[operation])
-        elif operation in _LENGTHS:
-            length = _LENGTHS[operation]
-            if len(self.stack) < length:
-                raise IndexError("an empty stack")
-            self.stack[-length:] = [tuple(self.stack[-length:])]
-        elif operation in _OPERATIONS:
-            _OPERATIONS[operation](self, argument)
-        else:
-            raise InputError(f"its pickle has the operation {operation}; {ONLY_TENSORS}")
+    def __init__(self, stream: io.BytesIO, persistent: Callable[[Any], Any] | None) -> None:
+        super().__init__(stream, encoding="latin-1")
+        self._persistent = persistent
+        self.dispatch = _Operations()
 
-    def _proto(self, version: int) -> None:
-        if version > _HIGHEST_PROTOCOL:
-            raise InputError(f"its pickle is of protocol {version}; 0 to {_HIGHEST_PROTOCOL} are read")
-
-    def _nothing(self, argument: Any) -> None:
-        """A frame or the end: both are the reader's affair."""
-
-    def _mark(self, argument: None) -> None:
-        self._below_marks.append(self.stack)
-        self.stack = []
-
-    def _since_mark(self) -> list[Any]:
-        """What is above the mark; the stack is then the one below it."""
-        found, self.stack = self.stack, self._below_marks.pop()
-        return found
-
-    def _pop(self, argument: None) -> None:
-        if self.stack:
-            self.stack.pop()
-        else:
-            self._since_mark()
-
-    def _pop_mark(self, argument: None) -> None:
-        self._since_mark()
-
-    def _tuple(self, argument: None) -> None:
-        values = tuple(self._since_mark())
-        self.stack.append(values)
-
-    def _list(self, argument: None) -> None:
-        values = self._since_mark()
-        self.stack.append(values)
-
-    def _empty_list(self, argument: None) -> None:
-        self.stack.append([])
-
-    def _append(self, argument: None) -> None:
-        value = self.stack.pop()
-        self._extend([value])
-
-    def _appends(self, argument: None) -> None:
-        self._extend(self._since_mark())
-
-    def _extend(self, values: list[Any]) -> None:
-        if type(self.stack[-1]) is not list:
-            raise TypeError(f"appends to a {type(self.stack[-1]).__name__}")
-        self.stack[-1].extend(values)
-
-    def _empty_dict(self, argument: None) -> None:
-        self.stack.append({})
-
-    def _dict(self, argument: None) -> None:
-        pairs = self._since_mark()
-        self.stack.append({})
-        self._set_items(pairs)
-
-    def _setitem(self, argument: None) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        self._set_items([key, value])
-
-    def _setitems(self, argument: None) -> None:
-        self._set_items(self._since_mark())
-
-    def _set_items(self, pairs: list[Any]) -> None:
-        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
-            set_item(self.stack[-1], key, value)
-
-    def _put(self, place: int) -> None:
-        self._memo[place] = self.stack[-1]
-
-    def _memoize(self, argument: None) -> None:
-        self._memo[len(self._memo)] = self.stack[-1]
-
-    def _get(self, place: int) -> None:
-        self.stack.append(self._memo[place])
-
-    def _global(self, argument: str) -> None:
-        self.stack.append(self._named(*argument.split(" ", 1)))
-
-    def _stack_global(self, argument: None) -> None:
-        name, module = self.stack.pop(), self.stack.pop()
-        self.stack.append(self._named(module, name))
-
-    def _named(self, module: Any, name: Any) -> Any:
-        if f"{module}.{name}" not in self._names:
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what a name stands for; nothing is imported."""
+        if f"{module}.{name}" not in NAMES:
             raise InputError(f"asks for {shown(f'{module}.{name}')[1:-1]}; {ONLY_TENSORS}")
-        return self._names[f"{module}.{name}"]
+        return NAMES[f"{module}.{name}"]
 
-    def _reduce(self, argument: None) -> None:
-        arguments, function = self.stack.pop(), self.stack.pop()
-        if not callable(function) or type(arguments) is not tuple:  # nothing but the table's entries can be called
-            raise TypeError(f"calls a {type(function).__name__} with a {type(arguments).__name__}")
-        self.stack.append(function(*arguments))
-
-    def _build(self, argument: None) -> None:
-        state, target = self.stack.pop(), self.stack[-1]
-        if type(target) is not dict:  # of a dictionary: `_metadata`, the versions of the layers
-            target_build = getattr(target, "build", None)
-            if target_build is None:
-                raise InputError(f"its pickle gives a state to a {type(target).__name__}; {ONLY_TENSORS}")
-            target_build(state)
-
-    def _binpersid(self, argument: None) -> None:
-        self._persid(self.stack.pop())
-
-    def _persid(self, identity: Any) -> None:
+    def persistent_load(self, identity: Any) -> Any:
+        """Return the storage or tensor of a persistent id."""
         if self._persistent is None:
             raise InputError(f"its pickle has a persistent id where none belongs; {ONLY_TENSORS}")
-        self.stack.append(self._persistent(identity))
+        return self._persistent(identity)
+
+    def _empty_dict(self) -> None:
+        self.append(Dictionary())
+
+    def _dict(self) -> None:
+        items = self.pop_mark()
+        self.append(Dictionary())
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            self.stack[-1][key] = value
+
+    def _build(self) -> None:
+        state, target = self.stack.pop(), self.stack[-1]
+        if not hasattr(target, "__setstate__"):  # pickle would set attributes, also of a function out of NAMES
+            raise InputError(f"its pickle gives a state to a {type(target).__name__}; {ONLY_TENSORS}")
+        target.__setstate__(state)
 
 
-_OPERATIONS: dict[str, Callable[[_Machine, Any], None]] = {
-    "PROTO": _Machine._proto, "FRAME": _Machine._nothing, "STOP": _Machine._nothing, "MARK": _Machine._mark,
-    "POP": _Machine._pop, "POP_MARK": _Machine._pop_mark, "TUPLE": _Machine._tuple, "LIST": _Machine._list,
-    "EMPTY_LIST": _Machine._empty_list, "APPEND": _Machine._append, "APPENDS": _Machine._appends, "DICT": _Machine._dict,
-    "EMPTY_DICT": _Machine._empty_dict, "SETITEM": _Machine._setitem, "SETITEMS": _Machine._setitems, "PUT": _Machine._put,
-    "BINPUT": _Machine._put, "LONG_BINPUT": _Machine._put, "MEMOIZE": _Machine._memoize, "GET": _Machine._get,
-    "BINGET": _Machine._get, "LONG_BINGET": _Machine._get, "GLOBAL": _Machine._global, "STACK_GLOBAL": _Machine._stack_global,
-    "REDUCE": _Machine._reduce, "NEWOBJ": _Machine._reduce, "BUILD": _Machine._build, "BINPERSID": _Machine._binpersid,
-    "PERSID": _Machine._persid,
-}
+_METHODS = {code: method for code, method in pickle._Unpickler.dispatch.items() if _OPERATION_NAMES[code] in _ALLOWED} | {
+    pickle.EMPTY_DICT[0]: _TensorUnpickler._empty_dict, pickle.DICT[0]: _TensorUnpickler._dict,
+    pickle.BUILD[0]: _TensorUnpickler._build, pickle.NEWOBJ[0]: _TensorUnpickler.load_reduce}
+
+
+class _Operations:
+    """The methods that carry out the operations of one pickle, by their codes; refuses others, and too many of them."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_OPERATIONS
+
+    def __getitem__(self, code: int) -> Callable[[_TensorUnpickler], None]:
+        self._left -= 1
+        if self._left < 0:
+            raise InputError(f"its pickle has more than {_MOST_OPERATIONS} operations; {ONLY_TENSORS}")
+        if code not in _METHODS:
+            raise InputError(f"its pickle has the operation {_OPERATION_NAMES.get(code, code)}; {ONLY_TENSORS}")
+        return _METHODS[code]

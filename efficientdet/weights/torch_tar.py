@@ -7,17 +7,17 @@
 
 import math
 import struct
+import tarfile
 from pathlib import PurePosixPath
 from typing import Any
 
 from dataset.files.untrusted_values import shown
 from efficientdet.weights.bounded_file import BoundedFile
-from efficientdet.weights.torch_pickle import LARGEST_PICKLE, ONLY_TENSORS
-from efficientdet.weights.torch_storages import LARGEST_SMALL_PICKLE, pickle_at, storage_at
-from efficientdet.weights.torch_tensors import Storage, StorageKind, Tensor, tensor
+from efficientdet.weights.torch_pickle import LARGEST_PICKLE, LARGEST_SMALL_PICKLE, read_pickle_at
+from efficientdet.weights.torch_tensors import ONLY_TENSORS, Storage, StorageKind, Tensor, tensor
 from program_support.errors import InputError
 
-_TAR_BLOCK = 512
+_MOST_MEMBERS = 100  # torch wrote four
 _MOST_OF_A_KIND = 100_000  # storages or tensors; a ResNet-152 has 932
 
 
@@ -28,9 +28,9 @@ def read_tar(file: BoundedFile) -> Any:
         raise InputError(f"is a tar without {', '.join(missing)}; {ONLY_TENSORS}")
     storages = _storages_of_tar(file, members["storages"])
     tensors: dict[str, Tensor] = {}
-    count, place = pickle_at(file, members["tensors"], LARGEST_SMALL_PICKLE)
+    count, place = read_pickle_at(file, members["tensors"], LARGEST_SMALL_PICKLE)
     for _ in range(_whole(count, most=_MOST_OF_A_KIND)):
-        (key, storage, _), place = _three(*pickle_at(file, place, LARGEST_SMALL_PICKLE))
+        (key, storage, _), place = _three(*read_pickle_at(file, place, LARGEST_SMALL_PICKLE))
         [dimensions] = struct.unpack("<i4x", file.content(place, 8))
         numbers = struct.unpack(f"<{2 * max(dimensions, 0) + 1}q", file.content(place + 8, 8 * (2 * max(dimensions, 0) + 1)))
         place += 8 + 8 * len(numbers)
@@ -41,39 +41,43 @@ def read_tar(file: BoundedFile) -> Any:
             raise InputError(f"has the persistent id {shown(identity)}; {ONLY_TENSORS}")
         return tensors[identity]
 
-    return pickle_at(file, members["pickle"], LARGEST_PICKLE, persistent)[0]
+    return read_pickle_at(file, members["pickle"], LARGEST_PICKLE, persistent)[0]
 
 
 def _storages_of_tar(file: BoundedFile, place: int) -> dict[int, Storage]:
     storages: dict[int, Storage] = {}
-    count, place = pickle_at(file, place, LARGEST_SMALL_PICKLE)
+    count, place = read_pickle_at(file, place, LARGEST_SMALL_PICKLE)
     for _ in range(_whole(count, most=_MOST_OF_A_KIND)):
-        (key, _, kind), place = _three(*pickle_at(file, place, LARGEST_SMALL_PICKLE))
+        (key, _, kind), place = _three(*read_pickle_at(file, place, LARGEST_SMALL_PICKLE))
         if type(kind) is not StorageKind:
             raise InputError(f"has a storage of type {shown(kind)}; {ONLY_TENSORS}")
         [numbers] = struct.unpack("<q", file.content(place, 8))
         storages[_whole(key)] = Storage(kind, _whole(numbers))
-        place = storage_at(file, place, storages[key])
-    views, _ = pickle_at(file, place, LARGEST_PICKLE)
+        place = storages[key].end_in(file, place)
+    views, _ = read_pickle_at(file, place, LARGEST_PICKLE)
     if views != []:
         raise InputError("has storages that are parts of others; save it again with a newer torch")
     return storages
 
 
 def _members_of_tar(file: BoundedFile) -> dict[str, int]:
-    """Where the contents of the regular files begin (POSIX.1-1988 ustar; the extended headers say nothing that matters)."""
+    """Return where the contents of the regular files begin, by the last part of their names. Nothing is extracted.
+
+    `tarfile` reads each header, but does not walk: it follows sizes and extended headers that never end.
+    """
     members, place = {}, 0
-    while place + _TAR_BLOCK <= file.size:
-        header = file.content(place, _TAR_BLOCK)
+    for _ in range(_MOST_MEMBERS):
+        header = file.content(place, min(tarfile.BLOCKSIZE, max(file.size - place, 0)))
         if not header.strip(b"\0"):
             break
-        length, checksum = (header[start:end].strip(b" \0") for start, end in ((124, 136), (148, 156)))
-        if not (length.isdigit() and checksum.isdigit() and (length + checksum).translate(None, b"89") == length + checksum) \
-                or int(checksum, 8) != sum(header[:148]) + 8 * ord(" ") + sum(header[156:]):
-            raise InputError(f"is a damaged tar: the header at byte {place} is wrong")
-        if header[156:157] in (b"0", b"\0"):
-            members[PurePosixPath(header[:100].rstrip(b"\0").decode("latin-1")).name] = place + _TAR_BLOCK
-        place += _TAR_BLOCK * (1 - -int(length, 8) // _TAR_BLOCK)
+        try:
+            member = tarfile.TarInfo.frombuf(header, "latin-1", "strict")
+        except (tarfile.HeaderError, ValueError) as error:
+            raise InputError(f"is a damaged tar: the header at byte {place} is wrong ({error})") from error
+        place += tarfile.BLOCKSIZE
+        if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            members[PurePosixPath(member.name).name] = place
+        place += -(-max(member.size, 0) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
     return members
 
 

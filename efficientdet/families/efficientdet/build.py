@@ -1,7 +1,6 @@
 """From hyperparameters to a detector: the one place that knows which of them goes where."""
 
-from efficientdet.families.efficientdet.anchor_rule import anchor_config
-from efficientdet.families.efficientdet.hyperparameters import ACTIVATIONS, EfficientDetHyperparameters
+from efficientdet.families.efficientdet.hyperparameters import ACTIVATIONS, EfficientDetHyperparameters, anchor_config
 from efficientdet.families.suppression import suppression_config
 from model.batch_norm import BatchNormalization
 from model.bifpn import BifpnConfig

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from efficientdet.families.efficientdet import published_weights
-from efficientdet.families.efficientdet.anchor_rule import anchor_config
-from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
+from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters, anchor_config
 from efficientdet.families.efficientdet.presets import NUMBERS_PER_PIXEL, NVIDIA_CONVENTIONS, PRESETS
 from efficientdet.families.family import Arrays, Family
 from model.weight_arrays import is_object_based
@@ -24,6 +23,7 @@ class EfficientDetFamily(Family):
     name = "efficientdet"
     hyperparameters = EfficientDetHyperparameters
     presets = PRESETS
+    quickstart = True
     conventions = (*NVIDIA_CONVENTIONS, "anchor_scale", "act_type", "conv_after_downsample")
     backbone_conventions = ("normalisations", "act_type")
     coco_class_rows: ClassVar = {90: 0, 91: 0}

@@ -11,6 +11,7 @@ from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.limits import ABOVE_ZERO, BELOW_ONE, Limit, at_least, check_order, one_of
 from efficientdet.families.nms_configs import NMS_LIMITS, NmsConfigs
 from efficientdet.families.removed_hyperparameters import Gone
+from object_detection.geometry.anchor_grid import AnchorConfig
 from program_support.errors import InputError
 
 SQUARE_ROOT_TWO = ((1.0, 1.0), (math.sqrt(2.0), math.sqrt(0.5)), (math.sqrt(0.5), math.sqrt(2.0)))
@@ -107,3 +108,9 @@ def normalised_aspect_ratios(aspect_ratios: Any) -> tuple[tuple[float, float], .
     if not pairs or not all(0 < factor < math.inf for pair in pairs for factor in pair):
         raise InputError(f"hparam aspect_ratios is {shown(aspect_ratios)}; wanted ratios above 0 such as 1.0*2.0*0.5")
     return pairs
+
+
+def anchor_config(hparams: EfficientDetHyperparameters) -> AnchorConfig:
+    """Return the anchors."""
+    return AnchorConfig(min_level=hparams.min_level, max_level=hparams.max_level, num_scales=hparams.num_scales,
+                        aspect_ratios=normalised_aspect_ratios(hparams.aspect_ratios), anchor_scale=hparams.anchor_scale)

@@ -1,5 +1,7 @@
 """The published models: what `--model_name` stands for (Tan et al. 2020, table 1; numbers of google/automl)."""
 
+from efficientdet.families.published_files import PublishedFile
+
 BACKBONES = tuple(f"efficientnet-b{number}" for number in range(8))
 
 
@@ -21,6 +23,13 @@ PRESETS = {
     "efficientdet-d7": _preset(6, 1536, 384, 8, 5, fpn_weight_method="sum", anchor_scale=5.0),
     "efficientdet-d7x": _preset(7, 1536, 384, 8, 5, fpn_weight_method="sum", max_level=8),
 }
+
+_GOOGLE = "https://storage.googleapis.com/cloud-tpu-checkpoints/efficientdet/coco2"
+_AP = {"d0": "34.3", "d1": "40.2", "d2": "43.5", "d3": "46.8", "d4": "49.3", "d5": "51.2", "d6": "52.1", "d7": "53.4",
+       "d7x": "54.4"}  # on val2017, google/automl's README
+PUBLISHED_FILES = {
+    f"efficientdet-{size}": PublishedFile(f"efficientdet-{size}.tar.gz", None, "EfficientDet of COCO", f"box AP {ap}", _GOOGLE)
+    for size, ap in _AP.items()}
 
 # Numbers that the layers of a network put out for each pixel of its input, with 90 classes (test_memory.py counts them).
 NUMBERS_PER_PIXEL = {

@@ -4,8 +4,7 @@ import math
 from dataclasses import replace
 
 from dataset.input.resize import FitWithin, Letterbox, ResizeRule
-from efficientdet.families.mask_rcnn.anchor_rule import anchor_levels
-from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparameters
+from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparameters, anchor_levels
 from efficientdet.families.suppression import suppression_config
 from model.mask_rcnn import MaskRcnnConfig, build_mask_rcnn
 from model.two_stage_detector import TwoStageConfig, TwoStageDetector

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from efficientdet.families.family import Arrays
-from efficientdet.families.mask_rcnn.anchor_rule import anchor_levels
-from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparameters
+from efficientdet.families.mask_rcnn.hyperparameters import MaskRcnnHyperparameters, anchor_levels
 from efficientdet.families.mask_rcnn.presets import NUMBERS_PER_MASK, NUMBERS_PER_PIXEL, NUMBERS_PER_REGION, PRESETS
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
 from object_detection.geometry.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels

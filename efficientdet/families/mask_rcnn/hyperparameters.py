@@ -1,13 +1,17 @@
 """Mask R-CNN's keys and their defaults: torchvision's, with the input of NVIDIA's TensorFlow 2 program (presets of which the
 name ends with -dle have the rest of that one too)."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.limits import ABOVE_ZERO, SHARE, Limit, at_least, one_of
 from efficientdet.families.mask_rcnn.presets import BACKBONES, NMS_CONFIGS
 from efficientdet.families.nms_configs import NMS_LIMITS, NmsConfigs
+from object_detection.geometry.anchor_conventions import centred_levels, proposal_sizes, rounded_levels
+from object_detection.geometry.anchor_grid import AnchorLevel
 
 RESIZES = ("letterbox", "fit")
 DECAYS = ("all", "kernels")
@@ -78,3 +82,12 @@ class MaskRcnnHyperparameters(Hyperparameters):
     first_lr_drop_epoch: float = 8.0
     second_lr_drop_epoch: float = 11.0
     num_epochs: int = 12
+
+
+def anchor_levels(
+    hparams: MaskRcnnHyperparameters
+) -> Callable[[tuple[int, int], Sequence[tuple[int, int]]], Sequence[AnchorLevel]]:
+    """Return the function of the anchors of P2 to P6: from the image's size and the cells (rows, columns) of each level."""
+    if hparams.conventions == "dle":
+        return partial(centred_levels, scale=hparams.anchor_scale)
+    return partial(rounded_levels, sizes=proposal_sizes(hparams.anchor_scale))

@@ -1,8 +1,7 @@
 """From hyperparameters to a detector: the one place that knows which of them goes where."""
 
 from dataset.input.resize import FitWithin, ResizeRule, Stretch
-from efficientdet.families.retinanet.anchor_rule import anchor_levels
-from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters
+from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters, anchor_levels
 from efficientdet.families.suppression import suppression_config
 from model.dense_detector import DenseDetector, DenseDetectorConfig
 from model.dense_losses import LossConfig

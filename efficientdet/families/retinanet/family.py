@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from efficientdet.families.family import Arrays
-from efficientdet.families.retinanet import mlperf
-from efficientdet.families.retinanet.anchor_rule import anchor_levels
-from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters
+from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters, anchor_levels
 from efficientdet.families.retinanet.presets import NUMBERS_PER_PIXEL, PRESETS
 from efficientdet.families.torch_family import TorchFamily, pyramid_module, with_y_first
+from efficientdet.run_log.mlperf_log import version_of
 from object_detection.geometry.anchor_grid import AnchorGrid, feature_sizes, grid_of_levels
+from program_support.errors import InputError
 
 if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation
@@ -24,6 +24,8 @@ _BOX_PREDICTOR = "head/regression_head/bbox_reg/"
 _TORCHVISION_LOGITS = 91 * 9  # of a cell
 # What torchvision's loader makes of the COCO weights that it publishes: no epsilon; the aspect is kept.
 TORCHVISION_CONVENTIONS = {"batch_norm_epsilon": 0.0, "resize": "fit"}
+
+_FIRST_RULES, _RENAMING_RULES = (2, 0, 0), (5, 0, 0)  # of MLPerf (mlcommons/training, single_stage_detector)
 
 
 class RetinaNetFamily(TorchFamily):
@@ -66,12 +68,26 @@ class RetinaNetFamily(TorchFamily):
         return NUMBERS_PER_PIXEL[hparams.backbone_name]
 
     def mlperf_benchmark(self, ruleset: str | None) -> str:
-        """See `mlperf.benchmark`."""
-        return mlperf.benchmark(ruleset)
+        """Return `ssd` (single stage detector) for rules up to 4.1, `retinanet` from 5.0 on.
+
+        Raises InputError for rules before 2.0: their `ssd` is SSD300.
+        """
+        version = version_of(ruleset) if ruleset else _FIRST_RULES
+        if version < _FIRST_RULES:
+            raise InputError(f"--mlperf_ruleset={ruleset}: knows no RetinaNet, its benchmark ssd is SSD300; "
+                             "wanted 2.0.0 or later")
+        return "retinanet" if version >= _RENAMING_RULES else "ssd"
 
     def mlperf_tensors(self, names: Iterable[str]) -> list[str]:
-        """See `mlperf.tensors`."""
-        return mlperf.tensors(names)
+        """Return torch's names of the convolutions' weights and biases, as the reference's DistributedDataParallel has them.
+
+        Frozen batch norms, which hold no parameters there, are left out.
+        """
+        names = set(names)
+        convolutions = {name.removesuffix("/kernel") for name in names if name.endswith("/kernel")}
+        found = [f"{layer}/weight" for layer in convolutions]
+        found += [f"{layer}/bias" for layer in convolutions if f"{layer}/bias" in names]
+        return sorted("module." + name.replace("/", ".") for name in found)
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
         """torchvision's are told from MLPerf's by their number of classes."""

@@ -1,6 +1,7 @@
 """RetinaNet's keys and their defaults: those of MLPerf's reference on Open Images (mlcommons/training, retinanet)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -8,6 +9,8 @@ from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.limits import ABOVE_ZERO, Limit, at_least, one_of
 from efficientdet.families.nms_configs import NMS_LIMITS, NmsConfigs
 from efficientdet.families.retinanet.presets import BACKBONES
+from object_detection.geometry.anchor_conventions import retinanet_sizes, rounded_levels
+from object_detection.geometry.anchor_grid import AnchorLevel
 
 RESIZES = ("stretch", "fit")
 RATE = 1e-4
@@ -74,3 +77,11 @@ class RetinaNetHyperparameters(Hyperparameters):
     def published_rate(self, images: int) -> float:
         """The same for 56 and for 8,192 images."""
         return RATE
+
+
+def anchor_levels(
+    hparams: RetinaNetHyperparameters, image_size: tuple[int, int], cells: Sequence[tuple[int, int]]
+) -> list[AnchorLevel]:
+    """Return the anchors of P3 to P7 of an image of this size, from the cells (rows, columns) of each level."""
+    return rounded_levels(image_size, cells, sizes=retinanet_sizes(hparams.anchor_scale),
+                          height_to_width=[1 / ratio for ratio in hparams.aspect_ratios])

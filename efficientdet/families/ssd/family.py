@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from efficientdet.families.family import Arrays
-from efficientdet.families.ssd import mlperf
 from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
-from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL, PRESETS
+from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL, PRESETS, PUBLISHED_FILES
 from efficientdet.families.torch_family import TorchFamily
+from efficientdet.run_log.mlperf_log import version_of
 from model.torch_weights import YX_OF_XY
 from object_detection.geometry.anchor_conventions import SSD300_BOXES_A_CELL, ssd300_levels
 from object_detection.geometry.anchor_grid import AnchorGrid, grid_of_levels
+from program_support.errors import InputError
 
 if TYPE_CHECKING:
     from dataset.input.augmentation import Augmentation
     from dataset.input.resize import ResizeRule
     from model.dense_detector import DenseDetector
 
-_MLPERF_BACKBONES = {"resnet34": "resnet34-333f7ec4.pth"}
+_RULES_OF_RETINANET = (2, 0, 0)  # of MLPerf (mlcommons/training, single_stage_detector): from here on the id is RetinaNet's
+_MLPERF_BACKBONES = {"resnet34": PUBLISHED_FILES["resnet34-2017"].file}
 _PREDICTOR = re.compile(r"(?:conf|loc)/([0-5])/(?:kernel|bias)")  # of classes, of boxes; of each map
 # The reference's backbone is two sequences: conv1, bn1, ReLU, pooling and the first two stages; the third stage.
 _BODY_MODULES = {"model.layer1.0.": "conv1.", "model.layer1.1.": "bn1.", "model.layer1.4.": "layer1.",
@@ -66,12 +68,17 @@ class SsdFamily(TorchFamily):
         return _MLPERF_BACKBONES.get(hparams.backbone_name) or super().imagenet_backbone(hparams)
 
     def mlperf_benchmark(self, ruleset: str | None) -> str:
-        """See `mlperf.benchmark`."""
-        return mlperf.benchmark(ruleset)
+        """Return `ssd`. Raises InputError for rules from 2.0 on: their `ssd` is RetinaNet."""
+        if ruleset and version_of(ruleset) >= _RULES_OF_RETINANET:
+            raise InputError(f"--mlperf_ruleset={ruleset}: knows no SSD300, its benchmark ssd is RetinaNet; "
+                             "wanted 1.1.0 or before")
+        return "ssd"
 
     def mlperf_values(self, hparams: SsdHyperparameters, *, batch_norm_images: int) -> dict[str, Any]:
-        """See `mlperf.values`."""
-        return mlperf.values(hparams, batch_norm_images=batch_norm_images)
+        """Return over how many images a batch norm takes its statistics, how often a crop is tried before another kind is
+        drawn, and after which epochs the learning rate drops."""
+        return {"model_bn_span": batch_norm_images, "max_samples": hparams.num_cropping_iterations,
+                "opt_learning_rate_decay_boundary_epochs": [hparams.first_lr_drop_epoch, hparams.second_lr_drop_epoch]}
 
     def our_module(self, name: str) -> str:
         """The reference's names, and those of torchvision's classifiers."""

@@ -1,0 +1,92 @@
+"""Files of weights that others publish, by the names that --backbone_init, --pretrained_ckpt and scripts/get_weights.sh take.
+
+Each family lists its own, as PUBLISHED_FILES in its module `presets`, which needs Python alone: scripts/get_weights.sh runs
+before anything is installed. Addresses, sizes and figures of torchvision's files are those in torchvision 0.28
+(`torchvision/models/resnet.py`, `detection/*.py`); docs/weights.md says which published training starts from which.
+"""
+
+import importlib
+import pkgutil
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from efficientdet import families
+
+TORCHVISION = "https://download.pytorch.org/models"
+_ARCHIVE = ".tar.gz"
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """One file. `size` in bytes, about: it is published in MiB with three decimals, or not at all (None)."""
+
+    file: str
+    size: int | None
+    holds: str
+    published: str  # the accuracy that its publisher states
+    site: str = TORCHVISION
+
+    @property
+    def url(self) -> str:
+        """Where its publisher has it."""
+        return f"{self.site}/{self.file}"
+
+    @property
+    def sha256_prefix(self) -> str:
+        """The digits that its SHA-256 begins with, if the publisher writes them into the name."""
+        found = re.search(r"-([0-9a-f]{8,64})\.", self.file)
+        return found[1] if found else ""
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether it is unpacked to a folder of its name."""
+        return self.file.endswith(_ARCHIVE)
+
+    @property
+    def stem(self) -> str:
+        """The file's name without what says its format."""
+        return self.file.removesuffix(_ARCHIVE) if self.is_archive else self.file.rsplit(".", 1)[0]
+
+
+def torchvision_file(file: str, mebibytes: float, holds: str, published: str) -> PublishedFile:
+    """Return a file that torchvision publishes, of the size that torchvision states."""
+    return PublishedFile(file, round(mebibytes * 2**20), holds, published)
+
+
+CLASSIFIER = "classifier of ImageNet: a backbone"
+_V1 = "top-1 {}"
+_V2 = "top-1 {}, torchvision's longer recipe"
+
+# Where torchvision has several, the short name is what the published detectors start from.
+BACKBONES = {
+    "resnet18": torchvision_file("resnet18-f37072fd.pth", 44.661, CLASSIFIER, _V1.format("69.758")),
+    "resnet34": torchvision_file("resnet34-b627a593.pth", 83.275, CLASSIFIER, _V1.format("73.314")),
+    "resnet50": torchvision_file("resnet50-0676ba61.pth", 97.781, CLASSIFIER, _V1.format("76.130")),
+    "resnet50-v2": torchvision_file("resnet50-11ad3fa6.pth", 97.79, CLASSIFIER, _V2.format("80.858")),
+    "resnext50_32x4d": torchvision_file("resnext50_32x4d-7cdf4587.pth", 95.789, CLASSIFIER, _V1.format("77.618")),
+    "resnext50_32x4d-v2": torchvision_file("resnext50_32x4d-1a0047aa.pth", 95.833, CLASSIFIER, _V2.format("81.198")),
+}
+
+
+def by_short_name() -> dict[str, PublishedFile]:
+    """Return the files of all families by their short names; the backbones that families share come first."""
+    found = dict(BACKBONES)
+    for module in sorted(pkgutil.iter_modules(families.__path__)):
+        if module.ispkg:
+            presets = importlib.import_module(f"{families.__name__}.{module.name}.presets")
+            found.update(getattr(presets, "PUBLISHED_FILES", {}))
+    return found
+
+
+@cache
+def published_files() -> dict[str, PublishedFile]:
+    """Return the files by every name that is taken: the short name, the file's, and the file's without its suffix."""
+    files = by_short_name()
+    return files | {name: file for file in files.values() for name in (file.file, file.stem)}
+
+
+def table() -> list[str]:
+    """A line for each file: the short name, what it is, its size."""
+    return [f"{name:28} {file.file:42} {f'{file.size / 1e6:4.0f} MB' if file.size else '':7}  {file.holds}, {file.published}"
+            for name, file in by_short_name().items()]
