@@ -16,7 +16,7 @@ from efficientdet.configuration.artifact_formats import FORMATS
 from efficientdet.configuration.export_formats import wanted_formats
 from efficientdet.configuration.flag_definitions import checked_overrides
 from efficientdet.configuration.flag_paths import writable_folder
-from efficientdet.families.registry import DEFAULT_MODEL, family_of
+from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of
 from efficientdet.quickstart.steps import LABEL_FORMATS, NO_WEIGHTS, QuickstartConfig, quickstart
 from program_support.command_line import run
 from program_support.errors import InputError
@@ -45,7 +45,7 @@ def main() -> None:
     images = FLAGS.images if is_zipfile(FLAGS.images or "") else image_folder(FLAGS.images)
     if not math.isfinite(FLAGS.minutes):
         raise InputError(f"--minutes={FLAGS.minutes}: wanted a finite number")
-    if family_of(FLAGS.model_name).name != "efficientdet":
+    if hyperparameters_of(FLAGS.model_name, {}).family.name != "efficientdet":
         raise InputError(f"--model_name={FLAGS.model_name}: wanted one of EfficientDet's; for others see docs/detectors.md")
     checked_overrides()
     formats = wanted_formats(FLAGS.formats)  # before the training, not after it
