@@ -214,9 +214,7 @@ def _from_saved_model(config: AnnotationConfig, restored: "Restored | None") -> 
 
         export_saved_model(restored.detector, config.saved_model_dir, description=restored.description, resize=restored.resize)
         print(f"wrote {config.saved_model_dir}")
-    opened = saved_model_detector(config.saved_model_dir)
-    detect = opened.detect
-    return opened._replace(detect=lambda images: [rows for image in images for rows in detect([image])])  # sizes may differ
+    return saved_model_detector(config.saved_model_dir)
 
 
 def _draw(pixels: np.ndarray, rows: DetectionRows, path: Path, *, names: ClassNames, orientation: int,

@@ -1,7 +1,7 @@
 """Detection from Python: images of any kind and size in, boxes with names out; free of Keras and TensorFlow."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +11,12 @@ from dataset.class_names import ClassNames
 from dataset.files.image_files import as_rgb, read_image
 from dataset.files.image_formats import DECODING_ERRORS
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.inference.image_rows import Detect
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import decoded
 from program_support.errors import InputError
 
 AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
-Detect = Callable[[list[np.ndarray]], list[DetectionRows]]  # of at most so many images [h, w, 3] uint8 of any sizes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
