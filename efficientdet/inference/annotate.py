@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dataset.class_names import ClassNames
+from dataset.files.exif_orientation import stored_image, upright_boxes, upright_image
 from dataset.files.image_files import StoredImage, distinct_names, encode_image, image_ids, output_names
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
 from efficientdet.inference.image_rows import Detect, OpenedModel
 from efficientdet.inference.inputs import Inputs, read_input, shown_path
 from efficientdet.inference.result_files import ResultFiles, write_output
@@ -45,7 +45,7 @@ class AnnotationConfig:
     min_score: float | None = None  # for all classes; None: the thresholds that the model stores
     max_boxes: int | None = 100  # None: all
     debug: bool = False
-    apply_exif_orientation: bool = False
+    apply_exif_orientation: bool = True
     tiling: Tiling | None = None  # None: every image as a whole
     formats: tuple[str, ...] = ()  # of further files, see `ResultFiles`
     save_crops: bool = False
@@ -55,9 +55,9 @@ def annotate(config: AnnotationConfig) -> None:
     """Detect in every image, then in every video or a camera, draw, and write the images' detections as COCO results with file
     names, and all of them in further formats where they are asked for.
 
-    Boxes are in the frame of the stored pixels, as in training, or with `apply_exif_orientation` in that of the upright
-    picture; a result of an image that the two differ for says which. What cannot be decoded is named and left out; raises
-    InputError at the end if there was any, and before anything is drawn if a drawing would replace an input.
+    Boxes are in pixels of the upright image, or of the stored one without `apply_exif_orientation`; a result of an image that
+    the two differ for says which. What cannot be decoded is named and left out; raises InputError at the end if there was
+    any, and before anything is drawn if a drawing would replace an input.
     """
     inputs = config.inputs
     outputs = _output_paths(config, [shown_path(path) for path in inputs.images], ".jpg")
@@ -175,7 +175,7 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
             failures.append(str(error))
             continue
         if config.apply_exif_orientation:
-            image = image._replace(pixels=upright_image(image.pixels, image.orientation))
+            image = image._replace(pixels=image.upright())
         images.append(image)
         numbers.append(number)
         if len(images) == config.batch_size or config.tiling:

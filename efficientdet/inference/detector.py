@@ -45,11 +45,11 @@ class LoadedDetector:
     def predict(self, images: AnyImage | Sequence[AnyImage], *, min_score: float | None = None) -> list[ImageDetections]:
         """Detect in one image or in several; one result for each, in their order, also where there is one.
 
-        images: file names, PIL images or arrays [h, w, 3] uint8 (red, green, blue), mixed and of any sizes. Boxes are in
-        pixels as stored: EXIF's orientation is left alone, as in training and in infer.py. min_score: lowest score of what
-        is returned, for all classes; 0 for everything. None: the threshold of the best F1 of each class on the validation
-        data, where the model stores it, else 0.4; `print(detector.thresholds)` says which. Raises InputError, one line, for
-        what is no image.
+        images: file names, PIL images or arrays [h, w, 3] uint8 (red, green, blue), mixed and of any sizes. Files are
+        turned upright as their EXIF says, and boxes are of the upright image; a PIL image or an array is taken as it is.
+        min_score: lowest score of what is returned, for all classes; 0 for everything. None: the threshold of the best F1
+        of each class on the validation data, where the model stores it, else 0.4; `print(detector.thresholds)` says which.
+        Raises InputError, one line, for what is no image.
         """
         wanted = [images] if _is_one_image(images) else list(images)
         found = []
