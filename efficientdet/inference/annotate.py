@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,16 +16,13 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.inference.image_rows import Detect, OpenedModel
 from efficientdet.inference.inputs import Inputs, read_input, shown_path
 from efficientdet.inference.result_files import ResultFiles, write_output
-from efficientdet.inference.tiles import Tiling, detect_in_tiles
+from efficientdet.inference.tiles import TiledDetector, Tiling
 from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.results import DetectionRows, results_json, write_results
 from object_detection.coco.run_length_masks import DecodedMasks
 from program_support.atomic_files import telling_write_errors
 from program_support.errors import InputError, printable
 from program_support.progress import Progress
-
-if TYPE_CHECKING:
-    from efficientdet.checkpoints.restore import Restored
 
 DETECTIONS_FILE = "detections.json"
 _LARGEST_SIDE = 65_500  # of a JPEG, as libjpeg writes it
@@ -147,7 +143,7 @@ def _in_tiles(config: AnnotationConfig, detect: Detect, progress: Progress | Non
             progress.show(tile=f"{done}/{total}")
             progress.advance(0)
 
-    return detect_in_tiles(detect, config.tiling, batch_size=config.batch_size, told=tell)
+    return TiledDetector(detect, config.tiling, batch_size=config.batch_size, told=tell)
 
 
 def _output_paths(config: AnnotationConfig, sources: Sequence[str], suffix: str) -> list[Path]:
@@ -191,7 +187,7 @@ def _opened(config: AnnotationConfig) -> OpenedModel:
 
         return artefact_detection(config.artefact, runtime=config.model.runtime)
     from efficientdet.devices.runtime import start_runtime
-    from efficientdet.inference.opened_detection import detect_with_model
+    from efficientdet.inference.opened_detection import detect_with_model, saved_model_detector
     from efficientdet.inference.opening import open_model
 
     if config.debug:
@@ -201,19 +197,13 @@ def _opened(config: AnnotationConfig) -> OpenedModel:
     if not config.saved_model_dir:
         return detect_with_model(config.model, batch_size=config.batch_size)
     if config.model.ckpt_path:
-        return _from_saved_model(config, open_model(config.model)[0])
-    start_runtime(precision=config.model.precision, amp=config.model.amp, use_xla=config.model.use_xla)
-    return _from_saved_model(config, None)
-
-
-def _from_saved_model(config: AnnotationConfig, restored: "Restored | None") -> OpenedModel:
-    from efficientdet.inference.opened_detection import saved_model_detector
-
-    if restored is not None:
         from efficientdet.artifacts.saved_model import export_saved_model
 
+        restored, _ = open_model(config.model)
         export_saved_model(restored.detector, config.saved_model_dir, description=restored.description, resize=restored.resize)
         print(f"wrote {config.saved_model_dir}")
+    else:
+        start_runtime(precision=config.model.precision, amp=config.model.amp, use_xla=config.model.use_xla)
     return saved_model_detector(config.saved_model_dir)
 
 

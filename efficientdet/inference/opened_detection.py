@@ -31,25 +31,29 @@ def detect_with_model(config: ModelConfig, *, batch_size: int, owns_process: boo
                                   int8_images=config.int8_images)
 
 
-def saved_model_detector(folder: str) -> OpenedModel:
-    """Detection by a SavedModel in images of any sizes."""
-    detector = SavedModelDetector(folder)
+def saved_model_detector(folder: str, *, of_one_size: bool = False) -> OpenedModel:
+    """Detection by a SavedModel; see `SavedModelDetector`."""
+    detector = SavedModelDetector(folder, of_one_size=of_one_size)
     return OpenedModel.of(detector, detector.description)
 
 
 class SavedModelDetector:
-    """Detection by a SavedModel, which has resizing and suppression inside, in one image after another."""
+    """Detection by a SavedModel, which has resizing and suppression inside."""
 
-    def __init__(self, folder: str):
-        """Raises InputError for another folder."""
+    def __init__(self, folder: str, *, of_one_size: bool):
+        """of_one_size: images come in one size and are detected together, else one after another. Raises InputError for
+        another folder."""
         from efficientdet.artifacts.saved_model import load_saved_model
 
         self._signature, self.description = load_saved_model(folder)
+        self._of_one_size = of_one_size
 
     def __call__(self, images: list[np.ndarray]) -> list[DetectionRows]:
         """Detect in images [h, w, 3] uint8."""
-        return [self._rows(image) for image in images]
+        batches = [images] if self._of_one_size else [[image] for image in images]
+        return [rows for batch in batches for rows in self._rows(batch)]
 
-    def _rows(self, image: np.ndarray) -> DetectionRows:
-        outputs = {name: np.asarray(values)[0] for name, values in self._signature(image[None]).items()}
-        return rows_of_signature(outputs, image, description=self.description)
+    def _rows(self, images: list[np.ndarray]) -> list[DetectionRows]:
+        outputs = {name: np.asarray(values) for name, values in self._signature(np.stack(images)).items()}
+        return [rows_of_signature({name: values[i] for name, values in outputs.items()}, image, description=self.description)
+                for i, image in enumerate(images)]
