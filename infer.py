@@ -49,8 +49,8 @@ def define_flags() -> None:
                        "detections. Default: the thresholds of the best F1 stored with the model, else 0.4.")
     flags.DEFINE_integer("max_boxes_to_draw", 100, "Draw the best so many of an image; with --tile all, unless it is given.")
     flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
-    flags.DEFINE_bool("apply_exif_orientation", False, "Turn pictures upright first; boxes are in that frame then. By "
-                      "default, as in training, they are in the pixels as stored.")
+    flags.DEFINE_bool("apply_exif_orientation", True, "Turn images upright as their EXIF says; boxes are in pixels of the "
+                      "upright image. --noapply_exif_orientation: detect in the stored pixels, as COCO's annotations are.")
     flags.DEFINE_string("tile", None, "Look at images tile by tile, so that small objects keep their pixels: the side of a "
                         "tile in pixels of the image, such as 512, or WIDTHxHEIGHT.")
     flags.DEFINE_float("overlap", 0.2, "With --tile: the share of a tile that the next one shows again, 0 to 0.9.")

@@ -16,7 +16,7 @@ from efficientdet.configuration.artifact_formats import FORMATS
 from efficientdet.configuration.export_formats import wanted_formats
 from efficientdet.configuration.flag_definitions import checked_overrides
 from efficientdet.configuration.flag_paths import writable_folder
-from efficientdet.families.registry import DEFAULT_MODEL, family_of, model_names
+from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, model_names
 from efficientdet.quickstart.steps import LABEL_FORMATS, NO_WEIGHTS, QuickstartConfig, quickstart
 from program_support.command_line import run
 from program_support.errors import InputError
@@ -45,8 +45,8 @@ def main() -> None:
     images = FLAGS.images if is_zipfile(FLAGS.images or "") else image_folder(FLAGS.images)
     if not math.isfinite(FLAGS.minutes):
         raise InputError(f"--minutes={FLAGS.minutes}: wanted a finite number")
-    if not family_of(FLAGS.model_name).quickstart:
-        chosen_for = ", ".join(name for name in model_names() if family_of(name).quickstart)
+    if not hyperparameters_of(FLAGS.model_name, {}).family.quickstart:
+        chosen_for = ", ".join(name for name in model_names() if hyperparameters_of(name, {}).family.quickstart)
         raise InputError(f"--model_name={FLAGS.model_name}: wanted one of {chosen_for}; for others see docs/detectors.md")
     checked_overrides()
     formats = wanted_formats(FLAGS.formats)  # before the training, not after it

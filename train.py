@@ -29,7 +29,6 @@ from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.configuration.removed_flags import AUTOML_MODES, training_mode
 from efficientdet.configuration.training_config import BALANCES, TrainingConfig
 from efficientdet.devices.runtime_environment import prepare_environment
-from efficientdet.families.registry import family_of
 from efficientdet.run_log.mlperf_log import DIVISIONS, STATUSES, mlperf_files
 from program_support.command_line import run
 
@@ -171,7 +170,7 @@ def _check_files(config: TrainingConfig) -> None:
     for path in mlperf_files(config.mlperf_log or ""):
         if path != "-":
             writable_file(path, "mlperf_log")
-    family_of(config.hparams.model_name).mlperf_benchmark(config.mlperf_ruleset)  # where its rules know the family
+    config.hparams.family.mlperf_benchmark(config.mlperf_ruleset)  # where its rules know the family
     if config.testdev_dir:
         writable_folder(config.testdev_dir, "testdev_dir")
 

@@ -21,7 +21,7 @@ import numpy as np
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
 from efficientdet.inference.opening import open_model
-from efficientdet.inference.predict import exported_network, predict_on_host
+from efficientdet.inference.predict import HostDetector, exported_network
 from program_support.processor_cores import available_cores
 
 SIZE, TURN, PAUSE = 512, 5, 0.05
@@ -91,7 +91,7 @@ def main() -> None:
     detector = open_model(ModelConfig(
         ckpt_path=arguments.weights, model_name=arguments.model, model_name_given=True, overrides=overrides))[0].detector
     network = exported_network(detector, runtime=arguments.runtime)
-    predict = predict_on_host(detector, network)
+    predict = HostDetector(detector, network)
     sizes, scales = np.full((1, 2), arguments.size, np.int32), np.ones((1, 2), np.float32)
     images = _images(arguments.size, arguments.size, TURN + 1)
     calls: dict[str, Callable] = {

@@ -4,6 +4,7 @@ B images, H, W input pixels, A anchors of all levels, K classes, M object slots,
 (y_min, x_min, y_max, x_max) in continuous pixels of the image they travel with; classes are 0 .. K-1; absence is a mask.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,3 +56,8 @@ class Detections(NamedTuple):
     classes: Tensor  # [B, D] int32, 0 .. K-1
     valid: Tensor  # [B, D] bool
     masks: Tensor | None = None  # [B, D, S, S] float32, how probably a cell of the box, clipped to the image, shows the object
+
+
+def stacked(images: Sequence[Detections]) -> Detections:
+    """Detections of B images, arrays without B, as those of one batch."""
+    return Detections(*(None if values[0] is None else np.stack(values) for values in zip(*images, strict=True)))

@@ -52,7 +52,7 @@ def test_masks_are_drawn_where_the_object_is_and_written_as_run_lengths(place, m
 
     monkeypatch.setattr(annotate_module, "_opened", lambda config: OpenedModel(
         detect, ClassNames((3, 8), ("cat", "dog")), ScoreThresholds()))
-    run(place, save(place / "a.jpg", orientation=orientation))
+    run(place, save(place / "a.jpg", orientation=orientation), apply_exif_orientation=False)
     [result] = results(place)
     wanted = np.zeros(STORED.shape[:2], bool)
     wanted[TOP:BOTTOM, LEFT:RIGHT] = True
@@ -84,8 +84,8 @@ def results(place):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_boxes_are_in_the_stored_pixels(place, orientation):
-    run(place, save(place / "a.jpg", orientation=orientation))
+def test_boxes_are_in_the_stored_pixels_when_asked(place, orientation):
+    run(place, save(place / "a.jpg", orientation=orientation), apply_exif_orientation=False)
     [result] = results(place)
     assert result["bbox"] == [LEFT, TOP, RIGHT - LEFT, BOTTOM - TOP]
     assert result.get("exif_orientation_applied") == (None if orientation == 1 else False)
@@ -106,16 +106,16 @@ def test_labels_are_upright_for_the_viewer(place):
     with Image.open(turned) as image:
         upright = np.asarray(ImageOps.exif_transpose(image))
     save(place / "b.jpg", stored=upright)
-    run(place, turned, place / "b.jpg")
+    run(place, turned, place / "b.jpg", apply_exif_orientation=False)
     with Image.open(place / "out" / "a.jpg") as seen, Image.open(place / "out" / "b.jpg") as wanted:
         difference = np.abs(np.asarray(ImageOps.exif_transpose(seen)).astype(int) - np.asarray(wanted)).max(axis=-1)
     assert (difference > 120).sum() < 10  # a label in the other direction changes hundreds
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_boxes_of_the_upright_picture_when_asked(place, orientation):
+def test_boxes_are_those_of_the_upright_image(place, orientation):
     source = save(place / "a.jpg", orientation=orientation)
-    run(place, source, apply_exif_orientation=True)
+    run(place, source)
     with Image.open(source) as image:
         upright = np.asarray(ImageOps.exif_transpose(image))
     rows, columns = np.nonzero(upright.min(axis=-1) > 240)

@@ -17,18 +17,14 @@ from efficientdet.benchmark import measurements as module
 from efficientdet.benchmark.latency import Latency, Run, figures, latency_of, timed_runs
 from efficientdet.benchmark.latency_report import log_values
 from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
-from efficientdet.benchmark.stages import (
-    Images,
-    detector_programs,
-    measure_detector,
-    preprocess,
-)
+from efficientdet.benchmark.stages import Images, measure_detector, preprocess
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference.opening import open_model
+from efficientdet.inference.predict import build_predict
 from model.multiply_adds import multiply_adds
 from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates
 from object_detection.suppression.tensor_suppression import SuppressionConfig
@@ -107,10 +103,10 @@ def test_a_photograph_is_boxed_and_repeated():
 
 def test_the_two_parts_give_what_the_whole_gives():
     detector = miniature_detector()
-    programs = detector_programs(detector, use_xla=False)
+    predict = build_predict(detector, compiled=False)
     batch = Images(None, size=(64, 64), batch_size=2).batch()
-    whole = programs.predict(*batch)
-    parts = programs.post_processing(programs.network(*batch[:2]), batch[1])
+    whole = predict(*batch)
+    parts = predict.postprocess(predict.outputs(*batch[:2]), batch[1])
     np.testing.assert_allclose(np.asarray(parts.scores), np.asarray(whole.scores), rtol=1e-5)
     np.testing.assert_array_equal(np.asarray(parts.classes), np.asarray(whole.classes))
     np.testing.assert_allclose(np.clip(np.asarray(parts.boxes), 0, 64), np.asarray(whole.boxes), atol=1e-3)
@@ -118,21 +114,21 @@ def test_the_two_parts_give_what_the_whole_gives():
 
 @pytest.mark.parametrize("runtime", ["keras", "onnxruntime"])
 def test_a_detector_of_another_family_has_the_same_parts(runtime):
-    programs = detector_programs(OtherFamily(), use_xla=False, runtime=runtime)
+    predict = build_predict(OtherFamily(), compiled=False, runtime=runtime)
     batch = Images(None, size=(16, 24), batch_size=3).batch()
-    whole = programs.predict(*batch)
-    parts = programs.post_processing(programs.network(*batch[:2]), batch[1])
+    whole = predict(*batch)
+    parts = predict.postprocess(predict.outputs(*batch[:2]), batch[1])
     np.testing.assert_allclose(np.asarray(parts.scores), np.asarray(whole.scores), rtol=1e-5)
-    run = measure_detector(programs, Images(None, size=(16, 24), batch_size=3), preprocessing=None)
+    run = measure_detector(predict, Images(None, size=(16, 24), batch_size=3), preprocessing=None)
     assert list(run.seconds) == ["network", "post_processing", "end_to_end"]
     assert 0 < run.detections <= 5
 
 
 def test_random_weights_give_suppression_work():
     detector = miniature_detector()
-    programs = detector_programs(detector, use_xla=False)
+    predict = build_predict(detector, compiled=False)
     images = Images(None, size=(64, 64), batch_size=1)
-    run = measure_detector(programs, images, preprocessing=lambda photographs: preprocess(photographs, Letterbox((64, 64))))
+    run = measure_detector(predict, images, preprocessing=lambda photographs: preprocess(photographs, Letterbox((64, 64))))
     assert list(run.seconds) == ["preprocessing", "network", "post_processing", "end_to_end"]
     assert all(seconds > 0 for seconds in run.seconds.values())
     assert run.detections == 20  # all slots
@@ -189,9 +185,9 @@ def test_report_names_what_really_ran(miniature, monkeypatch, runtime, int8_imag
     # As on a machine with a GPU, where Keras would compute in float16 and other runtimes do not look at it.
     accelerated = Runtime(precision="mixed_float16", use_xla=True)
     restored, _ = open_model(MODEL)
-    programs = detector_programs(restored.detector, use_xla=False)
+    predict = build_predict(restored.detector, compiled=False)
     monkeypatch.setattr(module, "open_model", lambda _: (restored, accelerated))
-    monkeypatch.setattr(module, "detector_programs", lambda *_, **__: programs)
+    monkeypatch.setattr(module, "build_predict", lambda *_, **__: predict)
     monkeypatch.setattr(module, "device_name", lambda: "a GPU")
     monkeypatch.setattr(module, "peak_device_memory", lambda: 5)
     monkeypatch.setattr(module, "processor_name", lambda: "a processor")
@@ -210,12 +206,12 @@ class Absent(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Absent())
 import efficientdet.benchmark.measurements, efficientdet.export.inspection, efficientdet.run_log.journal
 from efficientdet.benchmark import stages
+from efficientdet.inference.predict import build_predict
 from miniature import miniature_detector
 detector = miniature_detector()
 images = stages.Images(None, size=(64, 64), batch_size=2)
 for use_xla in (True, False):  # in one program, and read on the host
-    programs = stages.detector_programs(detector, use_xla=use_xla)
-    run = stages.measure_detector(programs, images, preprocessing=None)
+    run = stages.measure_detector(build_predict(detector, compiled=use_xla), images, preprocessing=None)
 print(sorted(run.seconds), run.detections)
 """
 

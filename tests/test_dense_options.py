@@ -11,7 +11,7 @@ from oracles import to_numpy
 
 from efficientdet.artifacts.onnx_file import onnx_model
 from efficientdet.inference.exported_network import ExportedNetwork, copied
-from efficientdet.inference.predict import build_predict, host_reader
+from efficientdet.inference.predict import build_predict
 from model.dense_detector import DenseDetector, DenseDetectorConfig
 from model.dense_losses import LossConfig
 from model.detector import losses
@@ -217,7 +217,7 @@ def test_outputs_are_read_as_configured_everywhere(name):
         assert found.classes[image, :count].tolist() == [kind for _, kind, _ in wanted]
         np.testing.assert_allclose(found.boxes[image, :count], [box for box, _, _ in wanted], atol=1e-2)
         np.testing.assert_allclose(found.scores[image, :count], [score for _, _, score in wanted], rtol=1e-3)
-    read, written = host_reader(detector), onnx_model(detector, for_onnxruntime=True).SerializeToString()
+    read, written = detector.detections_on_host, onnx_model(detector, for_onnxruntime=True).SerializeToString()
     from_file = ExportedNetwork(written, runtime="onnxruntime")(images, sizes, read)
     predicted = build_predict(detector, compiled=False)(images, sizes, np.ones((2, 2), np.float32))
     for image, by_runtime in enumerate(from_file):

@@ -18,8 +18,9 @@ from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference import exported_network as runtimes
 from efficientdet.inference.exported_network import ExportedNetwork
-from efficientdet.inference.predict import build_predict, exported_network, predict_on_host
-from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host, stacked
+from efficientdet.inference.predict import HostDetector, build_predict, exported_network
+from object_detection.structures import stacked
+from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 from program_support.errors import InputError
 
@@ -125,7 +126,7 @@ def test_detections_in_original_pixels_are_the_same():
     def network(images, sizes, read):
         return list(map(read, map(NetworkOutputs, logits, deltas, logits.max(axis=-1)), sizes))
 
-    found = predict_on_host(detector, network)(images, sizes, scales)
+    found = HostDetector(detector, network)(images, sizes, scales)
     assert np.asarray(wanted.valid).any(axis=1).all()
     for ours, theirs in zip(found[:4], wanted[:4], strict=True):
         np.testing.assert_allclose(ours, np.asarray(theirs), rtol=1e-4, atol=1e-2)

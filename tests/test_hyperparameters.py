@@ -2,6 +2,7 @@ import dataclasses
 import json
 import math
 import os
+import pickle
 import re
 
 import numpy as np
@@ -21,7 +22,7 @@ from efficientdet.families.efficientdet.reference_keys import GONE
 from efficientdet.families.hyperparameters import height_and_width, with_overrides
 from efficientdet.families.limits import stated_classes
 from efficientdet.families.nms_configs import NmsConfigs
-from efficientdet.families.registry import hyperparameters_of
+from efficientdet.families.registry import hyperparameters_of, model_names
 from efficientdet.families.suppression import suppression_config
 from model import bifpn
 from object_detection.geometry import box_geometry
@@ -70,6 +71,22 @@ def test_two_models_in_one_process_do_not_share_values():
     again = hyperparameters_of("efficientdet-d0", {})
     assert (again.image_size, again.nms_configs.method) == (512, "gaussian")
     assert len(PRESETS) == 9
+
+
+@pytest.mark.parametrize("model_name", model_names())
+def test_hyperparameters_carry_their_family(model_name):
+    """Also as a copy and after a pickle; it is no key of theirs."""
+    hparams = hyperparameters_of(model_name, {"num_epochs": 7})
+    for found in (hparams, dataclasses.replace(hparams, num_epochs=9), pickle.loads(pickle.dumps(hparams))):
+        assert model_name in found.family.presets
+        assert type(found) is found.family.hyperparameters
+    assert "family" not in hparams.to_dict()
+    assert hyperparameters_of(model_name, hparams.to_dict()) == hparams
+
+
+def test_a_model_of_no_family_is_told():
+    with pytest.raises(InputError, match="--model_name=efficientdet-d9: "):
+        dataclasses.replace(hyperparameters_of("efficientdet-d0", {}), model_name="efficientdet-d9").family  # noqa: B018
 
 
 def test_parses_the_reference_syntax():

@@ -75,7 +75,6 @@ def test_pixels_come_as_stored_with_their_orientation(tmp_path):
         found = read_stored_image(str(tmp_path / "a.png"))
         np.testing.assert_array_equal(found.pixels, pixels)
         assert found.orientation == wanted
-        np.testing.assert_array_equal(read_image(str(tmp_path / "a.png")), pixels)
 
 
 def test_pixels_are_those_that_training_decodes(tmp_path):
@@ -87,7 +86,7 @@ def test_pixels_are_those_that_training_decodes(tmp_path):
     exif[0x0112] = 6
     Image.fromarray(pixels).save(tmp_path / "a.jpg", exif=exif)
     decoded = tf.io.decode_jpeg((tmp_path / "a.jpg").read_bytes(), channels=3).numpy()
-    np.testing.assert_allclose(read_image(str(tmp_path / "a.jpg")).astype(int), decoded, atol=3)
+    np.testing.assert_allclose(read_stored_image(str(tmp_path / "a.jpg")).pixels.astype(int), decoded, atol=3)
 
 
 @pytest.mark.parametrize(("mode", "value", "rgb"), [

@@ -9,7 +9,8 @@ from oracles import to_numpy
 from object_detection.geometry.anchor_conventions import RETINANET_SIZES, rounded_levels, ssd300_levels
 from object_detection.geometry.anchor_grid import feature_sizes, grid_of_levels
 from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, FasterRcnnBoxCoder
-from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host, stacked
+from object_detection.structures import stacked
+from object_detection.suppression.host_suppression import NetworkOutputs, detections_on_host
 from object_detection.suppression.tensor_suppression import SuppressionConfig, detections_from_outputs
 from program_support.errors import InputError
 

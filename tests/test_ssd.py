@@ -18,7 +18,7 @@ from efficientdet.artifacts.onnx_graph import OnnxGraph
 from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, load_what_fits
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.inference.exported_network import ExportedNetwork, copied
-from efficientdet.inference.predict import build_predict, host_reader
+from efficientdet.inference.predict import build_predict
 from efficientdet.training.schedule import Schedule
 from model.detector import named_variables
 from model.ssd import SsdConfig, build_ssd
@@ -70,7 +70,7 @@ def test_its_exported_file_finds_the_same(golden_folder, detector):
     golden = np.load(golden_folder / "families" / "ssd_forward.npz")
     network = ExportedNetwork(onnx_model(detector, for_onnxruntime=True).SerializeToString(), runtime="onnxruntime")
     [outputs] = network(golden["images"], np.int32([[300, 300]]), copied)
-    found = host_reader(detector)(outputs, np.int32([300, 300]))
+    found = detector.detections_on_host(outputs, np.int32([300, 300]))
     check_detections(type(found)(*(None if values is None else values[None] for values in found)), golden)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from efficientdet.inference.tile_merging import merged_over_tiles
-from efficientdet.inference.tiles import Tiling, detect_in_tiles
+from efficientdet.inference.tiles import TiledDetector, Tiling
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import DecodedMasks, moved, run_lengths, united
 from program_support.errors import InputError
@@ -97,7 +97,7 @@ def test_every_object_is_found_once_and_whole(name, likes, whole):
     score = {"parts alike": lambda part: 0.9, "whole better": lambda part: 0.5 + 0.4 * part,
              "parts better": lambda part: 0.9 - 0.3 * part}[likes]
     image, detect = scene(OBJECTS[name], score=score)
-    [rows] = detect_in_tiles(detect, Tiling(size=(TILE, TILE), whole=whole), batch_size=3)([image])
+    [rows] = TiledDetector(detect, Tiling(size=(TILE, TILE), whole=whole), batch_size=3)([image])
     assert boxes_of(rows) == sorted(map(tuple, np.float32(OBJECTS[name]).tolist()))
     assert (np.diff(rows.scores) <= 0).all()
     assert rows.category_ids.tolist() == [7] * len(rows.scores)
@@ -106,7 +106,7 @@ def test_every_object_is_found_once_and_whole(name, likes, whole):
 def test_masks_are_put_together_in_the_image():
     objects = OBJECTS["larger than a tile"] + [(225, 310, 240, 330)]
     image, detect = scene(objects, masks=True)
-    [rows] = detect_in_tiles(detect, TILING, batch_size=2)([image])
+    [rows] = TiledDetector(detect, TILING, batch_size=2)([image])
     assert len(rows.masks) == 2
     for box, mask in zip(rows.boxes, DecodedMasks(rows.masks), strict=True):
         wanted = np.zeros(SIZE, bool)
@@ -118,7 +118,7 @@ def test_masks_are_put_together_in_the_image():
 def test_an_image_of_one_tile_is_detected_as_it_is():
     rows = DetectionRows.of_image(np.float32([[-5, -5, 200, 200], [0, 0, 9, 9], [0, 0, 9, 9]]), np.float32([0.3, 0.2, 0.1]),
                                   np.array([1, 1, 1]))
-    [found] = detect_in_tiles(lambda images: [rows] * len(images), TILING, batch_size=2)([np.zeros((100, 50, 3), np.uint8)])
+    [found] = TiledDetector(lambda images: [rows] * len(images), TILING, batch_size=2)([np.zeros((100, 50, 3), np.uint8)])
     assert found is rows
 
 
@@ -129,7 +129,7 @@ def test_batches_and_progress():
         sizes.append(len(images))
         return scene([])[1](images)
 
-    [rows] = detect_in_tiles(detect, TILING, batch_size=5, told=lambda *counts: told.append(counts))([scene([])[0]])
+    [rows] = TiledDetector(detect, TILING, batch_size=5, told=lambda *counts: told.append(counts))([scene([])[0]])
     assert (sizes, told) == ([5, 5, 2], [(5, 12), (10, 12), (12, 12)])
     assert rows.boxes.shape == (0, 4)
 

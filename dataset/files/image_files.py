@@ -14,6 +14,7 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from dataset.files.bounded_files import LARGEST_FILE_BYTES, open_regular_file
+from dataset.files.exif_orientation import upright_image
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
 from dataset.files.untrusted_values import LARGEST_ID
 from program_support.errors import InputError
@@ -22,10 +23,14 @@ IMAGE_SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".mpo", ".png", ".tif", ".tif
 
 
 class StoredImage(NamedTuple):
-    """A picture as its file stores it, which is the frame of every box unless the user asks for another."""
+    """An image as its file stores it."""
 
     pixels: np.ndarray  # [h, w, 3] uint8
     orientation: int  # EXIF's, 1 (as stored) .. 8: how viewers turn it
+
+    def upright(self) -> np.ndarray:
+        """Return the pixels as viewers show them; see `exif_orientation` for which programs use them."""
+        return upright_image(self.pixels, self.orientation)
 
 
 def image_folder(path: str | None) -> str:
@@ -65,8 +70,8 @@ def _why_nothing(path: Path) -> str:
 
 
 def read_image(path: str) -> np.ndarray:
-    """[h, w, 3] uint8, the stored pixels: EXIF's orientation is left alone, as in training. Raises as `read_stored_image`."""
-    return read_stored_image(path).pixels
+    """Return the upright image that objects are to be found in, [h, w, 3] uint8. Raises as `read_stored_image`."""
+    return read_stored_image(path).upright()
 
 
 def read_stored_image(path: str, *, least_side: int | None = None) -> StoredImage:

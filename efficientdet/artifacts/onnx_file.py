@@ -1,9 +1,10 @@
-"""A detector's network as an ONNX file, for runtimes that are faster at inference than the one it was trained in.
+"""A detector's network as an ONNX file, or as OpenVINO's two, for runtimes that are faster at inference than Keras.
 
 uint8 images in, the network's outputs out; normalisation is inside, batch statistics are folded into the convolutions.
 `object_detection.suppression.host_suppression` reads the outputs of a dense detector.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from efficientdet.artifacts.onnx_graph import OnnxGraph
 from efficientdet.artifacts.onnx_layers import add_network
 from efficientdet.artifacts.onnx_normalization import add_normalisation
 from efficientdet.checkpoints.checkpoint import Description
+from efficientdet.devices.signal_stack import kept_signal_stack
 from model.detector import Detector
 from object_detection.onnx_nodes import Output
-from program_support.atomic_files import write_bytes
+from program_support.atomic_files import unfinished_folder, write_bytes
 
 OPSET = 18
 _INPUTS = ("images", "sizes")
@@ -38,6 +40,25 @@ def write_onnx(model: onnx.ModelProto, path: str | Path, *, description: Descrip
     as JSON (`artefact_metadata`). Raises OSError."""
     helper.set_model_props(model, model_props(model, description=description, resize=resize))
     write_bytes(path, model.SerializeToString(), flush=True)
+
+
+@kept_signal_stack()
+def write_openvino(model: onnx.ModelProto, path: str | Path, *, description: Description, resize: ResizeRule) -> None:
+    """Write `path`, an .xml, and the .bin beside it, each whole or not at all, in float32; what it says of itself stands in its
+    `rt_info`. Raises OSError."""
+    import openvino
+
+    path = Path(path)
+    network = openvino.Core().read_model(model.SerializeToString())
+    for name, value in model_props(model, description=description, resize=resize).items():
+        network.set_rt_info(value, [name])
+    with unfinished_folder(path) as folder:
+        try:
+            openvino.save_model(network, folder / path.name, compress_to_fp16=False)
+        except RuntimeError as error:  # as it tells a full disk
+            raise OSError(None, str(error).strip().splitlines()[-1], str(path)) from error
+        for suffix in (".bin", ".xml"):  # an .xml that stands has its weights
+            os.replace(folder / path.with_suffix(suffix).name, path.with_suffix(suffix))
 
 
 def model_props(model: onnx.ModelProto, *, description: Description, resize: ResizeRule) -> dict[str, str]:

@@ -15,12 +15,7 @@ import numpy as np
 from dataset.files.image_files import read_image
 from efficientdet.benchmark.latency import Run, figures, timed, timed_runs
 from efficientdet.benchmark.latency_report import table, write_report
-from efficientdet.benchmark.stages import (
-    Images,
-    detector_programs,
-    measure_detector,
-    preprocess,
-)
+from efficientdet.benchmark.stages import Images, measure_detector, preprocess
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import (
     backend_name,
@@ -35,6 +30,7 @@ from efficientdet.devices.device import (
 from efficientdet.devices.matrix_product import multiply_adds_per_second
 from efficientdet.devices.runtime import start_runtime
 from efficientdet.inference.opening import open_model
+from efficientdet.inference.predict import build_predict
 from model.detector import Detector
 from model.multiply_adds import multiply_adds
 
@@ -82,9 +78,8 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
     detector = restored.detector
     size = detector.image_size
     images = _images(config, size, lambda: restored.resize)
-    programs = detector_programs(detector, use_xla=runtime.use_xla, runtime=model.runtime,
-                                 int8_images=model.int8_images,
-                                 resize=restored.resize if model.int8_images else None)
+    predict = build_predict(detector, compiled=runtime.use_xla, runtime=model.runtime, int8_images=model.int8_images,
+                            resize=restored.resize if model.int8_images else None)
     preprocessing = None
     if importlib.util.find_spec("tensorflow"):
         def preprocessing(photographs):
@@ -107,7 +102,7 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
             **_suppression_work(detector, images),
         }
 
-    return lambda: measure_detector(programs, images, preprocessing=preprocessing), describe
+    return lambda: measure_detector(predict, images, preprocessing=preprocessing), describe
 
 
 def _images(config: BenchmarkConfig, size: tuple[int, int], resize: Callable[[], "ResizeRule"]) -> Images:
@@ -128,12 +123,12 @@ def _suppression_work(detector: Detector, images: Images) -> dict[str, Any]:
 def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:
     """One run of a SavedModel on images of its network's size; and what it is."""
     from efficientdet.artifacts.saved_model import load_saved_model
-    from efficientdet.families.registry import family_of, hyperparameters_of
+    from efficientdet.families.registry import hyperparameters_of
 
     start_runtime(precision=model.precision, amp=model.amp, use_xla=model.use_xla)
     signature, description = load_saved_model(config.saved_model_dir)
     hparams = hyperparameters_of(description.model_name, description.hparams)
-    rule = family_of(hparams.model_name).resize_rule(hparams)
+    rule = hparams.family.resize_rule(hparams)
     images = _images(config, rule.size, lambda: rule)
 
     def detect(batch) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ from efficientdet.checkpoints.pretrained_weights import load_weights, read_sourc
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.limits import stated_classes
-from efficientdet.families.registry import build_detector, family_of, hyperparameters_of, model_names
+from efficientdet.families.registry import build_detector, hyperparameters_of, model_names
 from model.detector import Detector
 from program_support.errors import InputError
 
@@ -29,7 +29,7 @@ class Restored:
     @property
     def resize(self) -> "ResizeRule":
         """How any image becomes the network's input."""
-        return family_of(self.hparams.model_name).resize_rule(self.hparams)
+        return self.hparams.family.resize_rule(self.hparams)
 
 
 def restore_detector(config: ModelConfig, *, precision: str = "float32") -> Restored:
@@ -50,7 +50,7 @@ def restore_detector(config: ModelConfig, *, precision: str = "float32") -> Rest
                          f"{', '.join(class_names.names[:6])}")
     names = class_names or source.class_names or COCO_2017
     stated_classes(config.overrides.get("num_classes"), names)
-    family = family_of(stated or model_name)
+    family = hyperparameters_of(stated or model_name, {}).family
     hparams = with_overrides(hyperparameters_of(stated or model_name, source.conventions(family)), config.overrides)
     detector = build_detector(hparams, num_classes=len(names), precision=precision)
     load_weights(detector.network, source, family=family, class_names=names, averaged=config.averaged)

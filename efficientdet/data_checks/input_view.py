@@ -8,7 +8,6 @@ import numpy as np
 from dataset.labelled_images import LabelledImages
 from efficientdet.data_checks.anchor_fit import ENOUGH, best_overlaps, overlaps_in_training
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
-from efficientdet.families.registry import family_of
 from object_detection.geometry.anchor_grid import AnchorGrid
 
 
@@ -26,12 +25,12 @@ class InputView:
     @cached_property
     def size(self) -> tuple[int, int]:
         """Height and width of the network's input."""
-        return tuple(family_of(self.hparams.model_name).resize_rule(self.hparams).size)
+        return tuple(self.hparams.family.resize_rule(self.hparams).size)
 
     @cached_property
     def scaled(self) -> np.ndarray:
         """Height and width of each image in the input, [n, 2] int32."""
-        rule = family_of(self.hparams.model_name).resize_rule(self.hparams)
+        rule = self.hparams.family.resize_rule(self.hparams)
         different, which = np.unique(self.images.sizes, axis=0, return_inverse=True)
         return np.array([np.asarray(rule.scaled_size(size)) for size in different], np.int32).reshape(-1, 2)[which.ravel()]
 
@@ -64,7 +63,7 @@ class InputView:
     @cached_property
     def anchors(self) -> AnchorGrid | None:
         """Those of the family."""
-        return family_of(self.hparams.model_name).anchors(self.hparams)
+        return self.hparams.family.anchors(self.hparams)
 
     @cached_property
     def unmatched(self) -> np.ndarray:
@@ -77,7 +76,7 @@ class InputView:
 
     def unmatched_in_training(self, numbers: np.ndarray) -> np.ndarray:
         """How often each of these objects is without a fitting anchor as training shows it: [len(numbers)], shares."""
-        augmentation = family_of(self.hparams.model_name).augmentation(self.hparams)
+        augmentation = self.hparams.family.augmentation(self.hparams)
         scales = getattr(augmentation, "jitter_min", 1.0), getattr(augmentation, "jitter_max", 1.0)
         overlaps = overlaps_in_training(self.boxes[numbers], self.anchors, image_size=self.size, scales=scales)
         return np.mean(overlaps < ENOUGH, axis=0)

@@ -9,7 +9,6 @@ from efficientdet.devices.device import peak_device_memory, total_device_memory,
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime, accelerator_count
 from efficientdet.families.hyperparameters import Hyperparameters
-from efficientdet.families.registry import family_of
 from program_support.errors import InputError
 
 _BYTES_PER_NUMBER = {"float32": 4, "mixed_float16": 2, "mixed_bfloat16": 2}
@@ -66,7 +65,7 @@ def available_memory(*, on_device: bool, local_ranks: int) -> Memory | None:
 def bytes_per_image(hparams: Hyperparameters, precision: str, *, share: float = _OF_TRAINING) -> float:
     """How much memory an image of a batch takes while the batch is worked on; `share` of what its layers put out."""
     height, width = hparams.input_size
-    numbers = family_of(hparams.model_name).numbers_per_pixel(hparams)
+    numbers = hparams.family.numbers_per_pixel(hparams)
     return share * numbers * height * width * _BYTES_PER_NUMBER[precision]
 
 

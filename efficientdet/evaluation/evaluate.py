@@ -21,9 +21,9 @@ from efficientdet.devices.distributed import World, join_world
 from efficientdet.evaluation.error_pictures import error_pictures
 from efficientdet.evaluation.evaluation_report import EvaluationReport, write_evaluation_report
 from efficientdet.families.inputs import input_config
-from efficientdet.inference.image_rows import Detect
+from efficientdet.inference.image_rows import BatchDetector, Detect
 from efficientdet.inference.opening import open_model
-from efficientdet.inference.predict import Predict, build_predict
+from efficientdet.inference.predict import build_predict
 from object_detection.coco.error_analysis import ErrorAnalysis
 from object_detection.coco.evaluation import CocoEvaluator, CocoMeasures
 from object_detection.coco.ground_truth import GroundTruth, ground_truth_from_dataset, read_ground_truth
@@ -158,7 +158,7 @@ def with_category_ids(truth: GroundTruth, class_names: ClassNames) -> GroundTrut
 
 
 def detect_all(
-    predict: Predict, index: RecordIndex, config: InputConfig, *, class_names: ClassNames, samples: int = 0,
+    predict: BatchDetector, index: RecordIndex, config: InputConfig, *, class_names: ClassNames, samples: int = 0,
     world: World | None = None, watched: Callable[[Iterable], Iterable] = iter, masks_in_whole_pixels: bool = False,
 ) -> DetectionRows:
     """Detections of the first `samples` records (0: all), each image decoded once, by one rank; all ranks get all rows.

@@ -13,8 +13,7 @@ from dataset.records.record_index import index_records
 from efficientdet.artifacts.artifact_files import postprocessing_file
 from efficientdet.artifacts.int8_calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from efficientdet.artifacts.onnx_efficientnms import efficientnms_model
-from efficientdet.artifacts.onnx_file import export_onnx, onnx_model, write_onnx
-from efficientdet.artifacts.openvino_file import write_openvino
+from efficientdet.artifacts.onnx_file import export_onnx, onnx_model, write_onnx, write_openvino
 from efficientdet.artifacts.quantization import last_convolutions, quantised
 from efficientdet.artifacts.quantization_noise import signal_to_noise
 from efficientdet.artifacts.saved_model import export_saved_model
@@ -25,8 +24,7 @@ from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
 from efficientdet.evaluation.evaluate import detect_images, read_evaluator
 from efficientdet.export.artifact_table import MOST_LOST, Artefact, ArtefactTable, Quality, QuantisationLoss
-from efficientdet.export.inspection import SAME_OBJECT_IOU, compare_detections
-from efficientdet.export.plugin_inputs import compare_plugin_inputs
+from efficientdet.export.inspection import SAME_OBJECT_IOU, compare_detections, compare_plugin_inputs
 from efficientdet.inference.artifact import artefact_detection, artefact_runtime
 from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.image_rows import Detect

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import backend_name
-from efficientdet.inference.exported_network import copied
+from efficientdet.inference.exported_network import ExportedNetwork, copied
 from efficientdet.inference.opening import open_model
 from model.detector import named_variables
 from model.multiply_adds import multiply_adds
@@ -105,7 +106,6 @@ def export_network(config: ModelConfig, path: str) -> None:
     Raises RuntimeError where they differ.
     """
     from efficientdet.artifacts.onnx_file import export_onnx
-    from efficientdet.inference.exported_network import ExportedNetwork
 
     restored, _ = open_model(config)
     detector = restored.detector
@@ -147,3 +147,30 @@ def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreT
     common = min(len(ours.scores), len(others.scores), max(count, int(others_shown.sum())))
     difference = np.abs(ours.scores[:common] - others.scores[:common]).max(initial=0.0)
     return Agreement(count, share, float(difference), max((float(distances[pair]) for pair in matched), default=0.0))
+
+
+def compare_plugin_inputs(restored: Restored, path: Path, images: Sequence[np.ndarray], *, pixels: float) -> list[Agreement]:
+    """Compare what a file for TensorRT hands to its plugin with what Keras makes of the same images: no TensorRT is needed.
+
+    Of each image every anchor's decoded box and its scores.
+    """
+    import onnx
+
+    from efficientdet.artifacts.onnx_efficientnms import without_plugin
+
+    detector, model = restored.detector, onnx.load(path)
+    activated = any(attribute.name == "score_activation" and attribute.i for node in model.graph.node
+                    for attribute in node.attribute)  # the plugin applies the sigmoid
+    network = ExportedNetwork(without_plugin(model).SerializeToString(), runtime="onnxruntime")
+    agreements = []
+    for image in images:
+        boxed, size, _ = (np.asarray(part)[None] for part in restored.resize(image))
+        [(boxes, scores)] = network(boxed, size, copied)
+        wanted, probabilities = (np.asarray(values)[0] for values in detector.boxes_and_probabilities(
+            detector.outputs(boxed, size), keras.ops.convert_to_tensor(size)))
+        if activated:
+            scores = np.asarray(keras.ops.sigmoid(scores))
+        distances = np.abs(boxes - wanted).max(axis=-1)
+        agreements.append(Agreement(len(boxes), float((distances <= pixels).mean()),
+                                    float(np.abs(scores - probabilities).max()), float(distances.max())))
+    return agreements

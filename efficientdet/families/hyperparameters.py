@@ -21,6 +21,7 @@ from efficientdet.families.limits import (
     one_of,
 )
 from efficientdet.families.rate_factors import EXPECTED, is_table
+from efficientdet.families.registry import family_of
 from efficientdet.families.removed_hyperparameters import Gone, is_gone
 from program_support.errors import InputError, nearest_name
 
@@ -148,6 +149,15 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
     def input_size(self) -> tuple[int, int]:
         """Height and width of the network's input."""
         return height_and_width(self.image_size)
+
+    @property
+    def family(self) -> Any:
+        """The `Family` that has the model; raises InputError where none has."""
+        return family_of(self.model_name)
+
+    def overridden(self, overrides: dict[str, Any]) -> "Hyperparameters":
+        """See `with_overrides`."""
+        return with_overrides(self, overrides)
 
     @property
     def decays_in_loss(self) -> float:

@@ -6,12 +6,11 @@ from dataset.class_names import ClassNames
 from dataset.input.input_config import InputConfig
 from dataset.input.mosaic import Mosaic
 from efficientdet.families.hyperparameters import Hyperparameters
-from efficientdet.families.registry import family_of
 
 
 def input_config(hparams: Hyperparameters, *, class_names: ClassNames, batch_size: int, **settings: Any) -> InputConfig:
     """The family's resize rule and augmentation; `settings` are other fields of `InputConfig`."""
-    family = family_of(hparams.model_name)
+    family = hparams.family
     resize = family.resize_rule(hparams)
     composition = Mosaic(resize.size, hparams.mosaic_probability) if hparams.mosaic_probability else None
     return InputConfig(

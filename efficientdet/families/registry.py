@@ -1,4 +1,7 @@
-"""Which families there are: the folders beside this file, and what installed packages offer. The program knows no other way."""
+"""Which families there are: the folders beside this file, and what installed packages offer. The program knows no other way.
+
+The modules of families are imported by name when they are asked for, as hyperparameters find their family here.
+"""
 
 import importlib
 import pkgutil
@@ -8,8 +11,6 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from efficientdet import families as folder
-from efficientdet.families.family import Family
-from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from program_support.errors import InputError, nearest_name
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ DEFAULT_MODEL = "efficientdet-d0"  # as in the references
 
 
 @cache
-def families() -> tuple[Family, ...]:
-    """All of them, ours first, by name."""
+def families() -> tuple:
+    """Every `Family`, ours first, by name."""
     found = [importlib.import_module(f"{folder.__name__}.{module.name}.family").FAMILY
              for module in sorted(pkgutil.iter_modules(folder.__path__)) if module.ispkg]
     return (*found, *(entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS))))
@@ -32,8 +33,8 @@ def model_names() -> tuple[str, ...]:
     return tuple(name for family in families() for name in family.presets)
 
 
-def family_of(model_name: str) -> Family:
-    """The family that has a model of this name; raises InputError with the valid names."""
+def family_of(model_name: str) -> Any:
+    """The `Family` that has a model of this name; raises InputError with the valid names."""
     for family in families():
         if model_name in family.presets:
             return family
@@ -42,16 +43,15 @@ def family_of(model_name: str) -> Family:
                      + (f"; the nearest is {nearest}" if nearest else ""))
 
 
-def hyperparameters_of(model_name: str, overrides: Mapping[str, Any]) -> Hyperparameters:
-    """The published values of a model with flat overrides such as {"nms_configs.method": "hard"} on top."""
+def hyperparameters_of(model_name: str, overrides: Mapping[str, Any]) -> Any:
+    """The published `Hyperparameters` of a model with flat overrides such as {"nms_configs.method": "hard"} on top."""
     family = family_of(model_name)
     published = family.hyperparameters(model_name=model_name, **family.presets[model_name])
     stored = {key: value for key, value in overrides.items() if key != "model_name"}  # a checkpoint's hold it too
-    return with_overrides(published, stored)
+    return published.overridden(stored)
 
 
-def build_detector(hparams: Hyperparameters, *, num_classes: int, precision: str = "float32",
+def build_detector(hparams, *, num_classes: int, precision: str = "float32",
                    backbone_weights: str | None = None) -> "Detector":
-    """See `Family.build`, of the family that the hyperparameters are of."""
-    return family_of(hparams.model_name).build(hparams, num_classes=num_classes, precision=precision,
-                                               backbone_weights=backbone_weights)
+    """See `Family.build`, of the family of these `Hyperparameters`."""
+    return hparams.family.build(hparams, num_classes=num_classes, precision=precision, backbone_weights=backbone_weights)

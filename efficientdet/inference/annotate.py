@@ -5,28 +5,24 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dataset.class_names import ClassNames
+from dataset.files.exif_orientation import stored_image, upright_boxes, upright_image
 from dataset.files.image_files import StoredImage, distinct_names, encode_image, image_ids, output_names
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.inference.exif_orientation import stored_image, upright_boxes, upright_image
 from efficientdet.inference.image_rows import Detect, OpenedModel
 from efficientdet.inference.inputs import Inputs, read_input, shown_path
 from efficientdet.inference.result_files import ResultFiles, write_output
-from efficientdet.inference.tiles import Tiling, detect_in_tiles
+from efficientdet.inference.tiles import TiledDetector, Tiling
 from efficientdet.reports.drawing import draw_detections
 from object_detection.coco.results import DetectionRows, results_json, write_results
 from object_detection.coco.run_length_masks import DecodedMasks
 from program_support.atomic_files import telling_write_errors
 from program_support.errors import InputError, printable
 from program_support.progress import Progress
-
-if TYPE_CHECKING:
-    from efficientdet.checkpoints.restore import Restored
 
 DETECTIONS_FILE = "detections.json"
 _LARGEST_SIDE = 65_500  # of a JPEG, as libjpeg writes it
@@ -45,7 +41,7 @@ class AnnotationConfig:
     min_score: float | None = None  # for all classes; None: the thresholds that the model stores
     max_boxes: int | None = 100  # None: all
     debug: bool = False
-    apply_exif_orientation: bool = False
+    apply_exif_orientation: bool = True
     tiling: Tiling | None = None  # None: every image as a whole
     formats: tuple[str, ...] = ()  # of further files, see `ResultFiles`
     save_crops: bool = False
@@ -55,9 +51,9 @@ def annotate(config: AnnotationConfig) -> None:
     """Detect in every image, then in every video or a camera, draw, and write the images' detections as COCO results with file
     names, and all of them in further formats where they are asked for.
 
-    Boxes are in the frame of the stored pixels, as in training, or with `apply_exif_orientation` in that of the upright
-    picture; a result of an image that the two differ for says which. What cannot be decoded is named and left out; raises
-    InputError at the end if there was any, and before anything is drawn if a drawing would replace an input.
+    Boxes are in pixels of the upright image, or of the stored one without `apply_exif_orientation`; a result of an image that
+    the two differ for says which. What cannot be decoded is named and left out; raises InputError at the end if there was
+    any, and before anything is drawn if a drawing would replace an input.
     """
     inputs = config.inputs
     outputs = _output_paths(config, [shown_path(path) for path in inputs.images], ".jpg")
@@ -147,7 +143,7 @@ def _in_tiles(config: AnnotationConfig, detect: Detect, progress: Progress | Non
             progress.show(tile=f"{done}/{total}")
             progress.advance(0)
 
-    return detect_in_tiles(detect, config.tiling, batch_size=config.batch_size, told=tell)
+    return TiledDetector(detect, config.tiling, batch_size=config.batch_size, told=tell)
 
 
 def _output_paths(config: AnnotationConfig, sources: Sequence[str], suffix: str) -> list[Path]:
@@ -175,7 +171,7 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
             failures.append(str(error))
             continue
         if config.apply_exif_orientation:
-            image = image._replace(pixels=upright_image(image.pixels, image.orientation))
+            image = image._replace(pixels=image.upright())
         images.append(image)
         numbers.append(number)
         if len(images) == config.batch_size or config.tiling:
@@ -191,7 +187,7 @@ def _opened(config: AnnotationConfig) -> OpenedModel:
 
         return artefact_detection(config.artefact, runtime=config.model.runtime)
     from efficientdet.devices.runtime import start_runtime
-    from efficientdet.inference.opened_detection import detect_with_model
+    from efficientdet.inference.opened_detection import detect_with_model, saved_model_detector
     from efficientdet.inference.opening import open_model
 
     if config.debug:
@@ -201,22 +197,14 @@ def _opened(config: AnnotationConfig) -> OpenedModel:
     if not config.saved_model_dir:
         return detect_with_model(config.model, batch_size=config.batch_size)
     if config.model.ckpt_path:
-        return _from_saved_model(config, open_model(config.model)[0])
-    start_runtime(precision=config.model.precision, amp=config.model.amp, use_xla=config.model.use_xla)
-    return _from_saved_model(config, None)
-
-
-def _from_saved_model(config: AnnotationConfig, restored: "Restored | None") -> OpenedModel:
-    from efficientdet.inference.opened_detection import saved_model_detector
-
-    if restored is not None:
         from efficientdet.artifacts.saved_model import export_saved_model
 
+        restored, _ = open_model(config.model)
         export_saved_model(restored.detector, config.saved_model_dir, description=restored.description, resize=restored.resize)
         print(f"wrote {config.saved_model_dir}")
-    opened = saved_model_detector(config.saved_model_dir)
-    detect = opened.detect
-    return opened._replace(detect=lambda images: [rows for image in images for rows in detect([image])])  # sizes may differ
+    else:
+        start_runtime(precision=config.model.precision, amp=config.model.amp, use_xla=config.model.use_xla)
+    return saved_model_detector(config.saved_model_dir)
 
 
 def _draw(pixels: np.ndarray, rows: DetectionRows, path: Path, *, names: ClassNames, orientation: int,

@@ -1,14 +1,12 @@
 """Detection by an exported file alone: neither TensorFlow nor Keras is imported."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from efficientdet.artifacts.artifact_files import kind_of, read_artefact
-from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.inference_runtimes import require_package
-from efficientdet.inference.exported_network import ExportedNetwork, copied
-from efficientdet.inference.image_rows import OpenedModel, rows_of_image
+from efficientdet.inference.exported_network import ExportedNetwork, Outputs, copied
+from efficientdet.inference.image_rows import BatchDetector, OpenedModel, ResizingDetector
+from object_detection.structures import Detections, stacked
 from program_support.errors import InputError
 
 
@@ -27,33 +25,35 @@ def artefact_runtime(path: str, runtime: str, *, asked_by: str) -> str:
 
 
 def artefact_detection(path: str, *, runtime: str) -> OpenedModel:
-    """What a file of export.py finds, run by what `artefact_runtime` says. Raises InputError for another file."""
+    """Open a file of export.py, to be run by what `artefact_runtime` says. Raises InputError for another file."""
     model, metadata = read_artefact(path)
-    names, resize = metadata.class_names, metadata.resize
-    category_ids = np.asarray(names.category_ids, np.int64)
-    network = ExportedNetwork(model, runtime=runtime, path=path)
-
-    def detect(images):
-        boxed, sizes, scales = map(np.stack, zip(*map(resize, images), strict=True))
-        found = network(boxed, sizes, copied)
-        return [_rows(outputs, image, scale) for outputs, image, scale in zip(found, images, scales, strict=True)]
-
-    def _rows(outputs, image, scale):
-        _check(outputs, len(names), path=path)
-        boxes, scores, classes, *masks = (values[outputs[1] > 0] for values in outputs)
-        return rows_of_image(boxes * np.tile(scale, 2), scores, category_ids[classes], image=image,
-                             masks=masks[0] if masks else None,
-                             masks_in_whole_pixels=metadata.description.hparams.get("masks_in_whole_pixels", False))
-
-    return OpenedModel(detect, names, ScoreThresholds.stored_in(metadata.description))
+    detector = ArtefactDetector(ExportedNetwork(model, runtime=runtime, path=path), path=path,
+                                class_count=len(metadata.class_names))
+    return OpenedModel.of(ResizingDetector(detector, resize=metadata.resize, description=metadata.description),
+                          metadata.description)
 
 
-def _check(outputs: Sequence[np.ndarray], class_count: int, *, path: str) -> None:
-    """Raises InputError for outputs of one image that are not those of a file that detects."""
-    shapes = [values.shape for values in outputs]
-    if len(shapes) < 3 or shapes[:3] != [(*shapes[1][:1], 4), shapes[1][:1], shapes[1][:1]]:
-        raise InputError(f"{path}: puts out {', '.join(map(str, map(list, shapes)))} for an image; wanted boxes [D, 4], scores "
-                         "[D] and classes [D]")
-    classes = outputs[2][outputs[1] > 0]
-    if classes.size and not 0 <= classes.min() <= classes.max() < class_count:
-        raise InputError(f"{path}: finds classes {classes.min()} to {classes.max()}; it names {class_count}, counted from 0")
+class ArtefactDetector(BatchDetector):
+    """A file whose network puts out detections: its weights and its suppression are those of the export."""
+
+    def __init__(self, network: ExportedNetwork, *, path: str, class_count: int):
+        """path: names the file in messages."""
+        self._network, self._path, self._class_count = network, path, class_count
+
+    def detect(self, images: np.ndarray, sizes: np.ndarray) -> Detections:
+        """See `BatchDetector`. Raises InputError for a file that puts out anything else."""
+        return stacked(self._network(images, sizes, self._detections))
+
+    def _detections(self, outputs: Outputs, size: np.ndarray) -> Detections:
+        """Of one image, copied: the outputs of the next overwrite them."""
+        shapes = [values.shape for values in outputs]
+        if len(shapes) < 3 or shapes[:3] != [(*shapes[1][:1], 4), shapes[1][:1], shapes[1][:1]]:
+            raise InputError(f"{self._path}: puts out {', '.join(map(str, map(list, shapes)))} for an image; wanted boxes "
+                             "[D, 4], scores [D] and classes [D]")
+        boxes, scores, classes, *masks = copied(outputs, size)
+        valid = scores > 0
+        found = classes[valid]
+        if found.size and not 0 <= found.min() <= found.max() < self._class_count:
+            raise InputError(f"{self._path}: finds classes {found.min()} to {found.max()}; it names {self._class_count}, "
+                             "counted from 0")
+        return Detections(boxes, scores, classes, valid, masks[0] if masks else None)

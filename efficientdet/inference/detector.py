@@ -1,7 +1,7 @@
 """Detection from Python: images of any kind and size in, boxes with names out; free of Keras and TensorFlow."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +11,12 @@ from dataset.class_names import ClassNames
 from dataset.files.image_files import as_rgb, read_image
 from dataset.files.image_formats import DECODING_ERRORS
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
+from efficientdet.inference.image_rows import Detect
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import decoded
 from program_support.errors import InputError
 
 AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
-Detect = Callable[[list[np.ndarray]], list[DetectionRows]]  # of at most so many images [h, w, 3] uint8 of any sizes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,11 +45,11 @@ class LoadedDetector:
     def predict(self, images: AnyImage | Sequence[AnyImage], *, min_score: float | None = None) -> list[ImageDetections]:
         """Detect in one image or in several; one result for each, in their order, also where there is one.
 
-        images: file names, PIL images or arrays [h, w, 3] uint8 (red, green, blue), mixed and of any sizes. Boxes are in
-        pixels as stored: EXIF's orientation is left alone, as in training and in infer.py. min_score: lowest score of what
-        is returned, for all classes; 0 for everything. None: the threshold of the best F1 of each class on the validation
-        data, where the model stores it, else 0.4; `print(detector.thresholds)` says which. Raises InputError, one line, for
-        what is no image.
+        images: file names, PIL images or arrays [h, w, 3] uint8 (red, green, blue), mixed and of any sizes. Files are
+        turned upright as their EXIF says, and boxes are of the upright image; a PIL image or an array is taken as it is.
+        min_score: lowest score of what is returned, for all classes; 0 for everything. None: the threshold of the best F1
+        of each class on the validation data, where the model stores it, else 0.4; `print(detector.thresholds)` says which.
+        Raises InputError, one line, for what is no image.
         """
         wanted = [images] if _is_one_image(images) else list(images)
         found = []

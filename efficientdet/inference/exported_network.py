@@ -21,6 +21,7 @@ _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64
 Outputs = tuple[np.ndarray, ...]  # those of the file for one image, in its order and without B
 Run = Callable[[np.ndarray, np.ndarray], Outputs]  # images [1, H, W, 3] and sizes [1, 2]; the next call may overwrite them
 Result = TypeVar("Result")
+Read = Callable[[Outputs, np.ndarray], Result]  # of the outputs of one image and its size [2]
 
 
 class ExportedNetwork:
@@ -39,31 +40,30 @@ class ExportedNetwork:
         self._whole: Run | None = None
         self._streams: queue.SimpleQueue[Run] | None = None
 
-    def __call__(self, images: np.ndarray, sizes: np.ndarray, read: Callable[[Outputs, np.ndarray], Result]
-                 ) -> list[Result]:
+    def __call__(self, images: np.ndarray, sizes: np.ndarray, read: Read[Result]) -> list[Result]:
         """What `read` makes of the outputs of each image and its size; images [B, H, W, 3] uint8, sizes [B, 2] int32.
 
         It is called in a thread, and must copy what it wants to keep: the outputs are overwritten by those of another image.
         """
+        inputs = [(images[i : i + 1], sizes[i : i + 1]) for i in range(len(images))]
         if len(images) == 1 or self._cores == 1:
             if self._whole is None:
                 [self._whole] = self._open(1, self._cores)
-            return [read(self._outputs(self._whole, images[i : i + 1], sizes[i : i + 1]), sizes[i]) for i in range(len(images))]
+            return [read(self._outputs(self._whole, *image), image[1][0]) for image in inputs]
         count = min(self._cores, _MOST_STREAMS)
         if self._streams is None:
             self._streams = queue.SimpleQueue()
             for stream in self._open(count, self._cores // count):
                 self._streams.put(stream)
-
-        def detect(i: int) -> Result:
-            stream = self._streams.get()
-            try:
-                return read(self._outputs(stream, images[i : i + 1], sizes[i : i + 1]), sizes[i])
-            finally:
-                self._streams.put(stream)
-
         with ThreadPoolExecutor(count) as threads:
-            return list(threads.map(detect, range(len(images))))
+            return list(threads.map(lambda image: self._in_free_stream(*image, read), inputs))
+
+    def _in_free_stream(self, image: np.ndarray, size: np.ndarray, read: Read[Result]) -> Result:
+        stream = self._streams.get()
+        try:
+            return read(self._outputs(stream, image, size), size[0])
+        finally:
+            self._streams.put(stream)
 
     def _open(self, streams: int, threads: int) -> list[Run]:
         """So many functions to call side by side."""
@@ -102,35 +102,37 @@ def _onnxruntime(model: bytes, streams: int, threads: int) -> list[Run]:
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_free_dimension_override_by_name("B", 1)  # of known shapes it fuses sums with convolutions
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-    if any(isinstance(side, str) for output in session.get_outputs() for side in output.shape[1:]):
-        return [_with_new_outputs(session) for _ in range(streams)]  # their sizes differ from image to image
-    return [_with_bound_outputs(session) for _ in range(streams)]
-
-
-def _with_new_outputs(session) -> Run:
-    def run(images, sizes) -> Outputs:
-        return tuple(output[0] for output in session.run(None, {"images": images, "sizes": sizes}))
-
-    return run
+    named = any(isinstance(side, str) for output in session.get_outputs() for side in output.shape[1:])
+    stream = _NewOutputs if named else _BoundOutputs  # a side with a name differs from image to image
+    return [stream(session) for _ in range(streams)]
 
 
-def _with_bound_outputs(session) -> Run:
-    """Outputs in memory that is taken once: new of this size costs a page fault for each 4 KB."""
-    binding = session.io_binding()
-    buffers = {output.name: np.empty((1, *output.shape[1:]), _DTYPES[output.type]) for output in session.get_outputs()}
-    for name, buffer in buffers.items():
-        binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
-    outputs = tuple(buffer[0] for buffer in buffers.values())
+class _NewOutputs:
+    """A session of ONNX Runtime whose outputs differ in size from image to image."""
 
-    def run(images, sizes) -> Outputs:
+    def __init__(self, session):
+        self._session = session
+
+    def __call__(self, images: np.ndarray, sizes: np.ndarray) -> Outputs:
+        return tuple(output[0] for output in self._session.run(None, {"images": images, "sizes": sizes}))
+
+
+class _BoundOutputs:
+    """A session of ONNX Runtime with outputs in memory that is taken once: new memory costs a page fault for each 4 KB."""
+
+    def __init__(self, session):
+        self._session, self._binding = session, session.io_binding()
+        buffers = {output.name: np.empty((1, *output.shape[1:]), _DTYPES[output.type]) for output in session.get_outputs()}
+        for name, buffer in buffers.items():
+            self._binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
+        self._outputs = tuple(buffer[0] for buffer in buffers.values())
+
+    def __call__(self, images: np.ndarray, sizes: np.ndarray) -> Outputs:
         inputs = {"images": np.ascontiguousarray(images), "sizes": np.ascontiguousarray(sizes)}
         for name, array in inputs.items():  # the binding keeps the address and not the array
-            binding.bind_cpu_input(name, array)
-        session.run_with_iobinding(binding)
-        return outputs
-
-    return run
+            self._binding.bind_cpu_input(name, array)
+        self._session.run_with_iobinding(self._binding)
+        return self._outputs
 
 
 @kept_signal_stack()
@@ -144,43 +146,45 @@ def _openvino(model: ModelContent, streams: int, threads: int) -> list[Run]:
     compiled = core.compile_model(network, "CPU", {
         "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT", "INFERENCE_PRECISION_HINT": "f32",
         "NUM_STREAMS": streams, "INFERENCE_NUM_THREADS": streams * threads})
-
-    def stream() -> Run:
-        request = compiled.create_infer_request()
-
-        def run(images, sizes) -> Outputs:
-            outputs = request.infer({"images": images, "sizes": sizes}, share_inputs=True, share_outputs=True)
-            return tuple(outputs[port][0] for port in compiled.outputs)
-
-        return run
-
-    ready = [stream() for _ in range(streams)]
+    ready = [_OpenvinoRequest(compiled) for _ in range(streams)]
     # Tables of OpenVINO's Python part are made in its first call; two threads that make them at once wait for each other for
     # ever (one holds the interpreter, the other the table).
     ready[0](**{port.any_name: np.zeros(tuple(port.shape), port.element_type.to_dtype()) for port in compiled.inputs})
     return ready
 
 
-def _litert(model: ModelContent, streams: int, threads: int) -> list[Run]:
-    from ai_edge_litert.interpreter import Interpreter
+class _OpenvinoRequest:
+    """A request of a compiled OpenVINO network."""
 
-    def stream() -> Run:
-        interpreters = [Interpreter(model_content=content, num_threads=threads)
-                        for content in (model if isinstance(model, tuple) else (model,))]
+    def __init__(self, compiled):
+        self._compiled, self._request = compiled, compiled.create_infer_request()
+
+    def __call__(self, images: np.ndarray, sizes: np.ndarray) -> Outputs:
+        outputs = self._request.infer({"images": images, "sizes": sizes}, share_inputs=True, share_outputs=True)
+        return tuple(outputs[port][0] for port in self._compiled.outputs)
+
+
+def _litert(model: ModelContent, streams: int, threads: int) -> list[Run]:
+    return [_LitertInterpreters(model if isinstance(model, tuple) else (model,), threads=threads) for _ in range(streams)]
+
+
+class _LitertInterpreters:
+    """Interpreters of LiteRT, of a network and perhaps of the post-processing that follows it."""
+
+    def __init__(self, contents: tuple[bytes, ...], *, threads: int):
+        from ai_edge_litert.interpreter import Interpreter
+
+        interpreters = [Interpreter(model_content=content, num_threads=threads) for content in contents]
         with captured_stderr():  # LiteRT names its delegate there, each time
             for interpreter in interpreters:
                 interpreter.allocate_tensors()
-        network, *postprocessing = (interpreter.get_signature_runner() for interpreter in interpreters)
+        self._network, *self._postprocessing = (interpreter.get_signature_runner() for interpreter in interpreters)
 
-        def run(images, sizes) -> Outputs:
-            found = network(images=np.ascontiguousarray(images), sizes=np.ascontiguousarray(sizes))
-            for detections in postprocessing:
-                found = detections(**found, sizes=np.ascontiguousarray(sizes))
-            return tuple(found[name][0] for name in DETECTIONS)
-
-        return run
-
-    return [stream() for _ in range(streams)]
+    def __call__(self, images: np.ndarray, sizes: np.ndarray) -> Outputs:
+        found = self._network(images=np.ascontiguousarray(images), sizes=np.ascontiguousarray(sizes))
+        for detections in self._postprocessing:
+            found = detections(**found, sizes=np.ascontiguousarray(sizes))
+        return tuple(found[name][0] for name in DETECTIONS)
 
 
 _RUNTIMES = {"onnxruntime": _onnxruntime, "openvino": _openvino, "litert": _litert}

@@ -1,7 +1,10 @@
-"""What a detector found in one image as rows of results, whatever ran it."""
+"""Detection in batches of network inputs, and in images of any size as rows of results; whatever runs the network.
+
+Free of Keras and TensorFlow.
+"""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -10,6 +13,11 @@ from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import pasted_run_lengths
+from object_detection.structures import Detections, Tensor
+
+if TYPE_CHECKING:
+    from dataset.input.host_resize import HostResize
+    from dataset.input.resize import ResizeRule
 
 Detect = Callable[[list[np.ndarray]], list[DetectionRows]]  # of images [h, w, 3] uint8 the detections of each, best first
 
@@ -21,24 +29,74 @@ class OpenedModel(NamedTuple):
     class_names: ClassNames
     thresholds: ScoreThresholds
 
+    @classmethod
+    def of(cls, detect: Detect, description: Description) -> "OpenedModel":
+        """Take names and thresholds from the model's description."""
+        return cls(detect, ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description))
+
+
+class BatchDetector:
+    """Detection in batches of the network's input size. A subclass says what runs the network, and with which weights."""
+
+    def detect(self, images: Tensor, sizes: Tensor) -> Detections:
+        """Return boxes in pixels of the network input; arrays or tensors.
+
+        images: uint8 [B, H, W, 3]; sizes: int32 [B, 2], height and width of the valid area.
+        """
+        raise NotImplementedError
+
+    def __call__(self, images: Tensor, sizes: Tensor, scales: Tensor) -> Detections:
+        """Return arrays, boxes in pixels of the original images and clipped to them. scales: see `Batch`."""
+        found = fetched(self.detect(images, sizes))
+        limits = np.tile(np.asarray(sizes, np.float32), 2)[:, None]
+        return found._replace(boxes=np.clip(found.boxes, 0, limits) * np.tile(np.asarray(scales), 2)[:, None])
+
+
+def fetched(found: Detections) -> Detections:
+    """Return the same detections as arrays on the host."""
+    return Detections(*(None if values is None else np.asarray(values) for values in found))
+
+
+class ResizingDetector:
+    """Detection in images of any size, which `resize` makes inputs of a network."""
+
+    def __init__(self, predict: BatchDetector, *, resize: "ResizeRule | HostResize", description: Description,
+                 batch_size: int = 1):
+        """batch_size: to which batches are filled up, for a network that is compiled for each size."""
+        self._predict, self._resize, self._description, self._batch_size = predict, resize, description, batch_size
+        self._category_ids = np.array(ClassNames.from_categories(description.categories).category_ids, np.int64)
+
+    def __call__(self, images: list[np.ndarray]) -> list[DetectionRows]:
+        """Detect in images [h, w, 3] uint8, all in one batch."""
+        inputs = [[np.asarray(part) for part in self._resize(image)] for image in images]
+        inputs += [inputs[-1]] * (self._batch_size - len(inputs))
+        found = self._predict(*map(np.stack, zip(*inputs, strict=True)))
+        return [self._rows(found, number, image) for number, image in enumerate(images)]
+
+    def _rows(self, found: Detections, number: int, image: np.ndarray) -> DetectionRows:
+        valid = found.valid[number]
+        return rows_of_image(
+            found.boxes[number][valid], found.scores[number][valid], self._category_ids[found.classes[number][valid]],
+            image=image, masks=None if found.masks is None else found.masks[number][valid], description=self._description)
+
 
 def rows_of_signature(outputs: Mapping[str, np.ndarray], image: np.ndarray, *, description: Description) -> DetectionRows:
     """One image's outputs of a SavedModel (see `export_saved_model`) as rows; `masks` [D, S, S] may be among them."""
     count = int(outputs["count"])
     masks = outputs["masks"][:count] if "masks" in outputs else None
     return rows_of_image(*(outputs[name][:count] for name in ("boxes", "scores", "classes")), image=image, masks=masks,
-                         masks_in_whole_pixels=description.hparams.get("masks_in_whole_pixels", False))
+                         description=description)
 
 
 def rows_of_image(boxes: np.ndarray, scores: np.ndarray, category_ids: np.ndarray, *, image: np.ndarray,
-                  masks: np.ndarray | None = None, masks_in_whole_pixels: bool = False) -> DetectionRows:
-    """Rows of an image [h, w, 3]; masks [N, S, S] within the boxes are pasted into it, as `pasted_masks` says.
+                  masks: np.ndarray | None, description: Description) -> DetectionRows:
+    """Rows of an image [h, w, 3]; masks [N, S, S] within the boxes are pasted into it by the rule of the model's description.
 
     A box that is not finite, as a network of broken weights finds, is left out: it is nowhere, and no JSON.
     """
     finite = np.isfinite(boxes).all(axis=1)
-    boxes, scores, category_ids = boxes[finite], scores[finite], category_ids[finite]
-    masks = None if masks is None else masks[finite]
-    pasted = None if masks is None else pasted_run_lengths(masks, boxes, size=image.shape[:2],
-                                                           in_whole_pixels=masks_in_whole_pixels)
-    return DetectionRows.of_image(boxes, scores, category_ids, masks=pasted)
+    boxes, pasted = boxes[finite], None
+    if masks is not None:  # files of older versions do not name the rule
+        pasted = pasted_run_lengths(masks[finite], boxes, size=image.shape[:2],
+                                    in_whole_pixels=description.hparams.get("masks_in_whole_pixels", False))
+    return DetectionRows.of_image(boxes, scores[finite], category_ids[finite], masks=pasted)

@@ -68,7 +68,7 @@ def load_detector(
 
     if exported:
         start_runtime(precision=precision, use_xla=use_xla, owns_process=False)
-        return LoadedDetector(*saved_model_detector(path), batch_size=1)  # it takes several of one size only
+        return LoadedDetector(*saved_model_detector(path), batch_size=batch_size)
 
     names = ClassNames.numbered(class_names) if class_names else None
     opened = detect_with_model(ModelConfig(

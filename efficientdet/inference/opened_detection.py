@@ -2,38 +2,26 @@
 
 import numpy as np
 
-from dataset.class_names import ClassNames
 from efficientdet.checkpoints.restore import Restored
-from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.inference.image_rows import OpenedModel, rows_of_image, rows_of_signature
+from efficientdet.inference.exported_network import ExportedNetwork
+from efficientdet.inference.image_rows import OpenedModel, ResizingDetector, rows_of_signature
 from efficientdet.inference.opening import open_model
-from efficientdet.inference.predict import Network, build_predict, predict_on_host
+from efficientdet.inference.predict import HostDetector, build_predict
+from object_detection.coco.results import DetectionRows
 
 
 def detect_with_checkpoint(
     restored: Restored, *, batch_size: int, compiled: bool, runtime: str = "keras", int8_images: tuple[str, ...] = (),
-    network: Network | None = None,
+    network: ExportedNetwork | None = None,
 ) -> OpenedModel:
     """Detection by a restored detector in up to `batch_size` images at a time, resized by its rule; by another `network` in
     place of its own where one is given."""
-    resize = restored.resize
-    predict = (build_predict(restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images, resize=resize)
-               if network is None else predict_on_host(restored.detector, network))
-    category_ids = np.asarray(restored.class_names.category_ids, np.int64)
-
-    def detect(images):
-        boxed = [[np.asarray(part) for part in resize(image)] for image in images]
-        boxed += [boxed[-1]] * (batch_size - len(boxed))  # one shape, one compilation
-        found = predict(*map(np.stack, zip(*boxed, strict=True)))
-        boxes, scores, classes, valid = map(np.asarray, found[:4])
-        masks = None if found.masks is None else np.asarray(found.masks)
-        return [rows_of_image(boxes[i][valid[i]], scores[i][valid[i]], category_ids[classes[i][valid[i]]], image=image,
-                              masks=None if masks is None else masks[i][valid[i]],
-                              masks_in_whole_pixels=restored.hparams.masks_in_whole_pixels)
-                for i, image in enumerate(images)]
-
-    return OpenedModel(detect, restored.class_names, ScoreThresholds.stored_in(restored.description))
+    predict = (build_predict(restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images,
+                             resize=restored.resize)
+               if network is None else HostDetector(restored.detector, network))
+    return OpenedModel.of(ResizingDetector(predict, resize=restored.resize, description=restored.description,
+                                           batch_size=batch_size), restored.description)
 
 
 def detect_with_model(config: ModelConfig, *, batch_size: int, owns_process: bool = True) -> OpenedModel:
@@ -43,15 +31,29 @@ def detect_with_model(config: ModelConfig, *, batch_size: int, owns_process: boo
                                   int8_images=config.int8_images)
 
 
-def saved_model_detector(folder: str) -> OpenedModel:
-    """Detection by a SavedModel in images of one size."""
-    from efficientdet.artifacts.saved_model import load_saved_model
+def saved_model_detector(folder: str, *, of_one_size: bool = False) -> OpenedModel:
+    """Detection by a SavedModel; see `SavedModelDetector`."""
+    detector = SavedModelDetector(folder, of_one_size=of_one_size)
+    return OpenedModel.of(detector, detector.description)
 
-    signature, description = load_saved_model(folder)
 
-    def detect(images):
-        outputs = {name: np.asarray(value) for name, value in signature(np.stack(images)).items()}
-        return [rows_of_signature({name: values[i] for name, values in outputs.items()}, image, description=description)
+class SavedModelDetector:
+    """Detection by a SavedModel, which has resizing and suppression inside."""
+
+    def __init__(self, folder: str, *, of_one_size: bool):
+        """of_one_size: images come in one size and are detected together, else one after another. Raises InputError for
+        another folder."""
+        from efficientdet.artifacts.saved_model import load_saved_model
+
+        self._signature, self.description = load_saved_model(folder)
+        self._of_one_size = of_one_size
+
+    def __call__(self, images: list[np.ndarray]) -> list[DetectionRows]:
+        """Detect in images [h, w, 3] uint8."""
+        batches = [images] if self._of_one_size else [[image] for image in images]
+        return [rows for batch in batches for rows in self._rows(batch)]
+
+    def _rows(self, images: list[np.ndarray]) -> list[DetectionRows]:
+        outputs = {name: np.asarray(values) for name, values in self._signature(np.stack(images)).items()}
+        return [rows_of_signature({name: values[i] for name, values in outputs.items()}, image, description=self.description)
                 for i, image in enumerate(images)]
-
-    return OpenedModel(detect, ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description))

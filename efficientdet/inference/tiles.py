@@ -54,23 +54,26 @@ class Tiling:
         return [*range(0, last, step), last]
 
 
-def detect_in_tiles(detect: Detect, tiling: Tiling, *, batch_size: int, told: Told = lambda done, total: None) -> Detect:
-    """Detection in whole images by one that sees `batch_size` tiles at a time; see `merged_over_tiles`.
+class TiledDetector:
+    """Detection in whole images by one that sees `batch_size` tiles at a time; see `merged_over_tiles`."""
 
-    An image of one tile is detected as without tiles.
-    """
-    def detect_image(image: np.ndarray) -> DetectionRows:
-        tiles = tiling.tiles(image.shape[:2])
+    def __init__(self, detect: Detect, tiling: Tiling, *, batch_size: int, told: Told = lambda done, total: None):
+        self._detect, self._tiling, self._batch_size, self._told = detect, tiling, batch_size, told
+
+    def __call__(self, images: list[np.ndarray]) -> list[DetectionRows]:
+        """Detect in images [h, w, 3] uint8, one after another."""
+        return [self._rows(image) for image in images]
+
+    def _rows(self, image: np.ndarray) -> DetectionRows:
+        """Of one image; one of a single tile is detected as without tiles."""
+        tiles, found = self._tiling.tiles(image.shape[:2]), []
         if len(tiles) == 1:
-            return detect([image])[0]
-        found = []
-        for first in range(0, len(tiles), batch_size):
-            batch = tiles[first : first + batch_size]
-            found += detect([np.ascontiguousarray(image[top:bottom, left:right]) for top, left, bottom, right in batch])
-            told(len(found), len(tiles))
+            return self._detect([image])[0]
+        for first in range(0, len(tiles), self._batch_size):
+            batch = tiles[first : first + self._batch_size]
+            found += self._detect([np.ascontiguousarray(image[top:bottom, left:right]) for top, left, bottom, right in batch])
+            self._told(len(found), len(tiles))
         return _merged([_in_image(rows, tile) for rows, tile in zip(found, tiles, strict=True)], tiles, image.shape[:2])
-
-    return lambda images: [detect_image(image) for image in images]
 
 
 def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:

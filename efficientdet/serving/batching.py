@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dataset.files.image_files import decode_image
-from efficientdet.inference.exif_orientation import upright_image
 from efficientdet.inference.image_rows import Detect
 from efficientdet.serving.limits import Limits, Refusal
 from efficientdet.serving.metrics import Metrics
@@ -120,8 +119,7 @@ class Batcher:
 def _upright_pixels(entry: _Waiting) -> np.ndarray | Exception:
     """[h, w, 3] uint8, as a viewer shows the picture."""
     try:
-        image = decode_image(io.BytesIO(entry.picture.encoded), name=entry.place)
-        return upright_image(image.pixels, image.orientation)
+        return decode_image(io.BytesIO(entry.picture.encoded), name=entry.place).upright()
     except InputError as error:
         return Refusal(400, str(error))
     except Exception as error:  # of a decoder that gave up in a way of its own

@@ -17,12 +17,9 @@ def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) 
     compiled or opened at first use is ready.
     """
     detector = load_detector(path, runtime=runtime, **settings)
-    if is_saved_model(path):
-        detect = _one_by_one(detector.detect)
-    elif runtime == "keras" and kind_of(path) is None:
-        detect = _in_few_sizes(detector.detect, max_batch)
-    else:
-        detect = detector.detect
+    detect = detector.detect
+    if runtime == "keras" and kind_of(path) is None and not is_saved_model(path):
+        detect = _in_few_sizes(detect, max_batch)
     nothing = np.zeros((64, 64, 3), np.uint8)
     for size in _batch_sizes(max_batch):
         detect([nothing] * size)
@@ -32,10 +29,6 @@ def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) 
 def _batch_sizes(max_batch: int) -> list[int]:
     """1, 2, 4, .. and the largest."""
     return [*(2**power for power in range((max_batch - 1).bit_length())), max_batch]
-
-
-def _one_by_one(detect: Detect) -> Detect:
-    return lambda images: [rows for image in images for rows in detect([image])]
 
 
 def _in_few_sizes(detect: Detect, max_batch: int) -> Detect:

@@ -11,7 +11,6 @@ from efficientdet.checkpoints.pretrained_weights import read_source
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.limits import stated_classes
-from efficientdet.families.registry import family_of
 from efficientdet.training.start import is_checkpoint
 from program_support.errors import InputError
 
@@ -38,13 +37,13 @@ def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, l
 
 
 def _with_named_backbone(config: TrainingConfig) -> TrainingConfig:
-    file = family_of(config.hparams.model_name).imagenet_backbone(config.hparams)
+    file = config.hparams.family.imagenet_backbone(config.hparams)
     return dataclasses.replace(config, backbone_init=file) if config.backbone_init == PRETRAINED_BACKBONE and file else config
 
 
 def _conventions_of_start(config: TrainingConfig) -> tuple[str, dict[str, Any]]:
     """The checkpoint's prefix, and those of its hyperparameters that are conventions."""
-    family = family_of(config.hparams.model_name)
+    family = config.hparams.family
     if resumed := _resumed(config):
         return resumed[0], _only(family.stored_conventions(resumed[1]), family.conventions)
     if config.pretrained_ckpt:

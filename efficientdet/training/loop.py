@@ -15,7 +15,6 @@ from efficientdet.data_checks.at_start import with_suggestions
 from efficientdet.devices.distributed import World, join_world
 from efficientdet.devices.memory import is_out_of_memory, out_of_memory, with_batch_sizes
 from efficientdet.devices.runtime import Runtime, skip_graph_rewriting, start_runtime
-from efficientdet.families.registry import family_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.run_log.journal import Journal
 from efficientdet.training.batch_norm_calibration import IMAGES, SMALL_BATCH, Calibration, calibration_batch
@@ -57,7 +56,7 @@ def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic
     folder = config.model_dir if world.is_first else None
     with _users_errors(config, runtime, world), sole_training(config.model_dir, world) as lock_said, Journal(
             folder, file_name=config.log_filename, loggers=() if config.benchmark else config.loggers,
-            settings=config.hparams.to_dict(), project=family_of(config.hparams.model_name).name) as journal:
+            settings=config.hparams.to_dict(), project=config.hparams.family.name) as journal:
         for line in (lock_said, *doctor_said, *lines, batch_sizes_said):
             if line:
                 journal.say(line)

@@ -24,7 +24,6 @@ from efficientdet.devices.device import device_name, device_prefetch
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime, accelerator_count
 from efficientdet.families.inputs import input_config
-from efficientdet.families.registry import family_of
 from efficientdet.run_log.journal import Journal
 from efficientdet.run_log.mlperf_log import MlperfLog, NoMlperfLog, Submission
 from efficientdet.run_log.stopwatch import Stopwatch
@@ -173,7 +172,7 @@ def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, say: Callable
 
 def _submission(config: TrainingConfig, world: World) -> Submission:
     return Submission(
-        benchmark=family_of(config.hparams.model_name).mlperf_benchmark(config.mlperf_ruleset),
+        benchmark=config.hparams.family.mlperf_benchmark(config.mlperf_ruleset),
         platform=config.mlperf_platform or f"{world.size} x {device_name()}", organization=config.mlperf_organization,
         division=config.mlperf_division, status=config.mlperf_status, cache_cleared=config.mlperf_cache_cleared)
 

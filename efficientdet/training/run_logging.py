@@ -7,7 +7,6 @@ import keras
 
 from efficientdet.devices.device import device_name, peak_device_memory, peak_host_memory
 from efficientdet.devices.matrix_product import multiply_adds_per_second
-from efficientdet.families.registry import family_of
 from efficientdet.reports.training_report import FILE_NAME, RunSummary, write_report
 from efficientdet.run_log.journal import read_curves
 from efficientdet.training.run import Run
@@ -29,7 +28,7 @@ def announce(run: Run) -> None:
 
 def announce_to_mlperf(run: Run, *, validation_samples: int) -> None:
     """What the training is made with, and the weights that it starts from, to MLPerf's log."""
-    family = family_of(run.config.hparams.model_name)
+    family = run.config.hparams.family
     run.mlperf.hyperparameters(
         _mlperf_hyperparameters(run, validation_samples=validation_samples)
         | family.mlperf_values(run.config.hparams, batch_norm_images=run.config.batch_size * run.config.bn_group))

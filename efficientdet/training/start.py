@@ -8,7 +8,7 @@ from efficientdet.checkpoints.pretrained_weights import Source, load_backbone, l
 from efficientdet.checkpoints.store import CheckpointStore, read_checkpoint
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
 from efficientdet.devices.distributed import World
-from efficientdet.families.registry import build_detector, family_of
+from efficientdet.families.registry import build_detector
 from efficientdet.training.optimizer import build_optimizer, weights_rate_factors
 from efficientdet.training.state import TrainingState
 from efficientdet.training.weight_average import WeightAverage
@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 def initial_state(config: TrainingConfig, *, precision: str, world: World, say: Say) -> TrainingState:
     """Detector, optimizer and average before the first step."""
-    init, family = config.backbone_init, family_of(config.hparams.model_name)
+    init, family = config.backbone_init, config.hparams.family
     detector = build_detector(config.hparams, num_classes=len(config.class_names), precision=precision,
                               backbone_weights=None if is_checkpoint(init) else init)
     if is_checkpoint(init):

@@ -16,7 +16,7 @@ from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.training_progress import TrainingProgress
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.evaluation.evaluate import detect_all, read_evaluator, write_measures
-from efficientdet.inference.predict import Predict
+from efficientdet.inference.image_rows import BatchDetector
 from efficientdet.reports.drawing import draw_detections
 from efficientdet.run_log.journal import Journal
 from efficientdet.training.guards import check_collapse
@@ -37,7 +37,7 @@ _PERCENT = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 class Validation:
     """Measures a training state on the validation records; every rank detects its share, the first one counts."""
 
-    def __init__(self, config: TrainingConfig, state: TrainingState, journal: Journal, *, predict: Predict,
+    def __init__(self, config: TrainingConfig, state: TrainingState, journal: Journal, *, predict: BatchDetector,
                  inputs: InputConfig, description: Description, stop_wish: StopWish,
                  seconds: Callable[[], float]):
         """`stop_wish` ends any of the methods between two batches; `seconds` of training so far."""

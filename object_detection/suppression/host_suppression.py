@@ -65,11 +65,6 @@ def count_candidates(
     return int((_scores(found, config.scores) > config.score_threshold).sum())
 
 
-def stacked(images: Sequence[Detections]) -> Detections:
-    """Detections of B images, each without B, as those of one batch."""
-    return Detections(*(None if values[0] is None else np.stack(values) for values in zip(*images, strict=True)))
-
-
 def _ranked(outputs: NetworkOutputs, scores: str) -> tuple[np.ndarray, np.ndarray]:
     """What has the order of the scores, [A, K or K - 1], and the highest of each anchor, [A]; see `suppression`."""
     logits = outputs.class_logits

@@ -1,4 +1,15 @@
-"""Between the two frames of a picture whose EXIF tells viewers to turn it: its stored pixels, and what is seen upright.
+"""Images with EXIF rotation: the pixels that a file stores, and the upright image that viewers show.
+
+The rule of all entry points:
+
+- A file in which objects are to be found (`infer.py`, `load_detector`, `serve.py`, `export.py`, `inspector.py`, the images for
+  8-bit ranges) is detected upright, and boxes and masks are in pixels of the upright image. `read_image` and
+  `StoredImage.upright` do it. `infer.py --noapply_exif_orientation` leaves the tag alone, for results that are compared with
+  annotations of stored pixels, such as COCO's.
+- A file with labels (conversion, data check, and records in training and evaluation) keeps its stored pixels, because the
+  labels of COCO, VOC and Open Images are in these. Labels of the upright image are refused: see
+  `dataset/conversion/exif_mismatch.py`.
+- Pixels in memory (arrays, PIL images, frames of a video) are taken as they are.
 
 Every orientation (EXIF 2.32, tag 0x0112) is a transposition or none, then a flip of rows, columns, both or none.
 """
