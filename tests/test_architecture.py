@@ -72,9 +72,10 @@ KNOWN_IN = {
             "dataset.files.image_files"},
     "absl": {"dataset.*", "program_support.*", "efficientdet.configuration.flag_definitions", *ENTRY_POINTS},
     "tensorboard": {"efficientdet.run_log.event_file"},
-    "starlette": {"efficientdet.serving.application", "efficientdet.serving.middleware", "efficientdet.serving.request_body",
-                  "efficientdet.serving.server"},
+    "starlette": {"efficientdet.serving.application", "efficientdet.serving.metrics", "efficientdet.serving.middleware",
+                  "efficientdet.serving.request_body", "efficientdet.serving.server"},
     "uvicorn": {"efficientdet.serving.server"},
+    "prometheus_client": {"efficientdet.serving.metrics"},
     "python_multipart": {"efficientdet.serving.request_body"},
 }
 INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it
