@@ -21,7 +21,8 @@ import numpy as np
 from training_step import drawn_batch
 
 from efficientdet.devices.device import device_name, peak_host_memory, versions
-from efficientdet.devices.runtime import keep_freed_memory, skip_graph_rewriting
+from efficientdet.devices.runtime import skip_graph_rewriting
+from efficientdet.devices.runtime_environment import keep_freed_memory
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.training.build_step import build_train_step

@@ -1,21 +1,17 @@
 """What a run asks of the machine: precision, compilation, seeds. Called once, before any network."""
 
-import ctypes
 import importlib.util
-import os
 import re
 from dataclasses import dataclass
 
 import keras
 
 from efficientdet.devices.gpu_support import Gpu, check_gpus
+from efficientdet.devices.runtime_environment import keep_freed_memory
 from program_support.errors import InputError
 from program_support.processor_cores import available_cores
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
-# Of glibc's malloc.h.
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
-_STEP = 256 << 20  # bytes taken from the system at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,22 +96,6 @@ def leave_accelerators_to_jax() -> None:
         import tensorflow as tf
 
         tf.config.set_visible_devices([], "GPU")
-
-
-def keep_freed_memory() -> None:
-    """Have freed memory used again instead of given back to the system, which clears every page of it once more.
-
-    On a CPU the tensors of a step are allocated anew each time, and glibc maps and unmaps every large one: a third of the
-    time of a step of D0 at 512 pixels. The process then holds the most it ever needed. Nothing happens where the C library
-    is another, or where the environment says how it is to allocate (MALLOC_ARENA_MAX and the like, GLIBC_TUNABLES).
-    """
-    library = ctypes.CDLL(None)
-    is_told = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
-    if is_told or not hasattr(library, "gnu_get_libc_version"):
-        return
-    # One arena, as those of threads give whole heaps back whatever the threshold; and nothing mapped apart from it.
-    for parameter, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, _STEP)):
-        library.mallopt(parameter, value)
 
 
 def skip_graph_rewriting() -> None:
