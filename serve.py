@@ -25,7 +25,8 @@ from program_support.command_line import run
 from program_support.errors import InputError
 
 FLAGS = flags.FLAGS
-_PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
+_PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart",
+             "prometheus_client": "prometheus-client"}
 
 
 def define_flags() -> None:

@@ -4,7 +4,7 @@
 #   PYTHON=python3 PEER=peer/bin/python bash benchmarks/accelerator.sh
 #   DEVICE=cpu SIZE=128 STEP_BATCHES=2 BS=1 RUNS=2 STEPS=1 PRECISION=float32 bash benchmarks/accelerator.sh   # a trial
 #
-# PEER is an interpreter with torch and effdet (benchmarks/peer_effdet.py says how to make one); without it, ours alone.
+# PEER is an interpreter with torch and effdet (benchmarks/peers/peer_effdet.py says how to make one); without it, ours alone.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 : "${PYTHON:=.venv/bin/python}" "${OUT:=build/accelerator}" "${PRECISION:=mixed_bfloat16}" "${SIZE:=512}" "${DEVICE:=cuda}"
@@ -32,6 +32,6 @@ mkdir -p "$OUT"
         [[ "$PRECISION" == float32 ]] || options+=(--bfloat16)
         [[ "$DEVICE" == cpu ]] || options+=(--compile)
         mapfile -t sizes < <(tr ',' '\n' <<<"$BS")
-        "$PEER" benchmarks/peer_effdet.py "${options[@]}" --forward "${sizes[@]}"
+        "$PEER" benchmarks/peers/peer_effdet.py "${options[@]}" --forward "${sizes[@]}"
     fi
 } | tee "$OUT/table.md"

@@ -2,8 +2,8 @@
 `python benchmarks/exported_inference.py --runtime=onnxruntime|openvino [--model=efficientdet-d0] [--peer=effdet.onnx]`.
 
 At 512, batch 1, random weights, uint8 image to detections; of the peer what its file computes from a float image: effdet's
-network alone, as `benchmarks/peer_effdet.py --onnx=effdet.onnx` writes it, or torchvision's detector with its suppression, as
-`benchmarks/peer_torchvision.py retinanet_resnet50_fpn --onnx=retinanet.onnx` does. The three take turns of five runs, each
+network alone, from `benchmarks/peers/peer_effdet.py --onnx=effdet.onnx`, or torchvision's detector with its suppression, from
+`benchmarks/peers/peer_torchvision.py retinanet_resnet50_fpn --onnx=retinanet.onnx`. The three take turns of five runs, each
 after a pause in which the others' threads come to rest, so that what else the machine does falls on all alike.
 """
 

@@ -8,7 +8,9 @@ Writes matrix.md, matrix.csv and matrix.json. A cell that cannot run here says w
 for it: published ones have columns of their own. The same command again goes on where it was stopped.
 """
 
+import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,20 +19,22 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
 
 from absl import flags
 from throughput.cells import PRECISIONS, Machine, cells_of
-from throughput.drawing import DRAWN_IMAGES, drawn_records
-from throughput.launching import Launch, commit_here, run_cell
+from throughput.launching import ROOT, Launch, commit_here, run_cell
 from throughput.matrix import Matrix
 from throughput.rendering import write_tables
 
+from dataset.synthetic import draw_data_set
 from efficientdet.configuration.flag_paths import records_of, writable_folder
 from efficientdet.configuration.flag_values import whole_numbers
 from efficientdet.configuration.overrides import parse_overrides
-from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
+from efficientdet.families.hyperparameters import with_overrides
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of
+from program_support.atomic_files import unfinished_folder
 from program_support.command_line import run
 from program_support.errors import InputError
 
 FLAGS = flags.FLAGS
+DRAWN_IMAGES = 64
 
 
 def define_flags() -> None:
@@ -67,9 +71,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _end)
 
     def run_here(cell):
-        launch = Launch(folder=folder, records=records or _drawn(folder, hparams, cell.mode), device=machine.device,
-                        hparams=FLAGS.hparams, dropped=FLAGS.dropped_steps, timed=FLAGS.timed_steps,
-                        minutes=FLAGS.minutes_per_cell)
+        drawn = _drawn_records(folder, hparams.input_size) if cell.mode == "training" and not records else ""
+        launch = Launch(folder=folder, records=records or drawn, device=machine.device, hparams=FLAGS.hparams,
+                        dropped=FLAGS.dropped_steps, timed=FLAGS.timed_steps, minutes=FLAGS.minutes_per_cell)
         return run_cell(cell, launch)
 
     matrix = Matrix(folder, cells, settings=settings, retry_failed=FLAGS.retry_failed)
@@ -78,8 +82,21 @@ def main() -> None:
     print(f"wrote {folder}/matrix.md, .csv and .json")
 
 
-def _drawn(folder: Path, hparams: Hyperparameters, mode: str) -> str:
-    return drawn_records(folder, hparams.input_size) if mode == "training" else ""
+def _drawn_records(folder: Path, image_size: tuple[int, int]) -> str:
+    """Glob of records of pictures of about this height and width, with masks where the drawing has them; drawn once."""
+    height, width = image_size
+    records = folder / f"drawn-{height}x{width}"
+    if not records.is_dir():
+        with unfinished_folder(records) as unfinished:
+            draw_data_set(unfinished, images={"train": DRAWN_IMAGES}, image_size=image_size)
+            annotations = unfinished / "annotations" / "instances_train.json"
+            has_masks = "segmentation" in json.loads(annotations.read_text(encoding="utf-8"))["annotations"][0]
+            subprocess.run([sys.executable, str(ROOT / "dataset" / "create_coco_tfrecord.py"),
+                            f"--image_dir={unfinished / 'train'}", f"--object_annotations_file={annotations}",
+                            f"--output_file_prefix={unfinished / 'train'}", "--num_shards=8",
+                            f"--include_masks={has_masks}"], check=True, stdout=subprocess.DEVNULL)
+            unfinished.rename(records)
+    return str(records / "train-*.tfrecord")
 
 
 def _counts(name: str) -> tuple[int, ...]:

@@ -22,8 +22,8 @@ import numpy as np
 from keras import ops
 
 from efficientdet.devices.device import backend_name, device_name, peak_device_memory, peak_host_memory, versions
-from efficientdet.devices.memory_allocator import keep_freed_memory
 from efficientdet.devices.runtime import accelerator_count, skip_graph_rewriting
+from efficientdet.devices.runtime_environment import keep_freed_memory
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer

@@ -11,14 +11,26 @@ from dataclasses import dataclass
 import keras
 from keras import layers
 
+from model import tensorflow_cpu
 from model.batch_norm import BatchNormalization
-from model.grouped_conv import GroupedConv2D
 from object_detection.structures import Tensor
 from program_support.errors import InputError
 
 WIDTHS = (64, 128, 256, 512)  # of the four stages
 _STAGES = 1 + len(WIDTHS)  # with the stem
 RESIDUAL_INITIALIZER = keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="untruncated_normal")
+
+
+@keras.saving.register_keras_serializable("efficientdet")
+class GroupedConv2D(keras.layers.Conv2D):
+    """Keras's layer, computed differently on a CPU under TensorFlow, where it is faster."""
+
+    def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:
+        """[B, H, W, C] and [k, k, C / groups, F] -> [B, h, w, F]."""
+        if not tensorflow_cpu.applies():
+            return super().convolution_op(inputs, kernel)
+        return tensorflow_cpu.grouped_conv(inputs, kernel, strides=self.strides, padding=self.padding,
+                                           dilations=self.dilation_rate)
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,16 @@ import platform
 import re
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
 from program_support.errors import InputError
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node()) or "host"
 _UNFINISHED = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<process>\d{1,9})\.unfinished")
+_OF_MACOS = "__MACOSX/"  # in a zip archive a second entry for each file, which is none
 _LONG_NAME = 128  # bytes; a file system takes 255, with what is put around it
 _SECONDS_UNTIL_ABANDONED = 3600.0  # no process of another host leaves what it writes untouched for so long
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # some network and FUSE mounts
@@ -137,3 +140,22 @@ def _is_old(found: Path, *, beside: Path) -> bool:
     touched = max(path.stat().st_mtime for path in (found, *(found.iterdir() if found.is_dir() else ())))
     with tempfile.TemporaryFile(dir=beside) as now:
         return os.fstat(now.fileno()).st_mtime - touched > _SECONDS_UNTIL_ABANDONED
+
+
+def unpacked_zip(archive: str, folder: Path) -> str:
+    """Unpack a zip archive into a folder that appears complete or not at all, and return the folder.
+
+    Raises InputError, one line, for an archive that cannot be unpacked or is larger than the disk.
+    """
+    try:
+        with ZipFile(archive) as files, unfinished_folder(folder) as unfinished:
+            members = [member for member in files.infolist() if not member.filename.startswith(_OF_MACOS)]
+            needed, free = sum(member.file_size for member in members), shutil.disk_usage(unfinished).free
+            if needed > free:
+                raise InputError(f"{archive}: unpacks to {needed:,} bytes; {folder.parent} has {free:,} bytes free")
+            files.extractall(unfinished, members)
+            shutil.rmtree(folder, ignore_errors=True)  # of a call that was killed before it noted this step
+            os.rename(unfinished, folder)
+    except (BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+        raise InputError(f"{archive}: cannot be unpacked into {folder} ({error})") from error
+    return str(folder)

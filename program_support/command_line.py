@@ -31,6 +31,7 @@ def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once
         listener = Listener(lambda number: listener.end(number, f"{program}: ended by {_SHOWN[number]}"))
         listener.start()  # and never stopped: the end of a process takes a moment, too
     if _HELP & {*arguments[1:]}:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` closes the pipe early: end without a traceback
         print(f"{sys.modules['__main__'].__doc__}\n\n{flags.FLAGS.get_help()}")
         sys.exit(0)
     try:

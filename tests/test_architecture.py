@@ -55,6 +55,13 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
     ),
 }
 MOST_LINES_OF_A_FILE = 250
+LEAST_LINES_OF_A_FILE = 35  # of a module that only one other imports: below, it belongs into that one
+MAY_BE_SMALL = {
+    "efficientdet.families.retinanet.mlperf", "efficientdet.families.ssd.mlperf",  # of MLPerf, apart from the family
+    "efficientdet.artifacts.openvino_file", "efficientdet.export.plugin_inputs",  # need a package of an extra
+    "efficientdet.training.build_step",  # one class for each backend
+    "dataset.conversion.exif_mismatch", "dataset.files.folder_names", "dataset.input.order",
+}
 ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export", "quickstart", "serve", "doctor")
 ENTRY_POINTS_MAY_USE = {"efficientdet", "program_support.command_line", "dataset.files.image_files", "program_support.errors"}
 SCRIPTS = ("dataset.create_tfrecord", "dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord",
@@ -73,9 +80,10 @@ KNOWN_IN = {
             "dataset.files.image_files"},
     "absl": {"dataset.*", "program_support.*", "efficientdet.configuration.flag_definitions", *ENTRY_POINTS},
     "tensorboard": {"efficientdet.run_log.event_file"},
-    "starlette": {"efficientdet.serving.application", "efficientdet.serving.middleware", "efficientdet.serving.request_body",
-                  "efficientdet.serving.server"},
+    "starlette": {"efficientdet.serving.application", "efficientdet.serving.metrics", "efficientdet.serving.middleware",
+                  "efficientdet.serving.request_body", "efficientdet.serving.server"},
     "uvicorn": {"efficientdet.serving.server"},
+    "prometheus_client": {"efficientdet.serving.metrics"},
     "python_multipart": {"efficientdet.serving.request_body"},
 }
 INSIDE_FUNCTIONS_ONLY = {  # module -> package: imported where the backend is known, so that the others need not have it
@@ -164,6 +172,16 @@ def _written(node: ast.AST) -> list[str]:
 def _called(call: ast.Call) -> str:
     """The last word of what is called: `import_module` of importlib.import_module(..) and of import_module(..) alike."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def breaks_of_small_files(root: Path) -> list[str]:
+    importers: dict[str, set[str]] = {}
+    for entry in imports(root):
+        importers.setdefault(entry.name, set()).add(entry.module)
+    lengths = {name: len(file.read_text(encoding="utf-8").splitlines()) for name, file in modules(root).items()
+               if file.name != "__init__.py" and name not in MAY_BE_SMALL}
+    return [f"{name} has {length} lines, for {min(importers[name])} alone" for name, length in lengths.items()
+            if length < LEAST_LINES_OF_A_FILE and len(importers.get(name, ())) == 1]
 
 
 def breaks_of_plain_imports(root: Path) -> list[str]:
@@ -314,9 +332,9 @@ def breaks_of_family_names(root: Path) -> list[str]:
     return broken
 
 
-RULES = (breaks_of_floors, breaks_of_rooms, breaks_of_file_length, breaks_of_plain_imports, breaks_of_package_places,
-         breaks_by_circles, breaks_of_quick_start, breaks_of_backend_places, breaks_of_names, breaks_of_length,
-         breaks_of_flat_tests, breaks_of_state, breaks_of_detector_kinds, breaks_of_family_names)
+RULES = (breaks_of_floors, breaks_of_rooms, breaks_of_file_length, breaks_of_small_files, breaks_of_plain_imports,
+         breaks_of_package_places, breaks_by_circles, breaks_of_quick_start, breaks_of_backend_places, breaks_of_names,
+         breaks_of_length, breaks_of_flat_tests, breaks_of_state, breaks_of_detector_kinds, breaks_of_family_names)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -340,6 +358,7 @@ PLANTED = [
     (breaks_of_rooms, "efficientdet/devices/x.py", "def f():\n    from efficientdet.training.y import z", "x:2"),
     (breaks_of_rooms, "dataset/records/x.py", "import dataset.input.y", "not a room before"),
     (breaks_of_file_length, "model/x.py", "pass\n" * MOST_LINES_OF_A_FILE, "model.x has 251 lines"),
+    (breaks_of_small_files, "dataset/x.py", "from model import y", "model.y has 1 lines, for dataset.x alone"),
     (breaks_of_floors, "object_detection/x.py", "from model import y", "x:1"),
     (breaks_of_floors, "program_support/x.py", "from object_detection.y import z", "not a floor below"),
     (breaks_of_rooms, "object_detection/coco/x.py", "from object_detection.geometry.y import z", "not a room before"),

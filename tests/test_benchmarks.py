@@ -100,8 +100,3 @@ def test_inference_table(tmp_path):
     assert [line.split("|")[1:3] for line in shown[2:4]] == [[" 1 ", " 50.0 "], [" 3 ", " 50.0 "]]
     assert shown[2].endswith("| 26.31 | 38 | 1.32 |")
     assert shown[3].endswith("| - | - | - |")
-
-
-def test_peer_says_how_it_is_used():
-    assert "effdet" in run("peer_effdet.py", "--help")
-    assert "torchvision" in run("beside_torchvision.py", "--help")

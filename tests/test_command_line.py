@@ -99,6 +99,16 @@ def test_help_says_every_flag(script, data):
     assert "Hyperparameters: key=value" in done.stdout
 
 
+@pytest.mark.parametrize("script", ["train.py", "dataset/create_tfrecord.py"])
+def test_help_ends_quietly_where_no_one_reads_it(script):
+    """As `--help | head -1` does, whose reader is gone before all is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, ROOT / script, "--help"], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert done.stderr == b""
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Records that are never opened, class names, jsons, an image, a checkpoint that is never opened."""

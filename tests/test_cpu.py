@@ -1,6 +1,6 @@
 import pytest
 
-from efficientdet.devices.cpu import sums_of_bytes_saturate
+from efficientdet.devices.device import sums_of_bytes_saturate
 
 
 @pytest.mark.parametrize(("text", "wanted"), [

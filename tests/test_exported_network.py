@@ -13,7 +13,7 @@ from dataset.input.resize import Letterbox
 from efficientdet.artifacts.int8_calibration import calibration_of_files
 from efficientdet.artifacts.onnx_file import onnx_model
 from efficientdet.artifacts.quantization import quantised
-from efficientdet.devices.cpu import sums_of_bytes_saturate
+from efficientdet.devices.device import sums_of_bytes_saturate
 from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference import exported_network as runtimes

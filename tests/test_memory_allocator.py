@@ -7,7 +7,7 @@ import pytest
 # Pages that the system hands out while 64 MB come and go ten times, in this process or in one of its threads.
 PAGES = """
 import resource, threading
-from efficientdet.devices.memory_allocator import keep_freed_memory
+from efficientdet.devices.runtime_environment import keep_freed_memory
 
 def allocate():
     for _ in range(10):

@@ -5,9 +5,8 @@ import pytest
 from keras import layers
 
 from efficientdet.families.registry import build_detector, hyperparameters_of
-from model.grouped_conv import GroupedConv2D
 from model.multiply_adds import multiply_adds, training_multiply_adds
-from model.resnet import build_resnet
+from model.resnet import GroupedConv2D, build_resnet
 
 
 def test_by_hand():

@@ -27,8 +27,8 @@ PROGRAMS = ("train.py", "eval.py", "infer.py", "inspector.py", "export.py", "qui
             "dataset.synthetic")  # the last as `python -m` takes it
 PAGES = sorted([ROOT / "README.md", ROOT / "dataset" / "README.md", *(ROOT / "docs").glob("*.md")])
 # In the pages, of programs that are not ours
-OTHERS_FLAGS = {"auto-orient", "gloo", "gres", "logdir", "np",
-                "nproc_per_node", "ntasks-per-node", "outdir", "requeue", "ruleset"}
+OTHERS_FLAGS = {"auto-orient", "detect", "gloo", "gres", "logdir", "np",  # detect, peer_python: of benchmarks/peers
+                "nproc_per_node", "ntasks-per-node", "outdir", "peer_python", "requeue", "ruleset"}
 
 
 def text(page):

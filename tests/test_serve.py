@@ -24,9 +24,9 @@ from serving import FORM, ROOT, encoded, form, received, request_bytes, running,
 from efficientdet.inference.detector import LoadedDetector
 from efficientdet.reports.drawing import class_colour
 from efficientdet.serving import detection
+from efficientdet.serving.application import image_reply
 from efficientdet.serving.batching import Found
 from efficientdet.serving.limits import MOST_SIDE
-from efficientdet.serving.replies import image_reply
 from efficientdet.serving.server import bind
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import run_lengths
@@ -408,7 +408,7 @@ def shades(reply):
 
 def test_requests_that_come_together_are_one_batch_and_a_broken_picture_harms_nobody(gated):
     def batches():
-        bounds = ("1", "2", "4", "+Inf")
+        bounds = ("1.0", "2.0", "4.0", "+Inf")
         return [gated.metric(f'efficientdet_batch_images_bucket{{le="{bound}"}}') for bound in bounds]
 
     before = batches()

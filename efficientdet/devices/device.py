@@ -23,6 +23,8 @@ from program_support.processor_cores import available_cores
 
 Batch = TypeVar("Batch")
 
+_CPU_INFORMATION = Path("/proc/cpuinfo")
+_DOT_PRODUCTS = {"avx_vnni", "avx512_vnni", "amx_int8"}  # of bytes, summed in 32 bits
 _PACKAGES = ("tensorflow", "keras", "jax", "jaxlib", "numpy", "onnxruntime", "openvino")
 
 
@@ -215,10 +217,20 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
 
 def processor_name() -> str:
     """The processor's name with the number of cores that this process may use, such as `AMD EPYC 7B13, 2 cores`."""
-    name = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
-    except OSError:
-        pass  # not Linux
+    name = _cpu_information("model name") or platform.processor() or platform.machine()
     return f"{name}, {available_cores()} cores"
+
+
+def sums_of_bytes_saturate(cpu_information: Path = _CPU_INFORMATION) -> bool:
+    """Return whether products of unsigned and signed bytes are summed in 16 bits, where two may overflow: x86 before VNNI."""
+    flags = _cpu_information("flags", cpu_information).split()
+    return "avx2" in flags and not _DOT_PRODUCTS.intersection(flags)
+
+
+def _cpu_information(key: str, file: Path = _CPU_INFORMATION) -> str:
+    """Return what Linux tells of the first core; nothing elsewhere."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")

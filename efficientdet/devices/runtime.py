@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import keras
 
 from efficientdet.devices.gpu_support import Gpu, check_gpus
-from efficientdet.devices.memory_allocator import keep_freed_memory
+from efficientdet.devices.runtime_environment import keep_freed_memory
 from program_support.errors import InputError
 from program_support.processor_cores import available_cores
 

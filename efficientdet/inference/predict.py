@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from efficientdet.devices import device
-from efficientdet.devices.cpu import sums_of_bytes_saturate
+from efficientdet.devices.device import sums_of_bytes_saturate
 from efficientdet.devices.runtime import accelerator_count
 from efficientdet.inference.exported_network import ExportedNetwork, Outputs, Read, Result, copied
 from efficientdet.inference.image_rows import BatchDetector, fetched

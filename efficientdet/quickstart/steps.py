@@ -23,10 +23,9 @@ from efficientdet.families.published_files import published_files
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.quickstart import choices
 from efficientdet.quickstart.programs import run_program
-from efficientdet.quickstart.zip_files import unpacked
 from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
 from efficientdet.weights.downloads import local_path
-from program_support.atomic_files import write_text
+from program_support.atomic_files import unpacked_zip, write_text
 from program_support.errors import InputError
 
 NO_WEIGHTS = "none"
@@ -60,7 +59,7 @@ def quickstart(config: QuickstartConfig) -> None:
     notes = _Notes(folder / "quickstart.json", asdict(config))
     images = config.images
     if os.path.isfile(images):
-        images = notes.once("unpack", lambda: unpacked(config.images, folder / "images"))
+        images = notes.once("unpack", lambda: unpacked_zip(config.images, folder / "images"))
     notes.once("convert", lambda: run_program("dataset.create_tfrecord", {
         "images": images, "annotations": config.annotations, "format": config.format,
         "output_dir": folder / "records"}, go_on=_GO_ON))

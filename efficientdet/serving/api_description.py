@@ -1,21 +1,15 @@
-"""The interface in the form of OpenAPI 3.1, and a page of it that needs no network."""
+"""The API as an OpenAPI 3.1 document."""
 
-import json
 from importlib import metadata
 from typing import Any
 
-from efficientdet.reports.html_page import command, document, heading, paragraph, section, table
 from efficientdet.serving.limits import MOST_SIDE, Limits
 
 _PACKAGE = "efficientdet-tf2"
-_CALLS = """curl -F image=@photo.jpg 'http://127.0.0.1:8000/v1/detect?min_score=0.3'
-curl -F image=@one.jpg -F image=@two.png http://127.0.0.1:8000/v1/detect
-echo "{\\"images\\": [\\"$(base64 -w0 photo.jpg)\\"]}" |
-    curl -H 'Content-Type: application/json' -d @- http://127.0.0.1:8000/v1/detect"""
 
 
 def api_document(limits: Limits) -> dict[str, Any]:
-    """What /openapi.json holds."""
+    """Return the document of /openapi.json."""
     score = {"type": "number", "minimum": 0, "maximum": 1}
     text = {"type": "string", "description": "base64, or a data: URL"}
     asked = {"type": "object", "required": ["images"], "additionalProperties": False, "properties": {
@@ -96,34 +90,3 @@ def _json_reply(description: str, schema: str) -> dict[str, Any]:
 
 def _get(name: str, summary: str, reply: dict) -> dict[str, Any]:
     return {"get": {"operationId": name, "summary": summary, "responses": {"200": reply}}}
-
-
-def api_page(limits: Limits) -> str:
-    """What /docs shows, read out of the document."""
-    api = api_document(limits)
-    calls = [(method.upper(), path, told["summary"]) for path, methods in api["paths"].items()
-             for method, told in methods.items()]
-    replies = [(status, told["description"]) for status, told in api["paths"]["/v1/detect"]["post"]["responses"].items()]
-    return document("Object detection: the interface", [
-        heading("Object detection: the interface", lead="Every error is JSON with one line: {\"error\": \"...\"}. Nothing "
-                                                        "that is sent is kept. The same for programs: /openapi.json."),
-        table(("method", "address", "what it tells"), calls),
-        section("POST /v1/detect", paragraph("Images as files of a form (fields image or file) or as base64 (a list images).")
-                + command(_CALLS) + table(("status", "when"), replies)),
-        *(section(name, _properties(schema)) for name, schema in api["components"]["schemas"].items()),
-        section("As it is", command(json.dumps(api, indent=2)))])
-
-
-def _properties(schema: dict) -> str:
-    rows = [(name, _kind(told), told.get("description", "")) for name, told in schema["properties"].items()]
-    return table(("field", "type", ""), rows)
-
-
-def _kind(told: dict) -> str:
-    if "$ref" in told:
-        return told["$ref"].rsplit("/", 1)[-1]
-    if told["type"] == "array":
-        return f"list of {_kind(told['items'])}"
-    if told["type"] == "object":
-        return f"object of {', '.join(told['properties'])}"
-    return told["type"]

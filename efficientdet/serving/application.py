@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -17,14 +19,13 @@ from starlette.types import ASGIApp
 
 from dataset.class_names import ClassNames
 from efficientdet.inference.image_rows import Detect
-from efficientdet.serving.api_description import api_document, api_page
+from efficientdet.reports.drawing import class_colour
+from efficientdet.serving.api_description import api_document
 from efficientdet.serving.batching import Batcher, Found
-from efficientdet.serving.limits import REQUESTS_HELD, Limits, Refusal
-from efficientdet.serving.memory_budget import Room
-from efficientdet.serving.metrics import CONTENT_TYPE, Metrics
+from efficientdet.serving.limits import REQUESTS_HELD, Limits, MemoryBudget, Refusal
+from efficientdet.serving.metrics import Metrics
 from efficientdet.serving.middleware import Guard
-from efficientdet.serving.page import content_security_policy, detector_page
-from efficientdet.serving.replies import classes_reply, image_reply
+from efficientdet.serving.pages import api_page, content_security_policy, detector_page
 from efficientdet.serving.request_body import Asked, read_request
 
 _DETECT = "/v1/detect"
@@ -38,11 +39,12 @@ def build_application(detect: Detect, class_names: ClassNames, *, model: str, li
     hosts: names by which it may be called (none: by any); origins: of other pages that may use it (`https://example.org`).
     """
     service = _Service(detect, class_names, model=model, limits=limits)
+    api = api_document(limits)
     routes = [
-        Route("/", _page(detector_page(limits.min_score))), Route("/docs", _page(api_page(limits))),
-        Route("/openapi.json", _json(api_document(limits))),
-        Route("/v1/model", _json(service.about())), Route(_DETECT, service.detect, methods=["POST"]),
-        Route("/healthz", _json({"status": "ok"})), Route("/metrics", service.tell_metrics)]
+        Route("/", _page(detector_page(limits.min_score))), Route("/docs", _page(api_page(api))),
+        Route("/openapi.json", _json(api)), Route("/v1/model", _json(service.about())),
+        Route(_DETECT, service.detect, methods=["POST"]), Route("/healthz", _json({"status": "ok"})),
+        Route("/metrics", service.metrics.reply)]
     shared = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"])] if origins else []
     application = Starlette(routes=routes, lifespan=service.lifespan, middleware=shared, exception_handlers={
         Refusal: _refused, HTTPException: _no_such_route, Exception: _failed})
@@ -56,7 +58,7 @@ class _Service:
     def __init__(self, detect: Detect, class_names: ClassNames, *, model: str, limits: Limits):
         self.metrics = Metrics()
         self._batcher = Batcher(detect, limits, self.metrics)
-        self._room = Room(REQUESTS_HELD * limits.max_request_bytes)
+        self._memory = MemoryBudget(REQUESTS_HELD * limits.max_request_bytes)
         self._class_names, self._model, self._limits = class_names, model, limits
         self._name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
 
@@ -70,19 +72,19 @@ class _Service:
     def about(self) -> dict:
         """The reply of /v1/model."""
         limits = {name: getattr(self._limits, name) for name in ("max_request_bytes", "max_pixels", "max_queue")}
-        return {"model": self._model, "classes": classes_reply(self._class_names), "min_score": self._limits.min_score,
+        return {"model": self._model, "classes": _classes_reply(self._class_names), "min_score": self._limits.min_score,
                 "limits": limits}
 
     async def detect(self, request: Request) -> Response:
         """The reply of /v1/detect."""
         start = time.perf_counter()
-        with self._room.visit() as take:
+        with self._memory.reservation() as take:
             asked = await read_request(request, self._limits, take=take)
             found = await self._found(asked, request)
             images = await asyncio.to_thread(self._images, found, asked.min_score)
         seconds = time.perf_counter() - start
         self.metrics.seconds.observe(seconds)
-        self.metrics.images += len(images)
+        self.metrics.images.inc(len(images))
         return JSONResponse({"model": self._model, "min_score": asked.min_score, "images": images,
                              "time_ms": round(1000 * seconds, 1)})
 
@@ -103,9 +105,26 @@ class _Service:
     def _images(self, found: list[Found], min_score: float) -> list[dict]:
         return [image_reply(one, names=self._name_of, min_score=min_score) for one in found]
 
-    def tell_metrics(self, _: Request) -> Response:
-        """The reply of /metrics."""
-        return Response(self.metrics.text(waiting=self._batcher.waiting), headers={"content-type": CONTENT_TYPE})
+
+def image_reply(found: Found, *, names: Mapping[int, str], min_score: float) -> dict[str, Any]:
+    """Return the JSON of one image: its upright size, and its detections from `min_score` on, best first."""
+    height, width = found.size
+    kept = (np.asarray(found.rows.scores) >= min_score) & np.isfinite(found.rows.boxes).all(axis=-1)  # JSON knows no NaN
+    rows = found.rows.chosen(np.flatnonzero(kept))
+    boxes = np.clip(np.asarray(rows.boxes, np.float64)[:, [1, 0, 3, 2]], 0, [width, height, width, height]).round(2)
+    columns = (boxes, np.asarray(rows.scores, np.float64).round(5), np.asarray(rows.category_ids))
+    detections = [{"box": box, "score": score, "class_id": class_id, "class_name": names[class_id]}
+                  for box, score, class_id in zip(*(column.tolist() for column in columns), strict=True)]
+    if rows.masks is not None:
+        for detection, mask in zip(detections, rows.masks, strict=True):
+            detection["mask"] = mask
+    return {"width": width, "height": height, "detections": detections}
+
+
+def _classes_reply(class_names: ClassNames) -> list[dict[str, Any]]:
+    """Return every class with its colour in infer.py's drawings."""
+    return [{"id": number, "name": name, "colour": "#{:02x}{:02x}{:02x}".format(*class_colour(index))}
+            for index, (number, name) in enumerate(zip(class_names.category_ids, class_names.names, strict=True))]
 
 
 async def _gone(request: Request) -> None:

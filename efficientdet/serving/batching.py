@@ -43,17 +43,14 @@ class Batcher:
         self._queue: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="detector")
-
-    @property
-    def waiting(self) -> int:
-        """Images in the queue; those in the detector are no longer in it."""
-        return len(self._queue)
+        metrics.queue_images.set_function(lambda: len(self._queue))
 
     async def detect(self, pictures: Sequence[Picture]) -> list[Found]:
         """What is found in the images of a request. Raises Refusal where the queue has no place for them (503) or one of them
         cannot be decoded (400); whoever cancels this takes what still waits out of the queue."""
-        if self.waiting + len(pictures) > self._limits.max_queue:
-            raise Refusal(503, f"{self.waiting} images wait, of {self._limits.max_queue} at most; come again", retry_after_s=1)
+        waiting = len(self._queue)
+        if waiting + len(pictures) > self._limits.max_queue:
+            raise Refusal(503, f"{waiting} images wait, of {self._limits.max_queue} at most; come again", retry_after_s=1)
         loop = asyncio.get_running_loop()
         mine = [_Waiting(picture, place_of(number, len(pictures)), loop.create_future())
                 for number, picture in enumerate(pictures)]

@@ -1,5 +1,7 @@
-"""What a server takes, and how it says no."""
+"""Limits of a server, and the refusal of a request that exceeds one."""
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
@@ -27,3 +29,30 @@ class Refusal(Exception):
     def __init__(self, status: int, reason: str, *, retry_after_s: int | None = None):
         super().__init__(reason)
         self.status, self.reason, self.retry_after_s = status, reason, retry_after_s
+
+
+class MemoryBudget:
+    """Bytes that the bodies of all requests may take together."""
+
+    def __init__(self, most: int):
+        self._most, self._taken = most, 0
+
+    @contextlib.contextmanager
+    def reservation(self) -> Iterator[Callable[[int], None]]:
+        """Yield a function that reserves further bytes for one request, until its end.
+
+        The function raises Refusal (503) where the budget is exceeded.
+        """
+        taken = 0
+
+        def take(count: int) -> None:
+            nonlocal taken
+            if self._taken + count > self._most:
+                raise Refusal(503, "too many large requests at once; come again", retry_after_s=1)
+            taken += count
+            self._taken += count
+
+        try:
+            yield take
+        finally:
+            self._taken -= taken

@@ -32,7 +32,7 @@ class Guard:
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 path = scope["path"] if scope["path"] in self._paths else "other"
-                self._metrics.requests[path, message["status"]] += 1
+                self._metrics.requests.labels(path, message["status"]).inc()
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)

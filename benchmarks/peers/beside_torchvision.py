@@ -1,5 +1,5 @@
 """Our detector and torchvision's in turns on the same cores:
-`python benchmarks/beside_torchvision.py --peer_python=peer/bin/python [--model=retinanet-resnet50 --size=512 --batch_size=2]`.
+`python benchmarks/peers/beside_torchvision.py --peer_python=peer/bin/python [--model=mask-rcnn-resnet50 --size=512]`.
 
 A turn is a training step of ours (assignment, losses, gradients, update), then one of theirs; with `--detect` an image of each
 to its boxes, by Keras and by PyTorch. Both have random weights, the same stages frozen, the same number of classes and boxes.
@@ -14,14 +14,15 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import keras
 import numpy as np
 from training_step import drawn_batch
 
 from efficientdet.devices.device import device_name, peak_host_memory, versions
-from efficientdet.devices.memory_allocator import keep_freed_memory
 from efficientdet.devices.runtime import skip_graph_rewriting
+from efficientdet.devices.runtime_environment import keep_freed_memory
 from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.training.build_step import build_train_step

@@ -1,11 +1,11 @@
 """A detector of torchvision, ready to take turns with ours: run by an environment of its own, in which it is installed.
 
     python -m venv peer && peer/bin/pip install torch torchvision onnx onnxscript
-    peer/bin/python benchmarks/peer_torchvision.py retinanet_resnet50_fpn --size=512 --batch_size=2
+    peer/bin/python benchmarks/peers/peer_torchvision.py retinanet_resnet50_fpn --size=512 --batch_size=2
 
 Reads a line and answers with a line of seconds: "step" (forward, losses and backward of the whole detector on drawn images and
-boxes, and the optimizer's update), "detect" (a batch of one, from float images to boxes). `benchmarks/beside_torchvision.py`
-starts it. With `--onnx=FILE` writes the detector of batch 1, suppression included, and ends.
+boxes, and the optimizer's update), "detect" (a batch of one, from float images to boxes). `beside_torchvision.py` starts
+it. With `--onnx=FILE` writes the detector of batch 1, suppression included, and ends.
 """
 
 import argparse

@@ -1,54 +1,19 @@
 """effdet on this machine, to stand beside our figures: run by an environment of its own, in which it is installed.
 
-    python -m venv peer && peer/bin/pip install torch==2.13.0 && peer/bin/pip install --no-deps effdet==0.4.1 timm omegaconf \\
-        antlr4-python3-runtime==4.9.3 safetensors huggingface_hub pyyaml && \\
-        peer/bin/pip install numpy pillow tqdm httpx httpx2 click hf-xet pycocotools onnx onnxscript
-    peer/bin/python benchmarks/peer_effdet.py [--onnx=effdet.onnx]
+    python -m venv peer && peer/bin/pip install torch==2.13.0 torchvision && \\
+        peer/bin/pip install --no-deps effdet==0.4.1 timm omegaconf antlr4-python3-runtime==4.9.3 safetensors \\
+        huggingface_hub pyyaml && peer/bin/pip install numpy pillow tqdm httpx httpx2 click hf-xet pycocotools onnx onnxscript
+    peer/bin/python benchmarks/peers/peer_effdet.py [--onnx=effdet.onnx]
 
 D0 at 512 with random weights, channels last, not scripted: forward at batch 1 and 8, forward and backward at batch 8 with a
 toy loss; on a GPU with `--device=cuda --bfloat16 --compile --forward 1 128 --training 128`. With `--onnx` nothing is timed but
-the network of batch 1 written to that file, for `benchmarks/exported_inference.py`. torchvision, which is imported but not used
-by any of this, may be missing: empty modules stand in for it.
+the network of batch 1 written to that file, for `benchmarks/exported_inference.py`.
 """
 
 import argparse
-import importlib.util
 import resource
 import statistics
-import sys
 import time
-import types
-from importlib.machinery import ModuleSpec
-
-
-class _Whatever(type):
-    def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return name
-
-
-class _EmptyModule(types.ModuleType):
-    __path__: list = []  # noqa: RUF012, a package as the import system wants it
-    __version__ = "0"
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Whatever(name, (), {})
-
-
-class _EmptyTorchvision:
-    """A finder and loader of empty modules."""
-
-    def find_spec(self, name, path=None, target=None):
-        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] == "torchvision" else None
-
-    def create_module(self, spec):
-        return _EmptyModule(spec.name)
-
-    def exec_module(self, module):
-        pass
 
 
 def main() -> None:
@@ -62,8 +27,6 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="by torch.compile")
     parser.add_argument("--onnx", help="a file to write the network to; nothing is timed then")
     arguments = parser.parse_args()
-    if importlib.util.find_spec("torchvision") is None:
-        sys.meta_path.insert(0, _EmptyTorchvision())
     import torch
 
     torch.jit.script = lambda function, *_, **__: function  # scripts functions of torchvision on import

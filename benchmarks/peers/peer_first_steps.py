@@ -1,6 +1,6 @@
 """Losses of torchvision's RetinaNet in its first training steps, from the weights of a recipe, for tests/test_retinanet.py:
 
-    peer/bin/python benchmarks/peer_first_steps.py     # an environment with torch and torchvision
+    peer/bin/python benchmarks/peers/peer_first_steps.py     # an environment with torch and torchvision
 
 ResNet-18, 12 classes, 128 x 128, frozen batch norm, three trainable stages, Adam with 1e-4, two drawn images a step.
 """
@@ -13,7 +13,7 @@ import torch
 import torchvision
 from torchvision.models import detection
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 from torch_recipe import drawn_steps, recipe_weights  # noqa: E402
 
