@@ -4,8 +4,8 @@ Converts the images, looks at them, chooses settings for them and for this machi
 chose and why, and shows each command. The same command again goes on where it was stopped, with more --minutes after its end.
 """
 
-import math
 import sys
+from typing import Annotated
 from zipfile import is_zipfile
 
 from absl import flags
@@ -18,8 +18,10 @@ from efficientdet.configuration.flag_definitions import checked_overrides
 from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.families.registry import DEFAULT_MODEL, family_of
 from efficientdet.quickstart.steps import LABEL_FORMATS, NO_WEIGHTS, QuickstartConfig, quickstart
+from program_support.checked_fields import at_least
 from program_support.command_line import run
 from program_support.errors import InputError
+from program_support.field_flags import define_flag
 
 FLAGS = flags.FLAGS
 
@@ -31,8 +33,8 @@ def define_flags() -> None:
                                              "Default: the folder of the images.")
     flags.DEFINE_enum("format", None, LABEL_FORMATS, "Format of the labels. Default: recognized by content.")
     flags.DEFINE_string("output_dir", "quickstart", "Folder for everything that is written.")
-    flags.DEFINE_float("minutes", 30.0, "Time budget in minutes, from start to exported files. The same command with more "
-                                        "minutes continues the training.", lower_bound=0.1)
+    define_flag("minutes", Annotated[float, at_least(0.1)], 30.0, "Time budget in minutes, from start to exported files. "
+                "The same command with more minutes continues the training.")
     flags.DEFINE_string("model_name", DEFAULT_MODEL, "One of EfficientDet's models.")
     flags.DEFINE_string("weights", None, f"Detector to start from, a name or a path, or {NO_WEIGHTS}. Default: the model's "
                                          "published weights, where they can be had.")
@@ -43,8 +45,6 @@ def define_flags() -> None:
 def main() -> None:
     """Flags to one call."""
     images = FLAGS.images if is_zipfile(FLAGS.images or "") else image_folder(FLAGS.images)
-    if not math.isfinite(FLAGS.minutes):
-        raise InputError(f"--minutes={FLAGS.minutes}: wanted a finite number")
     if family_of(FLAGS.model_name).name != "efficientdet":
         raise InputError(f"--model_name={FLAGS.model_name}: wanted one of EfficientDet's; for others see docs/detectors.md")
     checked_overrides()

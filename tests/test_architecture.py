@@ -55,7 +55,8 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
 }
 MOST_LINES_OF_A_FILE = 250
 ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export", "quickstart", "serve", "doctor")
-ENTRY_POINTS_MAY_USE = {"efficientdet", "program_support.command_line", "dataset.files.image_files", "program_support.errors"}
+ENTRY_POINTS_MAY_USE = {"efficientdet", "dataset.files.image_files", "program_support.checked_fields",
+                         "program_support.command_line", "program_support.errors", "program_support.field_flags"}
 SCRIPTS = ("dataset.create_tfrecord", "dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord",
            "dataset.create_open_images_tfrecord", "dataset.download_open_images", "dataset.synthetic")
 SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a user's mistake is told before
