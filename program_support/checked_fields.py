@@ -54,15 +54,25 @@ InsideZeroToOne = Annotated[float, Limit(lambda value: 0 < value < 1, "above 0 a
 def checked(cls: Class) -> Class:
     """Make a class a frozen dataclass of keyword arguments that raises InputError for the first value that a type refuses.
 
-    The class's own `__post_init__` runs after the check.
+    The message names the field's flag. The class's own `__post_init__` runs after the check.
     """
+    return _checked(cls, "--{}={}: expected {}")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def checked_part(cls: Class) -> Class:
+    """Do the same for a part of a detector, whose fields are no flags: the message names class and field."""
+    return _checked(cls, f"{cls.__name__}.{{}} is {{}}; expected {{}}")
+
+
+def _checked(cls: Class, message: str) -> Class:
     own = vars(cls).get("__post_init__")
 
     def __post_init__(self) -> None:
         kinds = field_types(cls)
         for name, value, expected in refused_values(self):
             given = ",".join(map(str, value)) if isinstance(value, tuple) else value
-            raise InputError(f"--{flag_name(name, kinds[name])}={given}: expected {expected}")
+            raise InputError(message.format(flag_name(name, kinds[name]), given, expected))
         if own:
             own(self)
 

@@ -239,7 +239,7 @@ def test_other_aspect_ratios():
 
 @pytest.mark.parametrize("wrong", [4, (), "2*1", (1, -2), (math.nan,), ((1, 2),)])
 def test_what_is_no_aspect_ratio_is_refused(wrong):
-    with pytest.raises(InputError, match=r"aspect_ratios is .*wanted"):
+    with pytest.raises(InputError, match=r"aspect_ratios is .*expected"):
         hyperparameters_of("retinanet-resnet18", {"aspect_ratios": wrong})
 
 
