@@ -12,8 +12,7 @@ from absl import flags
 
 from dataset.files.image_files import find_images
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.artifact_formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS
-from efficientdet.configuration.export_formats import wanted_formats
+from efficientdet.configuration.artifact_formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS, wanted_formats
 from efficientdet.configuration.flag_definitions import checked_overrides, define_model_flags, finish_flags, model_config
 from efficientdet.configuration.flag_paths import class_names_for, existing_file, records_of, required, writable_folder
 from efficientdet.devices.runtime_environment import prepare_environment

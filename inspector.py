@@ -13,8 +13,7 @@ from absl import flags
 
 from efficientdet.artifacts.saved_model_files import TRUSTED_ONLY, is_saved_model
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS
-from efficientdet.configuration.export_formats import wanted_formats
+from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS, wanted_formats
 from efficientdet.configuration.flag_definitions import (
     checked_overrides,
     define_machine_flags,

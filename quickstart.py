@@ -12,8 +12,7 @@ from absl import flags
 
 from dataset.files.image_files import image_folder
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.artifact_formats import FORMATS
-from efficientdet.configuration.export_formats import wanted_formats
+from efficientdet.configuration.artifact_formats import FORMATS, wanted_formats
 from efficientdet.configuration.flag_definitions import checked_overrides
 from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.families.registry import DEFAULT_MODEL, family_of

@@ -11,11 +11,20 @@ from object_detection.coco.confusion import confusion_matrix
 from object_detection.coco.curves import RECALL_THRESHOLDS
 from object_detection.coco.error_types import ERROR_TYPES, Errors, error_costs, find_errors
 from object_detection.coco.matching import IOU_THRESHOLDS
-from object_detection.coco.score_reliability import Reliability, reliability
 from object_detection.coco.score_thresholds import BestThreshold, class_thresholds, overall_threshold
 
 SHOWN_IOU = {"IoU 0.50": 0, "IoU 0.75": int(np.argmin(abs(IOU_THRESHOLDS - 0.75)))}  # places in IOU_THRESHOLDS
 SIZES = ("all", "small", "medium", "large")  # AREA_RANGES by name
+BINS = 10  # of equal width in 0 .. 1
+
+
+class Reliability(NamedTuple):
+    """Scores beside the share of detections that are right (Guo et al. 2017), per bin; NaN where a bin is empty."""
+
+    counts: np.ndarray  # [BINS] detections
+    scores: np.ndarray  # [BINS] their mean
+    precision: np.ndarray  # [BINS] the share of them that is right
+    expected_error: float  # expected calibration error: the mean distance of the two, each detection weighing the same
 
 
 class ErrorCost(NamedTuple):
@@ -156,3 +165,13 @@ def _by_name(names: tuple[str, ...], values: np.ndarray) -> dict[str, float | No
 
 def _of_threshold(best: BestThreshold) -> dict[str, float | None]:
     return best._asdict() | {"score": _or_none(best.score)}
+
+
+def reliability(scores: np.ndarray, right: np.ndarray) -> Reliability:
+    """Of n detections with scores in 0 .. 1, `right` [n] bool; a score on the border of two bins is in the upper one."""
+    number = np.minimum((np.asarray(scores, np.float64) * BINS).astype(int), BINS - 1)
+    counts = np.bincount(number, minlength=BINS)
+    with np.errstate(invalid="ignore"):
+        means, precision = (np.bincount(number, weights=values, minlength=BINS) / counts for values in (scores, right))
+    error = np.nansum(np.abs(means - precision) * counts) / max(len(number), 1)
+    return Reliability(counts, means, precision, float(error))
