@@ -5,7 +5,6 @@ chose and why, and shows each command. The same command again goes on where it w
 """
 
 import sys
-from typing import Annotated
 from zipfile import is_zipfile
 
 from absl import flags
@@ -16,27 +15,28 @@ from efficientdet.configuration.artifact_formats import FORMATS, wanted_formats
 from efficientdet.configuration.flag_definitions import checked_overrides
 from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.families.registry import DEFAULT_MODEL, family_of
-from efficientdet.quickstart.steps import LABEL_FORMATS, NO_WEIGHTS, QuickstartConfig, quickstart
-from program_support.checked_fields import at_least
+from efficientdet.quickstart.steps import NO_WEIGHTS, QuickstartConfig, quickstart
 from program_support.command_line import run
 from program_support.errors import InputError
-from program_support.field_flags import define_flag
+from program_support.field_flags import define_flags_of
 
 FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
     """Every flag of quickstart.py."""
-    flags.DEFINE_string("images", None, "Folder of the images, or a zip archive; the word without a flag.")
-    flags.DEFINE_string("annotations", None, "File or folder of the labels, of any format that create_tfrecord.py reads. "
-                                             "Default: the folder of the images.")
-    flags.DEFINE_enum("format", None, LABEL_FORMATS, "Format of the labels. Default: recognized by content.")
+    define_flags_of(QuickstartConfig, {
+        "images": "Folder of the images, or a zip archive; the word without a flag.",
+        "annotations": "File or folder of the labels, of any format that create_tfrecord.py reads. Default: the folder of the "
+                       "images.",
+        "format": "Format of the labels. Default: recognized by content.",
+        "minutes": "Time budget in minutes, from start to exported files. The same command with more minutes continues the "
+                   "training.",
+        "weights": f"Detector to start from, a name or a path, or {NO_WEIGHTS}. Default: the model's published weights, where "
+                   "they can be had.",
+    })
     flags.DEFINE_string("output_dir", "quickstart", "Folder for everything that is written.")
-    define_flag("minutes", Annotated[float, at_least(0.1)], 30.0, "Time budget in minutes, from start to exported files. "
-                "The same command with more minutes continues the training.")
     flags.DEFINE_string("model_name", DEFAULT_MODEL, "One of EfficientDet's models.")
-    flags.DEFINE_string("weights", None, f"Detector to start from, a name or a path, or {NO_WEIGHTS}. Default: the model's "
-                                         "published weights, where they can be had.")
     flags.DEFINE_list("formats", ["onnx"], f"What to export, of {', '.join(FORMATS)}.")
     flags.DEFINE_string("hparams", "", "Hyperparameters that are not to be chosen: key=value items with commas between.")
 
