@@ -14,8 +14,8 @@ import numpy as np
 from absl import flags
 from PIL import Image
 
-from dataset.synthetic_scenes import draw_image
-from dataset.synthetic_shapes import KINDS
+from dataset.synthetic_images.scenes import draw_image
+from dataset.synthetic_images.shapes import KINDS
 from program_support import command_line
 from program_support.atomic_files import telling_write_errors, write_bytes, write_text
 from program_support.checked_fields import CountOrZero

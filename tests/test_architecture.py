@@ -28,6 +28,7 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "regions",  # of two-stage detectors: proposals, RoIAlign, sampling, mask targets
     ),
     "dataset": (
+        "synthetic_images",  # the parts that dataset/synthetic.py draws images from
         "files",  # of strangers: read safely, recognised, told what is wrong with them
         "records",  # TFRecords: their schema, their index, what is in them
         "conversion",  # annotated images become records

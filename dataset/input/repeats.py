@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dataset.labelled_images import LabelledImages
+from dataset.records.labelled_images import LabelledImages
 
 
 def repeat_factors(images: LabelledImages, threshold: float) -> np.ndarray:

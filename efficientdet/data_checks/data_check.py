@@ -6,7 +6,7 @@ from typing import Annotated
 
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.format_recognition import FORMATS, recognise
-from dataset.labelled_images import LabelledImages
+from dataset.records.labelled_images import LabelledImages
 from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.families.hyperparameters import Hyperparameters
 from program_support.checked_fields import Count, checked, one_of

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from dataset.class_names import class_names_of_records
 from dataset.conversion.format_recognition import FORMATS
-from dataset.labelled_images import LabelledImages
+from dataset.records.labelled_images import LabelledImages
 from dataset.records.labelled_records import labelled_records
 from dataset.records.record_index import index_records
 from efficientdet.configuration.artifact_formats import IN_8_BITS
