@@ -433,5 +433,5 @@ def test_a_few_anchors_of_each_object_are_looked_at():
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, 1.5])
 def test_a_threshold_that_nothing_need_reach_is_refused(threshold):
-    with pytest.raises(ValueError, match="wanted above 0"):
+    with pytest.raises(ValueError, match="expected above 0"):
         assigned(objects_of([((0, 0, 10, 10), 1, True, False)]), positive_iou=threshold)
