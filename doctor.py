@@ -8,11 +8,12 @@ from absl import flags
 
 from efficientdet.configuration.flag_definitions import define_model_flags, hyperparameters
 from efficientdet.configuration.flag_paths import records_of, writable_folder
-from efficientdet.data_checks.data_check import LABEL_FORMATS, DataCheckConfig, check_data, read_splits
+from efficientdet.data_checks.data_check import DataCheckConfig, check_data, read_splits
 from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from program_support.command_line import run
 from program_support.errors import InputError
+from program_support.field_flags import define_flags_of
 
 FLAGS = flags.FLAGS
 
@@ -22,14 +23,14 @@ def define_flags() -> None:
     define_model_flags()
     flags.DEFINE_string("records", None, "Glob of the training TFRecords.")
     flags.DEFINE_string("val_records", None, "Glob of the validation TFRecords.")
-    flags.DEFINE_string("images", None, "Folder of images, in place of --records.")
-    flags.DEFINE_string("annotations", None, "Labels of the images, of any format that create_tfrecord.py reads. "
-                                             "Default: the folder of the images.")
-    flags.DEFINE_enum("format", "auto", LABEL_FORMATS, "Format of the labels. Default: recognized by content.")
-    flags.DEFINE_string("val_annotations", None, "The same of the validation images, where --annotations has none.")
+    define_flags_of(DataCheckConfig, {
+        "images": "Folder of images, in place of --records.",
+        "annotations": "Labels of the images, of any format that create_tfrecord.py reads. Default: the folder of the images.",
+        "label_format": "Format of the labels. Default: recognized by content.",
+        "val_annotations": "The same of the validation images, where --annotations has none.",
+        "images_read": "Pictures of each split that are decoded, evenly taken; boxes all count.",
+    })
     flags.DEFINE_string("image_size", None, "The network's input: a side, or WIDTHxHEIGHT. Default: the model's.")
-    flags.DEFINE_integer("images_read", 2000, "Pictures of each split that are decoded, evenly taken; boxes all count.",
-                         lower_bound=1)
     flags.DEFINE_string("output_dir", ".", "Folder for doctor.html and doctor.json.")
 
 

@@ -27,7 +27,9 @@ from efficientdet.configuration.flag_paths import (
     writable_folder,
 )
 from efficientdet.devices.runtime_environment import prepare_environment
+from program_support.checked_fields import Count, CountOrZero
 from program_support.command_line import run
+from program_support.field_flags import define_flag
 
 FLAGS = flags.FLAGS
 
@@ -40,8 +42,8 @@ def define_flags() -> None:
     flags.DEFINE_string("val_file_pattern", None, "Glob of the TFRecords to evaluate on.")
     flags.DEFINE_string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
     flags.DEFINE_string("ckpt_path", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
-    flags.DEFINE_integer("batch_size", 8, "Images a step.")
-    flags.DEFINE_integer("eval_samples", 0, "Evaluate the first so many records; 0: all.")
+    define_flag("batch_size", Count, 8, "Images a step.")
+    define_flag("eval_samples", CountOrZero, 0, "Evaluate the first so many records; 0: all.")
     flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
     flags.DEFINE_bool("enable_map_parallelization", True, "Read and decode images in parallel.")
     flags.DEFINE_string("testdev_dir", None, "Folder for the detections as a COCO submission.")

@@ -12,13 +12,14 @@ from absl import flags
 
 from dataset.files.image_files import find_images
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.artifact_formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS
-from efficientdet.configuration.export_formats import wanted_formats
+from efficientdet.configuration.artifact_formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS, wanted_formats
 from efficientdet.configuration.flag_definitions import checked_overrides, define_model_flags, finish_flags, model_config
 from efficientdet.configuration.flag_paths import class_names_for, existing_file, records_of, required, writable_folder
 from efficientdet.devices.runtime_environment import prepare_environment
+from program_support.checked_fields import Count, CountOrZero
 from program_support.command_line import run
 from program_support.errors import InputError
+from program_support.field_flags import define_flag
 
 FLAGS = flags.FLAGS
 
@@ -32,13 +33,13 @@ def define_flags() -> None:
     flags.DEFINE_multi_string("images", None, "Images to compare the files with the checkpoint on: an image, a folder or a "
                               "glob; may be given several times. Default: noise.")
     flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
-    flags.DEFINE_integer("runs", 30, "Timed runs of each file on one image.", lower_bound=1)
+    define_flag("runs", Count, 30, "Timed runs of each file on one image.")
     flags.DEFINE_string("val_file_pattern", None, "Glob of TFRecords to measure the AP of the checkpoint and of each file on.")
     flags.DEFINE_string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
-    flags.DEFINE_integer("eval_samples", 0, "Evaluate the first so many records; 0: all.")
+    define_flag("eval_samples", CountOrZero, 0, "Evaluate the first so many records; 0: all.")
     flags.DEFINE_multi_string("int8_images", None, "For 8 bits: training images, for the ranges of values: an image, a folder, "
                               "a glob, or a glob of TFRecords. Default: the records train* beside those of --val_file_pattern.")
-    flags.DEFINE_integer("int8_samples", 100, "Use up to so many of them, evenly spread.", lower_bound=1)
+    define_flag("int8_samples", Count, 100, "Use up to so many of them, evenly spread.")
     flags.DEFINE_bool("list_layers", False, "List where 8 bits cost most, also where no AP says that they cost much.")
     finish_flags("export")
 

@@ -5,6 +5,8 @@ import signal
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
 
+from typing import Annotated
+
 from absl import flags
 
 from efficientdet.artifacts.saved_model_files import TRUSTED_ONLY, is_saved_model
@@ -25,8 +27,10 @@ from efficientdet.devices.runtime_environment import prepare_environment
 from efficientdet.inference.inputs import Inputs, find_inputs
 from efficientdet.inference.result_files import FORMATS, chosen_formats
 from efficientdet.inference.tiles import Tiling
+from program_support.checked_fields import Count, Share, between
 from program_support.command_line import run
 from program_support.errors import InputError
+from program_support.field_flags import define_flag
 
 FLAGS = flags.FLAGS
 
@@ -44,16 +48,17 @@ def define_flags() -> None:
                                                  "write it first.")
     flags.DEFINE_string("model", None, "A file of export.py (.onnx, .xml, .tflite), run without TensorFlow and "
                                        "checkpoint; an .onnx also with --runtime=openvino.")
-    flags.DEFINE_integer("batch_size", 1, "Images a step.")
-    flags.DEFINE_float("min_score_thresh", None, "Lowest score that is drawn, for all classes; detections.json has all "
+    define_flag("batch_size", Count, 1, "Images a step.")
+    define_flag("min_score_thresh", Share | None, None, "Lowest score that is drawn, for all classes; detections.json has all "
                        "detections. Default: the thresholds of the best F1 stored with the model, else 0.4.")
-    flags.DEFINE_integer("max_boxes_to_draw", 100, "Draw the best so many of an image; with --tile all, unless it is given.")
+    define_flag("max_boxes_to_draw", Count, 100, "Draw the best so many of an image; with --tile all, unless it is given.")
     flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
     flags.DEFINE_bool("apply_exif_orientation", True, "Turn images upright as their EXIF says; boxes are in pixels of the "
                       "upright image. --noapply_exif_orientation: detect in the stored pixels, as COCO's annotations are.")
     flags.DEFINE_string("tile", None, "Look at images tile by tile, so that small objects keep their pixels: the side of a "
                         "tile in pixels of the image, such as 512, or WIDTHxHEIGHT.")
-    flags.DEFINE_float("overlap", 0.2, "With --tile: the share of a tile that the next one shows again, 0 to 0.9.")
+    define_flag("overlap", Annotated[float, between(0, 0.9)], 0.2, "With --tile: the share of a tile that the next one "
+                "shows again, 0 to 0.9.")
     flags.DEFINE_bool("tile_whole", True, "With --tile: the whole image, too, for objects larger than a tile.")
     flags.DEFINE_list("format", [], f"What is drawn as files, too: {', '.join(FORMATS)}, several with commas between.")
     flags.DEFINE_bool("save_crops", False, "Cut what is drawn out of its picture, into OUTPUT/crops/CLASS/.")

@@ -13,8 +13,7 @@ from absl import flags
 
 from efficientdet.artifacts.saved_model_files import TRUSTED_ONLY, is_saved_model
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS
-from efficientdet.configuration.export_formats import wanted_formats
+from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS, wanted_formats
 from efficientdet.configuration.flag_definitions import (
     checked_overrides,
     define_machine_flags,
@@ -29,8 +28,10 @@ from efficientdet.configuration.flag_paths import existing_file, required, writa
 from efficientdet.configuration.inference_runtimes import require_runtime
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime_environment import prepare_environment
+from program_support.checked_fields import Count, Share
 from program_support.command_line import run
 from program_support.errors import InputError
+from program_support.field_flags import define_flag
 
 FLAGS = flags.FLAGS
 _RANDOM_WEIGHTS = "_"
@@ -53,20 +54,20 @@ def define_flags() -> None:
     flags.DEFINE_list("formats", [], f"export: files as export.py writes them into --output_dir, of {', '.join(FORMATS)}.")
     flags.DEFINE_string("output_dir", None, "export: folder for --formats, and their table.")
     flags.DEFINE_string("onnx_path", None, "export: file for the network as ONNX; uint8 images in, logits and deltas out.")
-    flags.DEFINE_integer("batch_size", 1, "Images a step.")
-    flags.DEFINE_integer("bm_runs", 100, "benchmark: timed runs, after those that are not.")
-    flags.DEFINE_integer("bm_warm_up_runs", 10, "benchmark: runs before that are not timed; the first compiles.")
+    define_flag("batch_size", Count, 1, "Images a step.")
+    define_flag("bm_runs", Count, 100, "benchmark: timed runs, after those that are not.")
+    define_flag("bm_warm_up_runs", Count, 10, "benchmark: runs before that are not timed; the first compiles.")
     flags.DEFINE_string("input_image", None, "benchmark, export: this image in place of random pixels.")
     flags.DEFINE_string("trace_filename", None, "benchmark: folder for the profiler's trace of one run.")
     flags.DEFINE_string("dllogger_path", "/tmp/time_log.txt", "benchmark: the log.")
     flags.DEFINE_string("output_json", None, "benchmark: file for the figures as JSON.")
     flags.DEFINE_string("input_video", None, "video: the file to read.")
     flags.DEFINE_string("output_video", None, "video: the .mp4 file to write.")
-    flags.DEFINE_integer("max_boxes_to_draw", None, "Detections an image. Default: hparam nms_configs.max_output_size.")
-    flags.DEFINE_float("min_score_thresh", None, "Lowest score. Default: hparam nms_configs.score_thresh, 0.001, which "
+    define_flag("max_boxes_to_draw", Count | None, None, "Detections an image. Default: hparam nms_configs.max_output_size.")
+    define_flag("min_score_thresh", Share | None, None, "Lowest score. Default: hparam nms_configs.score_thresh, 0.001, which "
                                                  "gives suppression work even with random weights; video: 0.4.")
     flags.DEFINE_enum("nms_method", None, ["hard", "gaussian"], "Default: hparam nms_configs.method, gaussian.")
-    flags.DEFINE_integer("image_size", None, "google/automl's name: --hparams=image_size=.., a side of a square.")
+    define_flag("image_size", Count | None, None, "google/automl's name: --hparams=image_size=.., a side of a square.")
     finish_flags("inspector")
 
 

@@ -4,7 +4,6 @@ Converts the images, looks at them, chooses settings for them and for this machi
 chose and why, and shows each command. The same command again goes on where it was stopped, with more --minutes after its end.
 """
 
-import math
 import sys
 from zipfile import is_zipfile
 
@@ -12,30 +11,32 @@ from absl import flags
 
 from dataset.files.image_files import image_folder
 from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
-from efficientdet.configuration.artifact_formats import FORMATS
-from efficientdet.configuration.export_formats import wanted_formats
+from efficientdet.configuration.artifact_formats import FORMATS, wanted_formats
 from efficientdet.configuration.flag_definitions import checked_overrides
 from efficientdet.configuration.flag_paths import writable_folder
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, model_names
-from efficientdet.quickstart.steps import LABEL_FORMATS, NO_WEIGHTS, QuickstartConfig, quickstart
+from efficientdet.quickstart.steps import NO_WEIGHTS, QuickstartConfig, quickstart
 from program_support.command_line import run
 from program_support.errors import InputError
+from program_support.field_flags import define_flags_of
 
 FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
     """Every flag of quickstart.py."""
-    flags.DEFINE_string("images", None, "Folder of the images, or a zip archive; the word without a flag.")
-    flags.DEFINE_string("annotations", None, "File or folder of the labels, of any format that create_tfrecord.py reads. "
-                                             "Default: the folder of the images.")
-    flags.DEFINE_enum("format", None, LABEL_FORMATS, "Format of the labels. Default: recognized by content.")
+    define_flags_of(QuickstartConfig, {
+        "images": "Folder of the images, or a zip archive; the word without a flag.",
+        "annotations": "File or folder of the labels, of any format that create_tfrecord.py reads. Default: the folder of the "
+                       "images.",
+        "format": "Format of the labels. Default: recognized by content.",
+        "minutes": "Time budget in minutes, from start to exported files. The same command with more minutes continues the "
+                   "training.",
+        "weights": f"Detector to start from, a name or a path, or {NO_WEIGHTS}. Default: the model's published weights, where "
+                   "they can be had.",
+    })
     flags.DEFINE_string("output_dir", "quickstart", "Folder for everything that is written.")
-    flags.DEFINE_float("minutes", 30.0, "Time budget in minutes, from start to exported files. The same command with more "
-                                        "minutes continues the training.", lower_bound=0.1)
     flags.DEFINE_string("model_name", DEFAULT_MODEL, "A model, one that the quick start makes choices for.")
-    flags.DEFINE_string("weights", None, f"Detector to start from, a name or a path, or {NO_WEIGHTS}. Default: the model's "
-                                         "published weights, where they can be had.")
     flags.DEFINE_list("formats", ["onnx"], f"What to export, of {', '.join(FORMATS)}.")
     flags.DEFINE_string("hparams", "", "Hyperparameters that are not to be chosen: key=value items with commas between.")
 
@@ -43,11 +44,9 @@ def define_flags() -> None:
 def main() -> None:
     """Flags to one call."""
     images = FLAGS.images if is_zipfile(FLAGS.images or "") else image_folder(FLAGS.images)
-    if not math.isfinite(FLAGS.minutes):
-        raise InputError(f"--minutes={FLAGS.minutes}: wanted a finite number")
     if not hyperparameters_of(FLAGS.model_name, {}).family.quickstart:
         chosen_for = ", ".join(name for name in model_names() if hyperparameters_of(name, {}).family.quickstart)
-        raise InputError(f"--model_name={FLAGS.model_name}: wanted one of {chosen_for}; for others see docs/detectors.md")
+        raise InputError(f"--model_name={FLAGS.model_name}: expected one of {chosen_for}; for others see docs/detectors.md")
     checked_overrides()
     formats = wanted_formats(FLAGS.formats)  # before the training, not after it
     weights = FLAGS.weights if FLAGS.weights == NO_WEIGHTS else existing_checkpoint(FLAGS.weights, "weights")

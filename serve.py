@@ -8,6 +8,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 from absl import flags
 
@@ -21,8 +22,10 @@ from efficientdet.configuration.flag_definitions import (
 )
 from efficientdet.configuration.flag_paths import required
 from efficientdet.serving.limits import Limits
+from program_support.checked_fields import Share, between
 from program_support.command_line import run
 from program_support.errors import InputError
+from program_support.field_flags import define_flag, define_flags_of
 
 FLAGS = flags.FLAGS
 _PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart",
@@ -31,21 +34,21 @@ _PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart":
 
 def define_flags() -> None:
     """Every flag of serve.py."""
-    default = Limits()
     define_model_flags()
     define_runtime_flag()
     flags.DEFINE_string("model", None, "What detects: a file of export.py (.onnx, .xml, .tflite), a checkpoint (a prefix or a "
                                        "folder), a SavedModel, or the name of published weights.")
     flags.DEFINE_string("host", "127.0.0.1", "Where to listen; 0.0.0.0 for every address of this machine.")
-    flags.DEFINE_integer("port", 8000, "Where to listen; 0 for a free one.")
-    flags.DEFINE_integer("max_batch", default.max_batch, "Images that the detector is handed at a time.")
-    flags.DEFINE_integer("max_request_bytes", default.max_request_bytes, "Of the body of a request.")
-    flags.DEFINE_integer("max_pixels", default.max_pixels, "Of an image.")
-    flags.DEFINE_integer("max_queue", default.max_queue, "Images that wait, and images of a request.")
-    flags.DEFINE_float("request_timeout_s", default.request_timeout_s, "For the body of a request to come, and again for its "
-                                                                       "detections.")
-    flags.DEFINE_float("min_score", None, "Lowest score of what is returned where a request does not say, and where the page's "
-                       f"slider starts. Default: the model's stored threshold of the best F1, else {default.min_score:g}.")
+    define_flag("port", Annotated[int, between(0, 65535)], 8000, "Where to listen; 0 for a free one.")
+    define_flags_of(Limits, {
+        "max_batch": "Images that the detector is handed at a time.",
+        "max_request_bytes": "Of the body of a request.",
+        "max_pixels": "Of an image.",
+        "max_queue": "Images that wait, and images of a request.",
+        "request_timeout_s": "For the body of a request to come, and again for its detections.",
+    })
+    define_flag("min_score", Share | None, None, "Lowest score of what is returned where a request does not say, and where the "
+                f"page's slider starts. Default: the model's stored threshold of the best F1, else {Limits().min_score:g}.")
     flags.DEFINE_list("allowed_hosts", None, "Names by which the server may be called. Default: those of this machine, and "
                                              "with another --host any.")
     flags.DEFINE_list("allowed_origins", [], "Origins of other pages that may call it (https://example.org, or * for all).")

@@ -25,13 +25,14 @@ from throughput.rendering import write_tables
 
 from dataset.synthetic import draw_data_set
 from efficientdet.configuration.flag_paths import records_of, writable_folder
-from efficientdet.configuration.flag_values import whole_numbers
 from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.families.hyperparameters import with_overrides
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of
 from program_support.atomic_files import unfinished_folder
+from program_support.checked_fields import Count
 from program_support.command_line import run
 from program_support.errors import InputError
+from program_support.field_flags import define_flag, whole_numbers
 
 FLAGS = flags.FLAGS
 DRAWN_IMAGES = 64
@@ -47,10 +48,10 @@ def define_flags() -> None:
     flags.DEFINE_string("hparams", "", "Hyperparameters: key=value items with commas between, or a .yaml file.")
     flags.DEFINE_string("records", None, f"Glob of TFRecords to train on. Default: {DRAWN_IMAGES} drawn images.")
     flags.DEFINE_string("output_dir", "/tmp/throughput", "Folder for tables, logs and drawn records.")
-    flags.DEFINE_integer("dropped_steps", 100, "First steps of a cell, which are not timed.", lower_bound=1)
-    flags.DEFINE_integer("timed_steps", 200, "Steps after them, which are.", lower_bound=1)
+    define_flag("dropped_steps", Count, 100, "First steps of a cell, which are not timed.")
+    define_flag("timed_steps", Count, 200, "Steps after them, which are.")
     flags.DEFINE_enum("device", "auto", ["auto", "gpu", "cpu"], "auto: GPUs where there are any.")
-    flags.DEFINE_integer("minutes_per_cell", 30, "A cell that takes longer is given up.", lower_bound=1)
+    define_flag("minutes_per_cell", Count, 30, "A cell that takes longer is given up.")
     flags.DEFINE_bool("retry_failed", False, "Run cells that failed once more.")
 
 

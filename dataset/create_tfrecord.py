@@ -9,6 +9,7 @@ The format is told by content and said in a line. What the data has as train, va
 import signal
 import sys
 from pathlib import Path
+from typing import Annotated
 
 if __name__ == "__main__" and not __package__:  # run by its path: Python finds dataset/'s files, not the project's packages
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -28,7 +29,9 @@ from dataset.conversion.named_splits import SPLITS
 from dataset.conversion.sharding.shard_files import standing_shards
 from dataset.files.image_files import image_folder
 from program_support import command_line
+from program_support.checked_fields import CountOrZero, between
 from program_support.errors import InputError
+from program_support.field_flags import define_flag
 
 
 def define_flags() -> None:
@@ -38,9 +41,9 @@ def define_flags() -> None:
     flags.DEFINE_string("annotations", "", "File or folder of the labels, by default the folder of the images.")
     flags.DEFINE_enum("format", "auto", ["auto", *FORMATS], "Format of the labels; auto tells it by their content.")
     flags.DEFINE_string("output_dir", "records", "Folder of the records: train-*, val-* and test-*.")
-    flags.DEFINE_float("val_fraction", 0.1, "Share of the images that becomes val where the data has none; 0 for no val.",
-                       lower_bound=0, upper_bound=0.9)
-    flags.DEFINE_integer("split_seed", 0, "Which images become val is a function of it.", lower_bound=0)
+    define_flag("val_fraction", Annotated[float, between(0, 0.9)], 0.1, "Share of the images that becomes val where the "
+                "data has none; 0 for no val.")
+    define_flag("split_seed", CountOrZero, 0, "Which images become val is a function of it.")
     flags.DEFINE_boolean("include_masks", False, "Whether to store the instance masks, as PNG.")
     flags.DEFINE_string("label_map_json_path", "", 'Class ids by name: {"name": id, ...}, or the .classes.json of another '
                         "conversion; by default those of the data, or names counted from 1 in alphabetical order.")

@@ -8,6 +8,7 @@
 import signal
 import sys
 from pathlib import Path
+from typing import Annotated
 
 if __name__ == "__main__" and not __package__:  # run by its path: Python finds dataset/'s files, not the project's packages
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -20,7 +21,9 @@ from dataset.conversion.formats.open_images.open_images_download import SITE, do
 from dataset.conversion.formats.open_images.open_images_flags import define_choice_flags, read_choice
 from program_support import command_line
 from program_support.atomic_files import unfinished_folder, write_text
+from program_support.checked_fields import Count, Share, between
 from program_support.errors import InputError
+from program_support.field_flags import define_flag
 
 
 def define_flags() -> None:
@@ -29,11 +32,10 @@ def define_flags() -> None:
     flags.DEFINE_enum("split", None, ["train", "validation", "test"], "Which images: those of the csv.", required=True)
     flags.DEFINE_string("image_dir", "", "Folder that receives the images.")
     flags.DEFINE_string("image_ids_file", "", "Text file that receives the ids of the images, one a line.")
-    flags.DEFINE_integer("max_images", None, "How many images, the first in the order of their ids, which are random.",
-                         lower_bound=1)
-    flags.DEFINE_integer("connections", 32, "Downloads at a time.", lower_bound=1, upper_bound=1024)
+    define_flag("max_images", Count | None, None, "How many images, the first in the order of their ids, which are random.")
+    define_flag("connections", Annotated[int, between(1, 1024)], 32, "Downloads at a time.")
     flags.DEFINE_string("site", SITE, "Address under which train/ID.jpg and so on lie.")
-    flags.DEFINE_float("max_bad_fraction", 0.01, "Share of the images that the server may lack.", lower_bound=0, upper_bound=1)
+    define_flag("max_bad_fraction", Share, 0.01, "Share of the images that the server may lack.")
 
 
 def main() -> None:

@@ -14,11 +14,13 @@ import numpy as np
 from absl import flags
 from PIL import Image
 
-from dataset.synthetic_scenes import draw_image
-from dataset.synthetic_shapes import KINDS
+from dataset.synthetic_images.scenes import draw_image
+from dataset.synthetic_images.shapes import KINDS
 from program_support import command_line
 from program_support.atomic_files import telling_write_errors, write_bytes, write_text
+from program_support.checked_fields import CountOrZero
 from program_support.errors import InputError
+from program_support.field_flags import define_flag
 
 
 def draw_data_set(
@@ -68,10 +70,10 @@ def _draw_split(folder: Path, image_ids: range, *, image_size: tuple[int, int], 
 
 def _define_flags() -> None:
     flags.DEFINE_string("output_dir", None, "Folder to draw the data set into.", required=True)
-    flags.DEFINE_integer("train_images", 1000, "Images of the split 'train'.")
-    flags.DEFINE_integer("val_images", 200, "Images of the split 'val'.")
+    define_flag("train_images", CountOrZero, 1000, "Images of the split 'train'.")
+    define_flag("val_images", CountOrZero, 200, "Images of the split 'val'.")
     flags.DEFINE_string("image_size", "128", "Typical size in pixels: one side, or height x width such as 480x640.")
-    flags.DEFINE_integer("seed", 0, "The same seed draws the same bytes.")
+    define_flag("seed", CountOrZero, 0, "The same seed draws the same bytes.")
 
 
 def _parse_size(text: str) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 Layer names are those of the published TensorFlow checkpoints with dots for slashes.
 """
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import keras
 import numpy as np
@@ -12,12 +12,12 @@ from keras import ops
 from model.activations import activation_layer
 from model.batch_norm import BatchNormalization
 from object_detection.structures import Tensor
-from program_support.errors import InputError
+from program_support.checked_fields import Count, checked_part, one_of
 
 WEIGHT_METHODS = ("fastattn", "sum")
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_part
 class BifpnConfig:
     """Shape of the pyramid: `cells` repeats of top-down and bottom-up fusion over levels min_level .. max_level.
 
@@ -25,11 +25,11 @@ class BifpnConfig:
     turning negative, as the paper does and NVIDIA's code does not; half_pixel_upsampling: see `NearestResize`.
     """
 
-    filters: int
-    cells: int
+    filters: Count
+    cells: Count
     min_level: int = 3
     max_level: int = 7
-    weight_method: str = "fastattn"
+    weight_method: Annotated[str, one_of(*WEIGHT_METHODS)] = "fastattn"
     fusion_relu: bool = True
     half_pixel_upsampling: bool = False
     activation: str = "silu"
@@ -37,14 +37,6 @@ class BifpnConfig:
     apply_bn_for_resampling: bool = True
     conv_after_downsample: bool = False
     conv_bn_act_pattern: bool = False
-
-    def __post_init__(self):
-        if self.weight_method not in WEIGHT_METHODS:
-            raise InputError(f"fpn_weight_method {self.weight_method!r}; wanted one of {', '.join(WEIGHT_METHODS)}")
-        if not 1 <= self.min_level < self.max_level:
-            raise InputError(f"levels {self.min_level} to {self.max_level} of the BiFPN; wanted min_level below max_level")
-        if self.filters < 1 or self.cells < 1:
-            raise InputError(f"BiFPN of {self.cells} cells with {self.filters} filters; wanted at least one of each")
 
 
 @keras.saving.register_keras_serializable("efficientdet")

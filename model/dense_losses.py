@@ -1,16 +1,15 @@
 """Losses of one-stage detectors, by name, and how they are weighted."""
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Annotated
 
 from keras import ops
 
-from model.weight_decay import check_decayed_weights
+from model.weight_decay import DECAYED_WEIGHTS
 from object_detection.geometry.box_geometry import IOU_KINDS
 from object_detection.losses import focal_loss_of_classes, huber_loss, l1_loss, smooth_l1_loss, softmax_cross_entropy
 from object_detection.structures import Targets, Tensor
-from program_support.errors import InputError
+from program_support.checked_fields import Positive, checked_part, one_of
 
 
 def _focal(logits: Tensor, targets: Targets, losses: "LossConfig") -> Tensor:
@@ -37,7 +36,7 @@ POSITIVES_OF_EACH_IMAGE = "positives of each image"
 NORMALISERS = ("positives of the batch", POSITIVES_OF_EACH_IMAGE)
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_part
 class LossConfig:
     """Weights and shapes of the losses; the defaults are EfficientDet's (Tan et al. 2020, section 5.1).
 
@@ -52,30 +51,17 @@ class LossConfig:
     positive anchor of their image (SSD, Liu et al. 2016, section 2.2: 3); None: all of them.
     """
 
-    class_loss: str = "focal"
+    class_loss: Annotated[str, one_of(*CLASS_LOSSES)] = "focal"
     alpha: float = 0.25
     gamma: float = 1.5
     label_smoothing: float = 0.0
     class_loss_weight: float = 1.0
-    box_loss: str = "huber"
+    box_loss: Annotated[str, one_of(*BOX_LOSSES)] = "huber"
     delta: float = 0.1
     box_loss_weight: float = 50.0
-    iou_loss_type: str | None = None
+    iou_loss_type: Annotated[str, one_of(*IOU_KINDS)] | None = None
     iou_loss_weight: float = 1.0
-    normaliser: str = "positives of the batch"
-    hard_negative_ratio: float | None = None
+    normaliser: Annotated[str, one_of(*NORMALISERS)] = "positives of the batch"
+    hard_negative_ratio: Positive | None = None
     weight_decay: float = 4e-5
-    decays: str = "kernels"
-
-    def __post_init__(self):
-        if self.iou_loss_type is not None and self.iou_loss_type not in IOU_KINDS:
-            raise InputError(f"iou_loss_type {self.iou_loss_type!r}; wanted one of {', '.join(IOU_KINDS)}")
-        if self.class_loss not in CLASS_LOSSES:
-            raise InputError(f"class_loss {self.class_loss!r}; expected one of {', '.join(map(repr, CLASS_LOSSES))}")
-        if self.box_loss not in BOX_LOSSES:
-            raise InputError(f"box_loss {self.box_loss!r}; wanted one of {', '.join(map(repr, BOX_LOSSES))}")
-        if self.normaliser not in NORMALISERS:
-            raise InputError(f"normaliser {self.normaliser!r}; wanted one of {', '.join(map(repr, NORMALISERS))}")
-        check_decayed_weights(self.decays)
-        if self.hard_negative_ratio is not None and not 0 < self.hard_negative_ratio < math.inf:
-            raise InputError(f"hard_negative_ratio is {self.hard_negative_ratio}; wanted a number above 0")
+    decays: Annotated[str, one_of(*DECAYED_WEIGHTS)] = "kernels"

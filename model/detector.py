@@ -9,7 +9,7 @@ from keras import ops
 
 from object_detection.geometry.box_geometry import clip_boxes
 from object_detection.onnx_nodes import Graph, Output
-from object_detection.structures import Batch, Detections, Objects, Tensor
+from object_detection.structures import Detections, Objects, Tensor
 from program_support.errors import InputError
 
 Outputs = Any  # tensors, or any nest of them, whose first axis is the image; float32
@@ -131,13 +131,6 @@ def losses(detector: Detector, outputs: Outputs, targets: Targets, counts: dict[
     """The detection losses by name, each divided by its normaliser; their sum, with the regularisation, is minimised."""
     sums, normalisers = detector.loss_sums(outputs, targets), detector.normalisers(counts)
     return {name: value / normalisers[name] for name, value in sums.items()}
-
-
-def losses_of_batch(detector: Detector, batch: Batch, *, training: bool = True) -> dict[str, Tensor]:
-    """All losses of one batch by name, as one process takes them."""
-    outputs = detector.training_outputs(batch.images, batch.sizes, training=training)
-    targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None)
-    return {**losses(detector, outputs, targets, detector.counts(targets)), **detector.regularisation()}
 
 
 def detections_in_original(detector: Detector, images: Tensor, sizes: Tensor, scales: Tensor) -> Detections:

@@ -8,7 +8,6 @@ from model.bifpn import BifpnConfig, build_bifpn
 from model.efficientnet import build_backbone
 from model.heads import HeadConfig, build_box_head, build_class_head
 from object_detection.geometry.anchor_grid import AnchorConfig
-from program_support.errors import InputError
 
 _BACKBONE_LEVELS = 5
 
@@ -24,15 +23,6 @@ class EfficientDetConfig:
     head: HeadConfig
     anchors: AnchorConfig
     survival_prob: float | None = None
-
-    def __post_init__(self):
-        if self.num_classes < 1:
-            raise InputError(f"num_classes {self.num_classes}; wanted at least 1")
-        smallest = 2**self.bifpn.min_level
-        if min(self.image_size) < max(smallest, 32):
-            raise InputError(f"image_size {self.image_size}; wanted at least {max(smallest, 32)} pixels a side")
-        if not 1 <= self.bifpn.min_level <= _BACKBONE_LEVELS:
-            raise InputError(f"min_level {self.bifpn.min_level}; the backbone has levels 1 to {_BACKBONE_LEVELS}")
 
 
 def build_efficientdet(

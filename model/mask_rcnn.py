@@ -22,7 +22,6 @@ from object_detection.regions.region_detections import REGION_SUPPRESSION
 from object_detection.regions.roi_align import TORCHVISION_POOLING, RegionPooling
 from object_detection.structures import Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig
-from program_support.errors import InputError
 
 BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # what names of layers begin with
 FINEST = 2  # level of the pyramid
@@ -52,10 +51,6 @@ class MaskRcnnConfig:
     pooling: RegionPooling = TORCHVISION_POOLING
     proposals: ProposalConfig = field(default_factory=ProposalConfig)
     suppression: SuppressionConfig = REGION_SUPPRESSION
-
-    def __post_init__(self):
-        if self.num_classes < 1:
-            raise InputError(f"num_classes {self.num_classes}; wanted at least 1")
 
 
 class MaskRcnn(NamedTuple):

@@ -12,7 +12,6 @@ from model.feature_pyramid import WIDTH, build_feature_pyramid, with_two_coarser
 from model.heads import PRIOR_PROBABILITY
 from model.resnet import build_resnet, freeze
 from object_detection.structures import Tensor
-from program_support.errors import InputError
 
 BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # what names of layers begin with
 _DEPTH = 4  # hidden convolutions of a head
@@ -34,10 +33,6 @@ class RetinaNetConfig:
     head_kernel_stddev: float = 0.01
     trainable_stages: int = 3
     trains_batch_norm: bool = False
-
-    def __post_init__(self):
-        if self.num_classes < 1:
-            raise InputError(f"num_classes {self.num_classes}; wanted at least 1")
 
 
 def build_retinanet(config: RetinaNetConfig, *, precision: str = "float32") -> tuple[keras.Model, list[tuple[int, int]]]:

@@ -10,9 +10,8 @@ from keras import initializers, layers
 
 from model.batch_norm import BatchNormalization
 from model.resnet import build_resnet, convolution
-from object_detection.geometry.anchor_conventions import SSD300_BOXES_A_CELL, ssd300_counts
+from object_detection.geometry.anchor_conventions import SSD300_BOXES_A_CELL
 from object_detection.structures import Tensor
-from program_support.errors import InputError
 
 BACKBONE_PREFIX = "backbone."
 _STAGE_STRIDES = (1, 2, 1)  # the last stage that is there keeps the size of the one before: stride 8
@@ -27,11 +26,6 @@ class SsdConfig:
     num_classes: int
     backbone: str = "resnet34"
     trains_batch_norm: bool = True
-
-    def __post_init__(self):
-        if self.num_classes < 1:
-            raise InputError(f"num_classes {self.num_classes}; wanted at least 1")
-        ssd300_counts(self.image_size)
 
 
 def build_ssd(config: SsdConfig, *, precision: str = "float32") -> keras.Model:

@@ -1,9 +1,9 @@
 """Detectors that propose regions and then classify, refine and mask some of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ from model.folding import folded, has_frozen_norms
 from model.mask_rcnn import FINEST, MASK_SIDE, MaskRcnn
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalised
 from model.region_layers import nms, worth_computing
-from model.weight_decay import WeightDecay, check_decayed_weights
+from model.weight_decay import DECAYED_WEIGHTS, WeightDecay
 from object_detection.assignment.anchor_assignment import IouAssigner, assign_anchors
 from object_detection.gather import entries
 from object_detection.geometry.box_coding import BoxCoder
@@ -24,13 +24,13 @@ from object_detection.regions.region_detections import REGION_BOX_CODER
 from object_detection.regions.region_losses import BETA, box_loss_sum, mask_loss_sum, proposal_loss_sums, region_loss_sums
 from object_detection.regions.region_sampling import assign_regions, sample_masks, sample_regions
 from object_detection.structures import Detections, Objects, Targets, Tensor
-from program_support.errors import InputError
+from program_support.checked_fields import checked_part, one_of
 
 MEANS = ("drawn", "nvidia")
 _OF_REGIONS = 0x5EED  # what tells the draws of regions from those of anchors
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_part
 class TwoStageConfig:
     """How the two stages are trained and read; the defaults are those of torchvision.
 
@@ -55,19 +55,14 @@ class TwoStageConfig:
     region_iou: float = 0.5
     region_iou_strictly: bool = False
     whole_masks: bool = False
-    means: str = "drawn"
+    means: Annotated[str, one_of(*MEANS)] = "drawn"
     region_coder: BoxCoder = REGION_BOX_CODER
     anchor_beta: float = BETA
     region_beta: float = BETA
     weight_decay: float = 1e-4
-    decays: str = "all"
+    decays: Annotated[str, one_of(*DECAYED_WEIGHTS)] = "all"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     stddev: tuple[float, float, float] = IMAGENET_STDDEV
-
-    def __post_init__(self):
-        check_decayed_weights(self.decays)
-        if self.means not in MEANS:
-            raise InputError(f"means {self.means!r}; wanted one of {', '.join(map(repr, MEANS))}")
 
     @property
     def masks_an_image(self) -> int:

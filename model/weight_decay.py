@@ -5,15 +5,8 @@ from keras import ops
 
 from model.detector import named_variables
 from object_detection.structures import Tensor
-from program_support.errors import InputError
 
 DECAYED_WEIGHTS = ("kernels", "all")
-
-
-def check_decayed_weights(name: str) -> None:
-    """Raise InputError unless `name` is one of DECAYED_WEIGHTS."""
-    if name not in DECAYED_WEIGHTS:
-        raise InputError(f"decays {name!r}; expected one of {', '.join(map(repr, DECAYED_WEIGHTS))}")
 
 
 class WeightDecay:

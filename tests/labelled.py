@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from dataset.class_names import ClassNames
-from dataset.labelled_images import LabelledImages
+from dataset.records.labelled_images import LabelledImages
 
 NAMES = ("cat", "dog", "fox")
 

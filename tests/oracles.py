@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from model.detector import losses
 from object_detection.geometry.box_coding import PLAIN_BOX_CODER
 from object_detection.geometry.box_geometry import pairwise_iou
 from object_detection.structures import Targets
@@ -248,3 +249,10 @@ def random_boxes(rng: np.random.Generator, shape, *, side: float = 100.0) -> np.
     corner = rng.uniform(0, side * 0.7, (*shape, 2))
     size = rng.uniform(1, side * 0.3, (*shape, 2))
     return np.concatenate([corner, corner + size], axis=-1).astype(np.float32)
+
+
+def losses_of_batch(detector, batch, *, training: bool = True):
+    """Return all losses of one batch by name, as one process takes them."""
+    outputs = detector.training_outputs(batch.images, batch.sizes, training=training)
+    targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None)
+    return {**losses(detector, outputs, targets, detector.counts(targets)), **detector.regularisation()}

@@ -8,11 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from efficientdet.program_support.checked_fields import Count
 from efficientdet.program_support.errors import InputError
 
 from efficientdet.families.family import Family
 from efficientdet.families.hyperparameters import Hyperparameters
-from efficientdet.families.limits import at_least
 
 SHAPES = (((12, 12), (10, 20), (20, 10), (18, 18)),  # height and width of the anchors on each level, in pixels
           ((28, 28), (20, 40), (40, 20), (40, 40), (30, 56), (56, 30)))
@@ -23,8 +23,7 @@ PREDICTOR = re.compile(r"head/classes(\d)/(kernel|bias)")
 class StandinHyperparameters(Hyperparameters):
     """Beside what all have."""
 
-    LIMITS: ClassVar = Hyperparameters.LIMITS | {"filters": at_least(1)}
-    filters: int = 16  # of the trunk
+    filters: Count = 16  # of the trunk
 
 
 def network_of(hparams, num_classes, precision):

@@ -98,12 +98,6 @@ def test_a_level_of_any_kind_by_hand():
     np.testing.assert_array_equal(of_the_last[20] - of_the_last[0], [-3, 3, 3, -3])
 
 
-@pytest.mark.parametrize("wrong", [{"counts": (0, 3)}, {"shapes": ()}, {"strides": (0.0, 1.0)}, {"shapes": ((0.0, 1.0),)}])
-def test_a_level_without_anchors_is_refused(wrong):
-    with pytest.raises(ValueError, match="wanted"):
-        AnchorLevel(**{"counts": (2, 2), "strides": (1.0, 1.0), "offset": (0.0, 0.0), "shapes": TWO_SHAPES, **wrong})
-
-
 def test_other_numbers_of_sizes_than_levels_are_refused():
     with pytest.raises(ValueError, match="shorter"):
         rounded_levels((256, 256), [(32, 32), (16, 16)], sizes=((32,),))

@@ -10,7 +10,6 @@ from efficientdet.families.efficientdet.presets import PRESETS
 from efficientdet.families.hyperparameters import height_and_width
 from efficientdet.families.registry import hyperparameters_of
 from object_detection.geometry.anchor_grid import AnchorConfig, anchor_grid, feature_sizes
-from program_support.errors import InputError
 
 COUNTS = {"efficientdet-d0": 49_104, "efficientdet-d1": 76_725, "efficientdet-d2": 110_484, "efficientdet-d3": 150_381,
           "efficientdet-d4": 196_416, "efficientdet-d5": 306_900, "efficientdet-d6": 306_900, "efficientdet-d7": 441_936,
@@ -77,13 +76,6 @@ def test_feature_maps_of_a_size_that_is_no_power_of_two():
 def test_an_image_of_one_pixel_has_one_cell_a_level():
     anchors = anchor_grid(AnchorConfig(num_scales=1, aspect_ratios=((1.0, 1.0),)), (1, 1)).boxes
     np.testing.assert_array_equal(anchors, [[-1.5, -1.5, 2.5, 2.5]] * 5)
-
-
-@pytest.mark.parametrize("wrong", [
-    {"min_level": 5, "max_level": 4}, {"min_level": 0}, {"num_scales": 0}, {"aspect_ratios": ()}, {"anchor_scale": 0.0}])
-def test_a_grid_without_anchors_is_refused(wrong):
-    with pytest.raises(InputError, match="wanted"):
-        AnchorConfig(**wrong)
 
 
 def test_the_default_aspects_are_square_roots_of_two():

@@ -29,6 +29,7 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "regions",  # of two-stage detectors: proposals, RoIAlign, sampling, mask targets
     ),
     "dataset": (
+        "synthetic_images",  # the parts that dataset/synthetic.py draws images from
         "files",  # of strangers: read safely, recognised, told what is wrong with them
         "records",  # TFRecords: their schema, their index, what is in them
         "conversion",  # annotated images become records
@@ -63,7 +64,8 @@ MAY_BE_SMALL = {
     "dataset.conversion.exif_mismatch", "dataset.files.folder_names", "dataset.input.order",
 }
 ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export", "quickstart", "serve", "doctor")
-ENTRY_POINTS_MAY_USE = {"efficientdet", "program_support.command_line", "dataset.files.image_files", "program_support.errors"}
+ENTRY_POINTS_MAY_USE = {"efficientdet", "dataset.files.image_files", "program_support.checked_fields",
+                         "program_support.command_line", "program_support.errors", "program_support.field_flags"}
 SCRIPTS = ("dataset.create_tfrecord", "dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord",
            "dataset.create_open_images_tfrecord", "dataset.download_open_images", "dataset.synthetic")
 SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a user's mistake is told before

@@ -28,7 +28,7 @@ from efficientdet.artifacts.litert_file import write_litert
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_whole
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
-from efficientdet.configuration.export_formats import wanted_formats
+from efficientdet.configuration.artifact_formats import wanted_formats
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 from efficientdet.export import export_artifacts as artefacts

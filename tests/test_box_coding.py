@@ -90,9 +90,3 @@ def test_torchvisions_box_coder(golden_folder, name, coder):
     sides = np.abs(wanted[:, 2:] - wanted[:, :2]).max(axis=1, keepdims=True)
     off = np.abs(to_numpy(coder.decode(golden[f"deltas_{name}"][:, YX], proposals)) - wanted)
     assert (off <= 1e-5 * np.maximum(sides, np.abs(wanted).max(axis=1, keepdims=True))).all()
-
-
-@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (1.0, 1.0, 0.0, 1.0), (1.0, 1.0, 1.0, -1.0)])
-def test_weights_that_cannot_be_undone_are_refused(weights):
-    with pytest.raises(ValueError, match="four above zero"):
-        FasterRcnnBoxCoder(weights=weights)

@@ -12,7 +12,6 @@ from efficientdet.configuration.flag_paths import (
     writable_file,
     writable_folder,
 )
-from efficientdet.configuration.flag_values import RANGES, Range
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.families.hyperparameters import with_overrides
@@ -45,21 +44,21 @@ def test_what_is_evaluated(mode, benchmark, evaluates):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"training_mode": "eval"}, "wanted one of train, train300, traineval"),
+    ({"training_mode": "eval"}, "expected one of train, train300, traineval"),
     ({"batch_size": 0}, "--batch_size=0"),
     ({"eval_batch_size": -1}, "--eval_batch_size=-1"),
     ({"checkpoint_period": 0}, "--checkpoint_period=0"),
     ({"benchmark_steps": 0}, "--benchmark_steps=0"),
     ({"log_steps": 0}, "--log_steps=0"),
-    ({"stop_epoch": -3}, "--stop_epoch=-3: wanted at least 0"),
-    ({"target_ap": 2.0}, "--target_ap=2.0: wanted at least 0 and at most 1"),
-    ({"eval_epochs": (40, 0)}, "--eval_epochs=40,0: 0: wanted at least 1"),
+    ({"stop_epoch": -3}, "--stop_epoch=-3: expected at least 0"),
+    ({"target_ap": 2.0}, "--target_ap=2.0: expected 0 to 1"),
+    ({"eval_epochs": (40, 0)}, "--eval_epochs=40,0: expected at least 1"),
     ({"eval_epochs": (40,), "eval_period": 1}, "--eval_epochs names the epochs; --eval_period"),
     ({"eval_epochs": (40,), "eval_from": 1}, "--eval_epochs names the epochs; --eval_period"),
-    ({"mlperf_division": "shut"}, "--mlperf_division=shut: wanted one of open, closed"),
-    ({"seed": 2**32}, "--seed=4294967296: wanted at least 0 and at most 2147483647"),
-    ({"hparams": {"learning_rate": 0.0}}, "hparam learning_rate is 0.0; wanted a number above 0"),
-    ({"hparams": {"lr_warmup_epoch": float("nan")}}, "hparam lr_warmup_epoch is nan; wanted at least 0"),
+    ({"mlperf_division": "shut"}, "--mlperf_division=shut: expected one of open, closed"),
+    ({"seed": 2**32}, "--seed=4294967296: expected at most 2147483647"),
+    ({"hparams": {"learning_rate": 0.0}}, "hparam learning_rate is 0.0; expected a finite number above 0"),
+    ({"hparams": {"lr_warmup_epoch": float("nan")}}, "hparam lr_warmup_epoch is nan; expected a finite number, at least 0"),
     ({"loggers": ("paper",)}, "--loggers names 'paper'"),
     ({"val_records": (), "target_ap": 0.3}, "--target_ap needs --val_file_pattern"),
     ({"val_records": (), "patience": 3}, "--patience needs --val_file_pattern"),
@@ -168,14 +167,3 @@ def test_class_names(folder):
         class_names_for(records, json_file=f"{folder}/other.json")
     with pytest.raises(InputError, match=r"no \.classes\.json beside the records"):
         class_names_for(bare, json_file=None)
-
-
-@pytest.mark.parametrize(("limits", "taken", "refused", "wanted"), [
-    (Range(1), (1, 2**31 - 1), (0, -1), "at least 1"),
-    (RANGES["lr"], (1e-30, 1e30), (0, -0.0, float("nan"), -float("inf"), float("inf")), "a number above 0, finite"),
-    (RANGES["warmup_epochs"], (0, 0.5), (-1e-9, float("nan"), float("inf")), "at least 0, finite"),
-    (Range(0, 1), (0, 0.5, 1), (-0.1, 1.1, float("nan"), float("inf")), "at least 0 and at most 1"),
-    (Range(1), (5,), (2**31, float("inf"), 10**30), "at least 1 and at most 2147483647")])
-def test_ranges(limits, taken, refused, wanted):
-    assert [limits.refusal(value) for value in taken] == [None] * len(taken)
-    assert [limits.refusal(value) for value in refused] == [f"wanted {wanted}"] * len(refused)

@@ -284,9 +284,9 @@ def corners(xywh):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"hard_negative_ratio": 0.0}, "hard_negative_ratio is 0.0; wanted a number above 0"),
-    ({"box_loss": "l2"}, "box_loss 'l2'; wanted one of 'huber', 'smooth l1', 'l1'"),
-    ({"normaliser": "images"}, "normaliser 'images'; wanted one of 'positives of the batch'")])
+    ({"hard_negative_ratio": 0.0}, "LossConfig.hard_negative_ratio is 0.0; expected a finite number above 0"),
+    ({"box_loss": "l2"}, "LossConfig.box_loss is l2; expected one of huber, smooth l1, l1"),
+    ({"normaliser": "images"}, "LossConfig.normaliser is images; expected one of positives of the batch")])
 def test_unknown_losses_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         LossConfig(**options)

@@ -30,7 +30,7 @@ MISTAKES = [
     (("--tflite_path=a.tflite",), "--tflite_path=a.tflite: is gone: export.py --formats=litert,litert-int8 writes"),
     (("--output_image_dir=out",), "--output_image_dir=out: is gone: infer.py --image_path=FILE --output_dir=FOLDER"),
     (("--debug",), "is gone: it never did anything here; infer.py --debug"),
-    (("--bm_runs=0",), "--bm_runs=0: wanted at least 1"),
+    (("--bm_runs=0",), "--bm_runs=0: expected at least 1"),
     (("--nms_method=soft",), "--nms_method=soft"),
     (("--input_image=nosuch.jpg",), "--input_image=nosuch.jpg: there is no such file"),
     (("--saved_model_dir=.",), "--saved_model_dir=.: holds no saved_model.pb"),

@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw
 
 from dataset.conversion.near_duplicates import near_duplicates, thumbnail
 from dataset.files.image_files import read_stored_image
-from dataset.synthetic_scenes import draw_image
+from dataset.synthetic_images.scenes import draw_image
 
 SHIFTED_BOARDS = [("12100123", "12100175"), ("13000129", "13000130"), ("50600035", "50600066"), ("77000071", "77000076"),
                   ("92000002", "92000006"), ("92000042", "92000046"), ("92000062", "92000066"), ("92000102", "92000106")]

@@ -10,7 +10,6 @@ from PIL import Image
 from test_augmentation import encoded, picture
 
 from dataset.input.overlap_crop import OverlapCrop
-from program_support.errors import InputError
 
 WHOLE = "the whole image"
 OPTIONS = (WHOLE, 0.1, 0.3, 0.5, 0.7, 0.9, None)
@@ -144,9 +143,3 @@ def test_options_are_as_frequent_as_they_should_be():
     by_words = [drawn_by_words(source, [4, number], [[0, 0, 1000, 1000]]) == (0, 0, *source) for number in range(150)]
     assert whole == by_words
     assert 30 < sum(whole) < 75  # of options as drawn 1 in 7; but most tries at the others fail
-
-
-@pytest.mark.parametrize("wrong", [{"tries": 0}, {"flip_probability": 2.0}])
-def test_wrong_crops_are_refused(wrong):
-    with pytest.raises(InputError, match=f"{wrong.get('tries', 'flip_probability is 2.0')}; wanted"):
-        OverlapCrop((8, 8), **wrong)

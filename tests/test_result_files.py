@@ -15,7 +15,7 @@ from pycocotools.coco import COCO
 from dataset.class_names import ClassNames
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.formats.csv_boxes import read_csv_boxes
-from dataset.files.folder_names import folder_names
+from dataset.files.image_files import folder_names
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate

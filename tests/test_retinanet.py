@@ -213,7 +213,7 @@ def test_rules_of_resizing():
     family = family_of(MODEL)
     assert family.resize_rule(hyperparameters_of(MODEL, {})) == Stretch((800, 800))
     assert family.resize_rule(hyperparameters_of(MODEL, {"resize": "fit"})) == FitWithin(800, 1333)
-    with pytest.raises(InputError, match="hparam resize is 'crop'; wanted one of stretch, fit"):
+    with pytest.raises(InputError, match="hparam resize is 'crop'; expected one of stretch, fit"):
         hyperparameters_of(MODEL, {"resize": "crop"})
     with pytest.raises(InputError, match=r"x\.h5: is no file that retinanet-resnet18 can start from"):
         family.build(hyperparameters_of("retinanet-resnet18", {}), num_classes=1, backbone_weights="x.h5")
@@ -239,7 +239,7 @@ def test_other_aspect_ratios():
 
 @pytest.mark.parametrize("wrong", [4, (), "2*1", (1, -2), (math.nan,), ((1, 2),)])
 def test_what_is_no_aspect_ratio_is_refused(wrong):
-    with pytest.raises(InputError, match=r"aspect_ratios is .*wanted"):
+    with pytest.raises(InputError, match=r"aspect_ratios is .*expected"):
         hyperparameters_of("retinanet-resnet18", {"aspect_ratios": wrong})
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dataset import synthetic, synthetic_scenes, synthetic_shapes
+from dataset import synthetic
+from dataset.synthetic_images import scenes, shapes
 from object_detection.coco.run_length_masks import decoded
 from program_support.errors import InputError
 
@@ -136,11 +137,11 @@ COLOURS = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 0, 255), 
 def test_masks_show_the_pixels_that_are_seen_and_boxes_enclose_them(seed):
     """Rectangles of one colour each: they are found again in the finished picture."""
     random = np.random.default_rng(seed)
-    scene = synthetic_scenes.Scene(np.full((90, 110, 3), 128, np.uint8), unit=1.0)
+    scene = scenes.Scene(np.full((90, 110, 3), 128, np.uint8), unit=1.0)
     placed = []
     for colour in COLOURS:
         rows, columns = random.integers(14, 50, 2)
-        if scene.place(synthetic_shapes.KINDS[0], flat(rows, columns, colour), crowd=False, random=random):
+        if scene.place(shapes.KINDS[0], flat(rows, columns, colour), crowd=False, random=random):
             placed.append((colour, rows * columns))
     annotations = scene.annotations()
     assert len(annotations) == len(placed) >= 2
@@ -154,26 +155,26 @@ def test_masks_show_the_pixels_that_are_seen_and_boxes_enclose_them(seed):
 
 def test_what_would_hide_another_finds_no_place():
     random = np.random.default_rng(0)
-    scene = synthetic_scenes.Scene(np.zeros((40, 40, 3), np.uint8), unit=1.0)
-    assert scene.place(synthetic_shapes.KINDS[0], flat(36, 36, COLOURS[0]), crowd=False, random=random)
+    scene = scenes.Scene(np.zeros((40, 40, 3), np.uint8), unit=1.0)
+    assert scene.place(shapes.KINDS[0], flat(36, 36, COLOURS[0]), crowd=False, random=random)
     before = scene.pixels.copy()
-    assert not scene.place(synthetic_shapes.KINDS[0], flat(38, 38, COLOURS[1]), crowd=False, random=random)
+    assert not scene.place(shapes.KINDS[0], flat(38, 38, COLOURS[1]), crowd=False, random=random)
     np.testing.assert_array_equal(scene.pixels, before)
     assert len(scene.annotations()) == 1
 
 
 def test_every_class_is_drawn_as_large_as_asked():
     random = np.random.default_rng(0)
-    for kind in synthetic_shapes.KINDS:
+    for kind in shapes.KINDS:
         for _ in range(10):
-            sprite = synthetic_shapes.draw_sprite(kind, side=60.0, random=random)
+            sprite = shapes.draw_sprite(kind, side=60.0, random=random)
             assert 50 <= max(sprite.shape[:2]) <= 64
             assert (sprite[..., 3] >= 128).mean() > 0.3
 
 
 def test_every_object_fits_into_the_shorter_side():
     for number in range(100):
-        _, objects = synthetic_scenes.draw_image((40, 160), np.random.default_rng(number))
+        _, objects = scenes.draw_image((40, 160), np.random.default_rng(number))
         assert all(entry["bbox"][3] <= 40 for entry in objects)
 
 

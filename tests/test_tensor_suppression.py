@@ -228,5 +228,5 @@ def test_nvidias_detections(golden_folder):
 
 @pytest.mark.parametrize("wrong", [{"method": "linear"}, {"candidates": 0}, {"max_detections": 0}, {"sigma": 0.0}])
 def test_a_suppression_that_cannot_be_is_refused(wrong):
-    with pytest.raises(InputError, match="wanted"):
+    with pytest.raises(InputError, match="expected"):
         SuppressionConfig(**wrong)

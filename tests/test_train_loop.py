@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from drawn_records import draw_records
 from miniature import HPARAMS, build_miniature, miniature_detector
+from oracles import losses_of_batch
 from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
@@ -40,7 +41,7 @@ from efficientdet.training import start as training_start
 from efficientdet.training.interruption import Interrupted, StopWish
 from efficientdet.training.loop import train
 from efficientdet.training.start import initial_state
-from model.detector import losses_of_batch, named_variables
+from model.detector import named_variables
 from model.multiply_adds import multiply_adds
 from object_detection.coco import evaluation as coco_evaluation
 from object_detection.coco.evaluation import MEASURE_NAMES

@@ -9,13 +9,14 @@ import keras
 import numpy as np
 import pytest
 from miniature import miniature_detector
+from oracles import losses_of_batch
 
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training.build_step import build_train_step
 from efficientdet.training.optimizer import build_optimizer
 from efficientdet.training.weight_average import WeightAverage
 from model.batch_norm import BatchNormalization
-from model.detector import losses_of_batch, named_variables
+from model.detector import named_variables
 from object_detection.structures import Batch, Objects
 
 pytestmark = pytest.mark.slow

@@ -1,33 +1,30 @@
 """What a conversion is asked for, and the names of the files that it makes."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from dataset.files.untrusted_values import storable_text
+from program_support.checked_fields import Count, Share, between, checked
 from program_support.errors import InputError
 
+ShardCount = Annotated[int, between(1, 99999)]
 
-@dataclass(frozen=True, kw_only=True)
+
+@checked
 class ConversionConfig:
     """Where to read images and how to write them; `processes` 1 means this very process."""
 
     image_folder: str
     output_prefix: str
-    num_shards: int
-    processes: int
-    max_bad_fraction: float
+    num_shards: ShardCount
+    processes: Annotated[Count, "num_threads"]
+    max_bad_fraction: Share = 0.01
     include_masks: bool = False
     keep_annotations: bool = False
     keep_images_of_refused_boxes: bool = False
 
     def __post_init__(self):
-        if not 1 <= self.num_shards <= 99999:
-            raise InputError(f"--num_shards={self.num_shards}: wanted 1 to 99999")
-        if self.processes < 1:
-            raise InputError(f"--num_threads={self.processes}: wanted at least 1")
-        if not 0 <= self.max_bad_fraction <= 1:
-            raise InputError(f"--max_bad_fraction={self.max_bad_fraction}: wanted 0 to 1")
         if not Path(self.output_prefix).name or self.output_prefix.endswith("/"):
             raise InputError(f"--output_file_prefix={self.output_prefix}: wanted FOLDER/name")
         storable_text(self.output_prefix, "--output_file_prefix")  # TensorFlow opens no other

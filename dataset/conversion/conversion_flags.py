@@ -10,13 +10,15 @@ from dataclasses import replace
 from absl import flags
 
 from dataset.conversion.annotations import AnnotatedDataSet
-from dataset.conversion.conversion_config import ConversionConfig
+from dataset.conversion.conversion_config import ConversionConfig, ShardCount
 from dataset.conversion.conversion_report import summary_lines
 from dataset.conversion.sharding.shard_files import standing_shards
 from dataset.conversion.sharding.shard_processes import CONTINUE
 from dataset.conversion.sharding.shards import convert
+from program_support.checked_fields import Count
 from program_support.deferred_signals import Interrupted
 from program_support.errors import printable
+from program_support.field_flags import define_flag, define_flags_of
 from program_support.processor_cores import available_cores
 from program_support.signals import exit_code
 
@@ -34,15 +36,15 @@ def define_shared_flags() -> None:
 
 def define_writing_flags() -> None:
     """Define how records are written."""
-    flags.DEFINE_integer("num_shards", None, f"Number of files; by default one for every {IMAGES_WORTH_A_SHARD} images, at "
-                         f"most {MOST_DEFAULT_SHARDS}, or as many as stand under the prefix.", lower_bound=1,
-                         upper_bound=99999)
-    flags.DEFINE_integer("num_threads", None, "Number of processes; by default one for each CPU core, "
-                         "fewer where there are few images.", lower_bound=1)
-    flags.DEFINE_float("max_bad_fraction", 0.01, "Share of the images, and of the boxes, that may be skipped.",
-                       lower_bound=0, upper_bound=1)
-    flags.DEFINE_boolean("keep_images_of_refused_boxes", False, "Convert an image all of whose boxes were refused, as an image "
-                         "without objects. Default: the image is dropped, as training would use its objects as background.")
+    define_flag("num_shards", ShardCount | None, None, f"Number of files; by default one for every {IMAGES_WORTH_A_SHARD} "
+                f"images, at most {MOST_DEFAULT_SHARDS}, or as many as stand under the prefix.")
+    define_flag("num_threads", Count | None, None, "Number of processes; by default one for each CPU core, fewer where there "
+                "are few images.")
+    define_flags_of(ConversionConfig, {
+        "max_bad_fraction": "Share of the images, and of the boxes, that may be skipped.",
+        "keep_images_of_refused_boxes": "Convert an image all of whose boxes were refused, as an image without objects. "
+                                        "Default: the image is dropped, as training would use its objects as background.",
+    })
 
 
 def conversion_config(

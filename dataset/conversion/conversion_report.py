@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from dataset.bad_fraction import allowing_fraction
 from dataset.class_names import ClassNames, beside_records
 from dataset.conversion.annotations import Finding
 from dataset.files.bounded_files import read_json
+from dataset.files.untrusted_values import allowing_fraction
 from program_support.errors import InputError
 
 SMALL_AREA, MEDIUM_AREA = 32**2, 96**2  # square pixels, COCO's bounds

@@ -1,18 +1,20 @@
 """One shard: images checked, objects fitted, records written, findings reported. Runs in a process of its own."""
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import tensorflow as tf
+from PIL import Image
 
 from dataset.conversion.annotations import AnnotatedImage, AnnotatedObject, Finding, fitted_object, in_pixels
 from dataset.conversion.check import CheckedImage, SizeDisagreement, UnusableImage, check_image
 from dataset.conversion.conversion_report import Report
-from dataset.conversion.exif_mismatch import labelled_as_turned
 from dataset.conversion.segmentation import UnusableSegmentation, mask_png
 from dataset.conversion.sharding.shard_task import ShardTask, settle
-from dataset.files.bounded_files import read_regular_file
+from dataset.files.bounded_files import open_regular_file, read_regular_file
+from dataset.files.image_formats import DECODING_ERRORS, FORMATS, exif_orientation
 from dataset.records.schema import Record, RecordObject, encode_record
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
@@ -134,3 +136,22 @@ def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[A
             for annotation in objects
         ],
     }
+
+
+def labelled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None:
+    """What is wrong with a picture whose size in the annotations, (height, width), is that of the turned picture; else None.
+
+    It is not mended, for sizes tell of quarter turns alone: of the same tool's pictures those turned by half would stay wrong.
+    """
+    try:
+        with warnings.catch_warnings(), open_regular_file(path) as file, Image.open(file, formats=FORMATS) as image:
+            warnings.simplefilter("ignore")  # about metadata
+            width, height = image.size
+            orientation = exif_orientation(image)
+    except DECODING_ERRORS:
+        return None
+    if orientation < 5 or annotated_size != (width, height):
+        return None
+    return (f"labelled as turned by its EXIF orientation {orientation}: the annotations say {annotated_size[1]}x"
+            f"{annotated_size[0]}, {width}x{height} pixels are stored, and boxes are of the stored pixels; store the pictures "
+            "upright (mogrify -auto-orient), those turned by half too, which no size betrays, and convert again")

@@ -14,7 +14,7 @@ from PIL import Image
 from dataset.conversion.near_duplicates import thumbnail
 from dataset.files.image_files import as_rgb, stored_size
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS
-from dataset.labelled_images import LabelledImages
+from dataset.records.labelled_images import LabelledImages
 from program_support.errors import InputError
 from program_support.processor_cores import available_cores
 

@@ -7,7 +7,7 @@ import numpy as np
 from dataset.conversion.annotations import AnnotatedDataSet, fitted_object, in_pixels
 from dataset.files.bounded_files import read_regular_file
 from dataset.files.image_files import stored_size
-from dataset.labelled_images import LabelledImages
+from dataset.records.labelled_images import LabelledImages
 from program_support.errors import InputError
 
 

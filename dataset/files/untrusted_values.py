@@ -84,3 +84,8 @@ def storable_text(value: Any, name: str) -> str:
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
         raise InputError(f"has {name} {shown(value)}, wanted text without NUL that UTF-8 can hold")
     return value
+
+
+def allowing_fraction(bad: int, total: int) -> str:
+    """The smallest round value of --max_bad_fraction that lets this pass."""
+    return f"{min(bad / total + 0.0005, 1.0):.3f}" if bad < total else "1"

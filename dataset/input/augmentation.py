@@ -13,7 +13,6 @@ import tensorflow as tf
 from dataset.input.crop import Crop, Window, crop_boxes, crop_image, decode_window
 from dataset.input.resize import ResizeRule, fitting_scale, scaled_by
 from object_detection.structures import Tensor
-from program_support.errors import InputError
 
 
 class Augmentation(Protocol):
@@ -58,11 +57,6 @@ class ScaleJitterCrop(Cropping):
     jitter_max: float = 2.0
     flip_probability: float = 0.5
 
-    def __post_init__(self):
-        if not 0 < self.jitter_min <= self.jitter_max:
-            raise InputError(f"scale jitter is {self.jitter_min} to {self.jitter_max}; wanted 0 < min <= max")
-        check_probability(self.flip_probability)
-
     def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
         """Draw flip, scale and place as the reference does.
 
@@ -95,9 +89,6 @@ class ResizeAndFlip(Cropping):
     resize: ResizeRule
     flip_probability: float = 0.5
 
-    def __post_init__(self):
-        check_probability(self.flip_probability)
-
     @property
     def size(self) -> tuple[int, int]:
         """H, W of the network input."""
@@ -114,9 +105,3 @@ class ResizeAndFlip(Cropping):
         # Mirrored before it is resized, so that padding stays at the right.
         mirrored = tf.cond(crop.flip, lambda: whole[:, ::-1], lambda: whole)
         return self.resize.resample(mirrored, crop.size)
-
-
-def check_probability(flip_probability: float) -> None:
-    """Raises InputError for what is none."""
-    if not 0 <= flip_probability <= 1:
-        raise InputError(f"flip_probability is {flip_probability}; wanted 0 to 1")

@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from object_detection.structures import Tensor
-from program_support.errors import InputError
 
 _VALUES = np.arange(256, dtype=np.float32)
 _ROUNDS_DOWN = -0.499  # what makes OpenCV's rounding one downwards, as Pillow's is
@@ -26,13 +25,6 @@ class ColourJitter:
     contrast: float = 0.5
     saturation: float = 0.5
     hue: float = 0.05
-
-    def __post_init__(self):
-        for name in ("brightness", "contrast", "saturation", "hue"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"colour jitter: {name} is {getattr(self, name)}; wanted 0 or more")
-        if self.hue > 0.5:
-            raise InputError(f"colour jitter: hue is {self.hue}; wanted 0 to 0.5 of the circle")
 
     def __call__(self, image: Tensor, seed: Tensor) -> Tensor:
         """[H, W, 3] uint8 -> [H, W, 3] uint8, the same for the same seed, [2] integers."""

@@ -11,7 +11,7 @@ from dataset.input.crop import Crop, crop_masks, decode_window, part_of
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.input_config import InputConfig
 from dataset.input.mosaic import View
-from dataset.input.tracing import as_written
+from dataset.input.record_batches import as_written
 from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor
 

@@ -8,8 +8,7 @@ import tensorflow as tf
 from dataset.class_names import ClassNames
 from dataset.files.image_decoding import image_size
 from dataset.input.crop import decoded_mask
-from dataset.input.record_batches import RecordBatches, Rows, read_record
-from dataset.input.tracing import as_written
+from dataset.input.record_batches import RecordBatches, Rows, as_written, read_record
 from dataset.records.record_index import RecordIndex, RecordReader
 from dataset.records.schema import parse_record
 from object_detection.coco.run_length_masks import RunLengths, run_lengths

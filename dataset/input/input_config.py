@@ -6,7 +6,6 @@ from typing import Any
 from dataset.input.augmentation import Augmentation, ScaleJitterCrop
 from dataset.input.mosaic import Composition
 from dataset.input.resize import Letterbox, ResizeRule
-from program_support.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,20 +24,6 @@ class InputConfig:
     pad_to_batch_maximum: bool = False  # fewer slots where the batch needs fewer; XLA wants one fixed shape instead
     use_fake_data: bool = False  # one real batch for ever: what a step costs without its input
     num_threads: int = 0  # 0: TensorFlow's own pool
-
-    def __post_init__(self):
-        for name in ("batch_size", "max_instances_per_image"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; wanted at least 1")
-        if self.augmentation and tuple(self.augmentation.size) != tuple(self.resize.size):
-            raise InputError(f"augmentation makes inputs of {self.augmentation.size}, evaluation of {self.resize.size}; "
-                             "wanted one size")
-        if self.mask_size < 0:
-            raise InputError(f"mask_size is {self.mask_size}; wanted 0 (no masks) or the side of masks")
-        if self.seed < 0 or self.num_threads < 0:
-            raise InputError(f"seed is {self.seed}, num_threads is {self.num_threads}; wanted 0 or more")
-        if not self.category_ids or list(self.category_ids) != sorted(set(self.category_ids)):
-            raise InputError(f"category_ids are {self.category_ids}; wanted at least one, ascending and distinct")
 
     @classmethod
     def letterboxed(cls, *, image_size: tuple[int, int], jitter_min: float = 0.1, jitter_max: float = 2.0,

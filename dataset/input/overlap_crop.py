@@ -6,11 +6,10 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from dataset.input.augmentation import Cropping, check_probability
+from dataset.input.augmentation import Cropping
 from dataset.input.color_jitter import ColourJitter
 from dataset.input.crop import Crop, Window, crop_boxes, decode_window
 from object_detection.structures import Tensor
-from program_support.errors import InputError
 
 _NO_RULE = -1.0  # that every overlap exceeds
 _LEAST_OVERLAPS = (0.1, 0.3, 0.5, 0.7, 0.9, _NO_RULE)  # the options of which one is drawn, beside that of no crop
@@ -33,11 +32,6 @@ class OverlapCrop(Cropping):
     tries: int = 1
     flip_probability: float = 0.5
     colours: ColourJitter | None = None
-
-    def __post_init__(self):
-        check_probability(self.flip_probability)
-        if self.tries < 1:
-            raise InputError(f"tries of a crop are {self.tries}; wanted at least 1")
 
     def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
         """Draw options until a part fits the objects; those without area are none."""

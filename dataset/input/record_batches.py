@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from dataset.input.tracing import as_written
 from dataset.records.record_index import RecordReader
 from dataset.records.record_inspection import inspect_record
 from object_detection.structures import Tensor
 from program_support.errors import InputError
+
+# A decorator: nothing here branches on a tensor in Python, and rewriting it as if it did would take seconds at each start.
+as_written = tf.autograph.experimental.do_not_convert
 
 _RAISED_IN_PYTHON = "Traceback (most recent call last):"
 _INPUT_ERROR = re.compile(r"\bInputError: (.*?)\s*" + re.escape(_RAISED_IN_PYTHON), re.DOTALL)

@@ -45,10 +45,6 @@ class _Resampling:
     antialias: bool = False  # average over what an output pixel covers when an image shrinks, as PIL does
     half_pixel_centres: bool = True  # False: pixel 0 stays in place, as TensorFlow 1 did
 
-    def __post_init__(self):
-        if self.antialias and not self.half_pixel_centres:
-            raise InputError("antialias=True and half_pixel_centres=False; wanted half-pixel centres with antialiasing")
-
 
 class _Rule(_Resampling):
     """What rules have in common; each says its `size` and `scaled_size`."""
@@ -84,10 +80,6 @@ class Letterbox(_Rule):
 
     size: tuple[int, int]
 
-    def __post_init__(self):
-        super().__post_init__()
-        _check_size(self.size)
-
     def scaled_size(self, source_size: Tensor) -> Tensor:
         """Height and width of the part that is image, [2] int32, rounded down."""
         scale = fitting_scale(source_size, tf.cast(tf.constant(self.size), tf.float32))
@@ -99,10 +91,6 @@ class Stretch(_Rule):
     """Every image to exactly `size` (H, W), whatever its aspect: SSD's rule."""
 
     size: tuple[int, int]
-
-    def __post_init__(self):
-        super().__post_init__()
-        _check_size(self.size)
 
     def scaled_size(self, source_size: Tensor) -> Tensor:
         """All of the input, [2] int32."""
@@ -123,9 +111,8 @@ class FitWithin(_Rule):
     multiple: int = 32
 
     def __post_init__(self):
-        super().__post_init__()
         if not 1 <= self.shorter <= self.longer or self.multiple < 1:
-            raise InputError(f"shorter side {self.shorter}, longer side {self.longer}, multiple of {self.multiple}; wanted "
+            raise InputError(f"shorter side {self.shorter}, longer side {self.longer}, multiple of {self.multiple}; expected "
                              "1 <= shorter <= longer and a multiple of at least 1")
 
     @property
@@ -161,11 +148,6 @@ def fitting_scale(source_size: Tensor, target: Tensor) -> Tensor:
 def scaled_by(source_size: Tensor, scale: Tensor) -> Tensor:
     """[2] int32, at least 1. Float32 and rounded down, even where 479.99997 was meant as 480: as the reference."""
     return tf.maximum(tf.cast(tf.cast(source_size, tf.float32) * scale, tf.int32), 1)
-
-
-def _check_size(size: tuple[int, int]) -> None:
-    if len(size) != 2 or min(size) < 1:
-        raise InputError(f"image_size is {size}; wanted height and width, at least 1")
 
 
 def _padded(image: Tensor, size: tuple[int, int]) -> Tensor:

@@ -7,7 +7,7 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.files.image_files import stored_size
-from dataset.labelled_images import LabelledImages, inside
+from dataset.records.labelled_images import LabelledImages, inside
 from dataset.records.record_fields import record_fields
 from dataset.records.record_index import RecordIndex, RecordReader
 from program_support.errors import InputError

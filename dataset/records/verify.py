@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dataset.bad_fraction import allowing_fraction
+from dataset.files.untrusted_values import allowing_fraction
 from dataset.records.record_index import RecordIndex, RecordReader, demand_unchanged
 from dataset.records.record_inspection import NO_BOX_KEYS, inspect_record
 from program_support.errors import InputError

@@ -7,8 +7,7 @@ and inference run under both backends and, under JAX, with TensorFlow absent.
 import importlib.util
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from efficientdet.inference.opening import open_model
 from efficientdet.inference.predict import build_predict
 from model.detector import Detector
 from model.multiply_adds import multiply_adds
+from program_support.checked_fields import Count, checked
 
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 _RANDOM_INPUT = "random pixels, drawn anew for each run"
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked
 class BenchmarkConfig:
     """What is timed, and where the figures go."""
 
-    batch_size: int = 1
-    runs: int = 100
-    warm_up_runs: int = 10
+    batch_size: Count = 1
+    runs: Annotated[Count, "bm_runs"] = 100
+    warm_up_runs: Annotated[Count, "bm_warm_up_runs"] = 10
     input_image: str | None = None  # None: random pixels
     saved_model_dir: str | None = None
     trace_folder: str | None = None

@@ -7,8 +7,7 @@ from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.pretrained_weights import load_weights, read_source
 from efficientdet.configuration.model_config import ModelConfig
-from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
-from efficientdet.families.limits import stated_classes
+from efficientdet.families.hyperparameters import Hyperparameters, stated_classes, with_overrides
 from efficientdet.families.registry import build_detector, hyperparameters_of, model_names
 from model.detector import Detector
 from program_support.errors import InputError

@@ -1,5 +1,10 @@
 """What export.py writes: names of formats, and of their files."""
 
+from collections.abc import Sequence
+
+from efficientdet.configuration.inference_runtimes import require_package, require_runtime
+from program_support.errors import InputError
+
 FORMATS = {
     "onnx": "detector.onnx",  # detects by itself
     "onnx-raw": "network.onnx",  # logits and deltas
@@ -13,3 +18,16 @@ FORMATS = {
 DEFAULT_FORMATS = ("onnx", "onnx-raw", "savedmodel")
 IN_8_BITS = ("onnx-int8", "litert-int8")  # these are calibrated, and lose some AP
 RUNTIMES_OF = {"openvino": "openvino", "litert": "litert", "litert-int8": "litert"}  # what runs it, if not ONNX Runtime
+
+
+def wanted_formats(names: Sequence[str]) -> tuple[str, ...]:
+    """Each once. Raises InputError for an unknown one, and where what writes or runs one is not installed."""
+    formats = tuple(dict.fromkeys(names))
+    if unknown := [name for name in formats if name not in FORMATS]:
+        raise InputError(f"--formats={unknown[0]}: wanted some of {', '.join(FORMATS)}")
+    if not formats:
+        raise InputError(f"--formats is empty; wanted some of {', '.join(FORMATS)}")
+    require_runtime("onnxruntime", asked_by="an export")
+    for name in formats:
+        require_package(RUNTIMES_OF.get(name, "onnxruntime"), asked_by=f"--formats={name}")
+    return formats

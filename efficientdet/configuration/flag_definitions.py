@@ -6,7 +6,6 @@ from typing import Any
 from absl import flags
 
 from dataset.files.image_files import find_images
-from efficientdet.configuration.flag_values import RANGES, refusal
 from efficientdet.configuration.inference_runtimes import RUNTIMES, require_runtime
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.overrides import parse_overrides
@@ -38,8 +37,7 @@ def define_runtime_flag() -> None:
 
 
 def finish_flags(program: str) -> None:
-    """After all flags of a program (train, eval, infer, inspector, export): other names of them, those that are gone, and the
-    numbers that they take."""
+    """Define other names of a program's flags, and the flags that are gone; to be called after all its other flags."""
     for name, original in ALIASES.get(program, {}).items():
         flags.DEFINE_alias(name, original)
     for name, gone in GONE.get(program, {}).items():
@@ -47,9 +45,6 @@ def finish_flags(program: str) -> None:
         define(name, None, f"Gone: {gone.reason}.")
         flags.register_validator(name, lambda value, gone=gone: value in (None, "") or str(value) in gone.passes,
                                  message=f"is gone: {gone.reason}")
-    for name in RANGES:
-        if name in flags.FLAGS:
-            flags.register_validator(name, lambda value, name=name: _is_taken(name, value))
 
 
 def typed_name(name: str) -> str:
@@ -57,12 +52,6 @@ def typed_name(name: str) -> str:
     given = [alias for aliases in ALIASES.values() for alias, original in aliases.items()
              if original == name and alias in flags.FLAGS and flags.FLAGS[alias].present]
     return given[0] if given else name
-
-
-def _is_taken(name: str, value: float | None) -> bool:
-    if wanted := refusal(name, value):
-        raise flags.ValidationError(wanted)
-    return True
 
 
 def runtime_settings() -> dict:

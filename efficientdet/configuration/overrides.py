@@ -20,7 +20,7 @@ def parse_overrides(text: str) -> dict[str, Any]:
     for item in text.split(","):
         key, equals, value = (part.strip() for part in item.partition("="))
         if not equals or not key or not value:
-            raise InputError(f"--hparams: {shown(item)} in {shown(text)}; wanted key=value items with commas between, or a "
+            raise InputError(f"--hparams: {shown(item)} in {shown(text)}; expected key=value items with commas between, or a "
                              ".yaml file")
         items.append((key, tuple(map(_literal, value.split("*"))) if "*" in value else _literal(value)))
     return _distinct(items, where=shown(text)[1:-1])
@@ -42,7 +42,7 @@ def _read_yaml(path: str) -> dict[str, Any]:
     except InputError as error:
         raise InputError(f"--hparams={error}; expected a .yaml file or key=value items") from error
     if not isinstance(content, dict):
-        raise InputError(f"--hparams={path}: holds {type(content).__name__}; wanted a mapping of keys to values")
+        raise InputError(f"--hparams={path}: holds {type(content).__name__}; expected a mapping of keys to values")
     flat = _distinct([item for key, values in content.items() for item in flattened(key, values).items()], where=path)
     # Text as the reference reads it: YAML takes 4e-5, and whatever stands in quotes, for text.
     return {key: _literal(value) if isinstance(value, str) else value for key, value in flat.items()}

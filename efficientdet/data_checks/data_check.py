@@ -1,20 +1,20 @@
 """The data check: read images and labels, examine them, print the findings and write the page."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Annotated
 
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.format_recognition import FORMATS, recognise
-from dataset.labelled_images import LabelledImages
+from dataset.records.labelled_images import LabelledImages
 from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.families.hyperparameters import Hyperparameters
+from program_support.checked_fields import Count, checked, one_of
 from program_support.errors import InputError
 from program_support.progress import Progress
 
-LABEL_FORMATS = ("auto", *FORMATS)
 
-
-@dataclass(frozen=True, kw_only=True)
+@checked
 class DataCheckConfig:
     """What is examined: records, or images with labels.
 
@@ -28,8 +28,8 @@ class DataCheckConfig:
     images: str | None
     annotations: str | None
     val_annotations: str | None
-    label_format: str
-    images_read: int
+    label_format: Annotated[str, one_of("auto", *FORMATS), "format"] = "auto"
+    images_read: Count = 2000
     output_dir: str
 
 

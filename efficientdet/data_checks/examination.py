@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dataset.conversion.image_statistics import look_at
-from dataset.labelled_images import LabelledImages
+from dataset.records.labelled_images import LabelledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
 from efficientdet.data_checks.image_checks import Looks, picture_findings, same_picture_findings, same_pictures, split_findings
 from efficientdet.data_checks.input_checks import input_findings

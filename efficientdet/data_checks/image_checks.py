@@ -6,7 +6,7 @@ import numpy as np
 
 from dataset.conversion.image_statistics import ImageLooks
 from dataset.conversion.near_duplicates import near_duplicates
-from dataset.labelled_images import LabelledImages
+from dataset.records.labelled_images import LabelledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, named, share
 
 DARK, BRIGHT, BLANK = 25.0, 235.0, 4.0  # grey levels of 255: mean, mean, standard deviation

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dataset.labelled_images import LabelledImages
+from dataset.records.labelled_images import LabelledImages
 from efficientdet.data_checks.anchor_fit import ENOUGH, best_overlaps, overlaps_in_training
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from object_detection.geometry.anchor_grid import AnchorGrid

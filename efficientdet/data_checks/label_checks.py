@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dataset.labelled_images import LabelledImages
+from dataset.records.labelled_images import LabelledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, named, share
 from efficientdet.families.hyperparameters import Hyperparameters
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dataset.labelled_images import LabelledImages
+from dataset.records.labelled_images import LabelledImages
 from efficientdet.data_checks.image_checks import BLANK, BRIGHT, DARK, Looks
 from efficientdet.data_checks.label_checks import duplicate_boxes, whole_image_boxes
 

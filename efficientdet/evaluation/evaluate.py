@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -30,21 +31,22 @@ from object_detection.coco.ground_truth import GroundTruth, ground_truth_from_da
 from object_detection.coco.results import TESTDEV_FILE_NAME, CocoResults, DetectionRows, results_json, write_results
 from object_detection.coco.run_length_masks import RunLengths
 from program_support.atomic_files import telling_write_errors
+from program_support.checked_fields import Count, CountOrZero, checked
 from program_support.errors import InputError
 from program_support.progress import Progress
 
 _PICTURES = 20  # of a report
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked
 class EvaluationConfig:
     """An evaluation; the flags of eval.py, resolved."""
 
     model: ModelConfig  # with the class names of the data
     records: tuple[str, ...]
     json_file: str | None
-    batch_size: int = 8
-    samples: int = 0
+    batch_size: Count = 8
+    samples: Annotated[CountOrZero, "eval_samples"] = 0
     num_threads: int = 0
     testdev_dir: str | None = None
     output_json: str | None = None

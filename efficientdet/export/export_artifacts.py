@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import onnx
@@ -31,6 +32,7 @@ from efficientdet.inference.image_rows import Detect
 from efficientdet.inference.opened_detection import detect_with_checkpoint, saved_model_detector
 from efficientdet.inference.opening import open_model
 from object_detection.coco.evaluation import CocoMeasures
+from program_support.checked_fields import Count, CountOrZero, checked
 from program_support.errors import InputError
 
 _BATCHES = (1, 2, 8)
@@ -40,20 +42,20 @@ _TRAINED = 0.05  # a best score below it is near those that random weights give 
 _WARM_UP_RUNS = 3
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked
 class ExportConfig:
     """What to write where, what to compare it on, and what to measure it by."""
 
     output_dir: str
     formats: Sequence[str]
     images: Sequence[str] = ()  # files; none: noise
-    runs: int = 30
+    runs: Count = 30
     records: Sequence[str] = ()  # to measure AP on; none: it is not measured
     json_file: str | None = None  # COCO's, in place of the records' objects
-    samples: int = 0  # the first so many records; 0: all
+    samples: Annotated[CountOrZero, "eval_samples"] = 0  # the first so many records; 0: all
     calibration_images: Sequence[str] = ()  # files for the ranges of 8 bits; none: those of `calibration_records`
     calibration_records: Sequence[str] = ()
-    calibration_samples: int = 100  # of these at most
+    calibration_samples: Annotated[Count, "int8_samples"] = 100  # of these at most
     list_layers: bool = False  # where 8 bits cost most, also where AP says nothing of it
 
 

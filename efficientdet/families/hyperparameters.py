@@ -5,24 +5,26 @@ the references' flat configurations. Free of Keras and TensorFlow, so that a wro
 """
 
 import dataclasses
-import math
 import sys
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from dataset.class_names import ClassNames
 from dataset.files.untrusted_values import shown
-from efficientdet.families.limits import (
-    ABOVE_ZERO,
-    BELOW_ONE,
-    Limit,
-    at_least,
-    check_limits,
-    check_order,
-    one_of,
-)
 from efficientdet.families.rate_factors import EXPECTED, is_table
 from efficientdet.families.registry import family_of
 from efficientdet.families.removed_hyperparameters import Gone, is_gone
+from program_support.checked_fields import (
+    BelowOne,
+    Count,
+    CountOrZero,
+    Limit,
+    NonNegative,
+    Positive,
+    one_of,
+    plain_types,
+    refused_values,
+)
 from program_support.errors import InputError, nearest_name
 
 SMALLEST_SIDE = 32  # of an image: backbones halve it five times
@@ -35,31 +37,32 @@ class InputHyperparameters:
     """How an image becomes the network's input, and which images are made of it for training."""
 
     image_size: int | str | tuple[int, int] = 512  # one side, 'WIDTHxHEIGHT', or (height, width)
-    max_instances_per_image: int = 100
-    mask_size: int = 0  # side in pixels of the mask that each object brings; 0: none
+    max_instances_per_image: Count = 100
+    mask_size: CountOrZero = 0  # side in pixels of the mask that each object brings; 0: none
     masks_in_whole_pixels: bool = False  # detected masks are pasted into images by torchvision's rule: see `pasted_masks`
     learn_crowds: bool = False  # in training a crowd's box is an object as any other
     input_rand_hflip: bool = True
-    jitter_min: float = 0.1
-    jitter_max: float = 2.0
-    mosaic_probability: float = 0.0  # of a training image made of parts of four
+    jitter_min: Positive = 0.1
+    jitter_max: Positive = 2.0
+    mosaic_probability: Annotated[float, Limit(lambda value: 0 <= value <= 1, "0 (none) to 1")] = 0.0  # of parts of four images
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerHyperparameters:
     """How a gradient changes the weights."""
 
-    optimizer: str = "sgd"
-    momentum: float = 0.9  # of sgd, as the next one
-    bias_rate_factor: float = 1.0  # what the learning rate of biases is multiplied by
-    learning_rate_factors: str = ""  # of single weights, such as "^efficientnet:0.1" for a backbone: see `rate_factors`
-    beta_1: float = 0.9  # of adam and adamw, as the next two
-    beta_2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 4e-5  # half the squared norm in the loss; of adamw a share of the weights at each step
-    clip_gradients_norm: float = 10.0
-    moving_average_decay: float = 0.9998
-    loss_scale: float = 2.0**15
+    optimizer: Annotated[str, one_of(*OPTIMIZERS)] = "sgd"
+    momentum: BelowOne = 0.9  # of sgd, as the next one
+    bias_rate_factor: Positive = 1.0  # what the learning rate of biases is multiplied by
+    # of single weights, such as "^efficientnet:0.1" for a backbone: see `rate_factors`
+    learning_rate_factors: Annotated[str, Limit(is_table, EXPECTED)] = ""
+    beta_1: BelowOne = 0.9  # of adam and adamw, as the next two
+    beta_2: BelowOne = 0.999
+    epsilon: Positive = 1e-8
+    weight_decay: NonNegative = 4e-5  # half the squared norm in the loss; of adamw a share of the weights at each step
+    clip_gradients_norm: NonNegative = 10.0  # 0: none
+    moving_average_decay: BelowOne = 0.9998  # 0: none
+    loss_scale: Positive = 2.0**15
     var_freeze_expr: str | None = None
     is_training_bn: bool = True
 
@@ -70,16 +73,16 @@ class ScheduleHyperparameters:
 
     RATE_PER_64: ClassVar[float] = 0.08  # the family's published rate for 64 images a step
 
-    learning_rate: float | None = None  # None: `published_rate`
-    lr_decay_method: str = "cosine"
-    lr_warmup_init: float = 0.0001
-    lr_warmup_epoch: float = 1.0
-    lr_warmup_least_steps: int = 0  # where epochs are short
-    first_lr_drop_epoch: float = 200.0  # of stepwise, as the next two
-    second_lr_drop_epoch: float = 250.0
-    lr_drop_factor: float = 0.1
-    flat_share: float = 0.75  # of the epochs, before the cosine of flat_cosine
-    num_epochs: int = 300
+    learning_rate: Positive | None = None  # None: `published_rate`
+    lr_decay_method: Annotated[str, one_of(*SCHEDULES)] = "cosine"
+    lr_warmup_init: NonNegative = 0.0001
+    lr_warmup_epoch: NonNegative = 1.0
+    lr_warmup_least_steps: CountOrZero = 0  # where epochs are short
+    first_lr_drop_epoch: Positive = 200.0  # of stepwise, as the next two
+    second_lr_drop_epoch: Positive = 250.0
+    lr_drop_factor: Positive = 0.1
+    flat_share: BelowOne = 0.75  # of the epochs, before the cosine of flat_cosine
+    num_epochs: Count = 300
 
     def published_rate(self, images: int) -> float:
         """The highest learning rate of the published recipe where a step has so many images."""
@@ -90,55 +93,27 @@ class ScheduleHyperparameters:
 class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHyperparameters):
     """Everything about a model and its training that is not a path or a machine.
 
-    A subclass extends LIMITS and may have one level of nested dataclasses, whose keys are FIELD.KEY.
+    The type of a key states which values it takes (program_support/checked_fields.py). A subclass may have one level of nested
+    dataclasses, whose keys are FIELD.KEY.
     """
 
-    LIMITS: ClassVar[dict[str, Limit]] = {
-        "name": Limit(lambda value: bool(value.strip()), "a name"),
-        "num_classes": at_least(1),
-        "max_instances_per_image": at_least(1),
-        "mask_size": at_least(0),
-        "jitter_min": ABOVE_ZERO,
-        "jitter_max": ABOVE_ZERO,
-        "mosaic_probability": Limit(lambda value: 0 <= value <= 1, "0 (none) to 1"),
-        "optimizer": one_of(*OPTIMIZERS),
-        "momentum": BELOW_ONE,
-        "bias_rate_factor": ABOVE_ZERO,
-        "learning_rate_factors": Limit(is_table, EXPECTED),
-        "beta_1": BELOW_ONE,
-        "beta_2": BELOW_ONE,
-        "epsilon": ABOVE_ZERO,
-        "weight_decay": at_least(0),
-        "clip_gradients_norm": Limit(lambda value: 0 <= value < math.inf, "0 (none) or more"),
-        "moving_average_decay": Limit(lambda value: 0 <= value < 1, "0 (none) up to below 1"),
-        "loss_scale": ABOVE_ZERO,
-        "learning_rate": ABOVE_ZERO,
-        "lr_decay_method": one_of(*SCHEDULES),
-        "lr_warmup_init": at_least(0),
-        "lr_warmup_epoch": at_least(0),
-        "lr_warmup_least_steps": at_least(0),
-        "first_lr_drop_epoch": ABOVE_ZERO,
-        "second_lr_drop_epoch": ABOVE_ZERO,
-        "lr_drop_factor": ABOVE_ZERO,
-        "flat_share": BELOW_ONE,
-        "num_epochs": at_least(1),
-    }
     GONE: ClassVar[dict[str, Gone]] = {}  # keys of the family's reference that are none here
     # (key, value) -> what the reference takes such a value for, or what stands here for "the default"
     RESOLVED: ClassVar[dict[tuple[str, Any], Any]] = {}
 
     model_name: str  # --model_name: the published model whose values these are where none is given
-    name: str | None = None  # a label, as in the reference; the model's where none is given
-    num_classes: int | None = None  # the records name them: see `stated_classes`
+    # a label, as in the reference; the model's where none is given
+    name: Annotated[str, Limit(lambda value: bool(value.strip()), "a name")] | None = None
+    num_classes: Count | None = None  # the records name them: see `stated_classes`
 
     def __post_init__(self):
         if self.name is None:
             object.__setattr__(self, "name", self.model_name)
-        values = {**vars(self), **{f"{key}.{inner}": value for key in self._nested()
-                                   for inner, value in vars(getattr(self, key)).items()}}
-        check_limits(values, self.LIMITS)
-        check_order(values, "jitter_min", "jitter_max", may_be_equal=True)
-        check_order(values, "first_lr_drop_epoch", "second_lr_drop_epoch", may_be_equal=True)
+        for prefix, owner in {"": self, **{f"{key}.": getattr(self, key) for key in self._nested()}}.items():
+            for key, value, expected in refused_values(owner):
+                raise InputError(f"hparam {prefix}{key} is {shown(value)}; expected {expected}")
+        check_order(self, "jitter_min", "jitter_max", may_be_equal=True)
+        check_order(self, "first_lr_drop_epoch", "second_lr_drop_epoch", may_be_equal=True)
         height_and_width(self.image_size)
 
     @classmethod
@@ -181,7 +156,7 @@ def with_overrides(hyperparameters: Hyperparameters, overrides: dict[str, Any]) 
     owner, nested = type(hyperparameters), hyperparameters._nested()
     for key in nested:
         if key in overrides and not isinstance(overrides[key], dict):
-            raise InputError(f"hparam {key} is {shown(overrides[key])}; wanted its keys, as in "
+            raise InputError(f"hparam {key} is {shown(overrides[key])}; expected its keys, as in "
                              f"{key}.{dataclasses.fields(nested[key])[0].name}={dataclasses.fields(nested[key])[0].default}")
     wanted = {inner: value for key, values in overrides.items() if key in nested or not is_gone(key, values, owner.GONE)
               for inner, value in flattened(key, values).items() if not is_gone(inner, value, owner.GONE)}
@@ -213,8 +188,8 @@ def height_and_width(image_size: int | str | tuple[int, int]) -> tuple[int, int]
     except (ValueError, TypeError):
         large = False
     if not large:
-        raise InputError(f"hparam image_size is {shown(image_size)}; wanted a side such as 512, WIDTHxHEIGHT, or HEIGHT*WIDTH, "
-                         f"at least {SMALLEST_SIDE} pixels a side")
+        raise InputError(f"hparam image_size is {shown(image_size)}; expected a side such as 512, WIDTHxHEIGHT, or "
+                         f"HEIGHT*WIDTH, at least {SMALLEST_SIDE} pixels a side")
     return height, width
 
 
@@ -233,8 +208,7 @@ def _fitted(family: type[Hyperparameters], owner: type, key: str, value: Any) ->
     """The value as the type that the key declares; whole numbers are fine where fractions are."""
     if value is None or type(value) is int:
         value = family.RESOLVED.get((key, value), value)
-    wanted = next(item.type for item in dataclasses.fields(owner) if item.name == key)
-    kinds = tuple(kind for kind in getattr(wanted, "__args__", (wanted,)) if isinstance(kind, type))
+    kinds = plain_types(next(item.type for item in dataclasses.fields(owner) if item.name == key))
     if value is None and type(None) in kinds:
         return None
     if key == "image_size" or tuple in kinds:
@@ -244,5 +218,29 @@ def _fitted(family: type[Hyperparameters], owner: type, key: str, value: Any) ->
         return float(value)
     if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
-        raise InputError(f"hparam {key} is {shown(value)}; wanted {expected}")
+        raise InputError(f"hparam {key} is {shown(value)}; expected {expected}")
     return value
+
+
+def check_order(hparams: Hyperparameters, low: str, high: str, *, may_be_equal: bool) -> None:
+    """Raise InputError where the first of two keys is not below the other (or, where it may be, equal to it)."""
+    below, above = getattr(hparams, low), getattr(hparams, high)
+    if below > above or (not may_be_equal and below == above):
+        raise InputError(f"hparam {low} is {shown(below)} and {high} {shown(above)}; expected {low} "
+                         f"{'at most' if may_be_equal else 'below'} {high}")
+
+
+def stated_classes(num_classes: int | None, class_names: ClassNames) -> str | None:
+    """What to say of hparam num_classes, which counts nothing here: the classes are those that the records name.
+
+    The reference counts a background with them, or all numbers up to the largest category id, and its defaults are COCO's
+    90 and 91 whatever the data. Raises InputError where another number is meant.
+    """
+    named = len(class_names)
+    largest = max(class_names.category_ids)
+    if num_classes in (None, named):
+        return None
+    if num_classes not in (named + 1, largest, largest + 1, 90, 91):
+        raise InputError(f"hparam num_classes is {num_classes}; the data names {named} classes "
+                         f"({', '.join(class_names.names[:6])}{', ..' if named > 6 else ''}): leave it out")
+    return f"num_classes={num_classes} counts as the reference does; the network has the {named} classes that the data names"

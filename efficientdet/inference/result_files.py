@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dataset.class_names import ClassNames
-from dataset.files.folder_names import folder_names
-from dataset.files.image_files import distinct_stem, encode_image
+from dataset.files.image_files import distinct_stem, encode_image, folder_names
 from object_detection.coco.results import DetectionRows, results_json
 from object_detection.coco.run_length_masks import mask_areas
 from program_support.atomic_files import telling_write_errors, write_bytes

@@ -7,13 +7,13 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from dataset.class_names import class_names_of_records
 from dataset.conversion.format_recognition import FORMATS
-from dataset.labelled_images import LabelledImages
+from dataset.records.labelled_images import LabelledImages
 from dataset.records.labelled_records import labelled_records
 from dataset.records.record_index import index_records
 from efficientdet.configuration.artifact_formats import IN_8_BITS
@@ -26,10 +26,10 @@ from efficientdet.quickstart.programs import run_program
 from efficientdet.run_log.journal import DEFAULT_FILE_NAME, INTERVAL_STEP, read_log
 from efficientdet.weights.downloads import local_path
 from program_support.atomic_files import unpacked_zip, write_text
+from program_support.checked_fields import at_least, checked, one_of
 from program_support.errors import InputError
 
 NO_WEIGHTS = "none"
-LABEL_FORMATS = tuple(FORMATS)
 _FIRST_SIDE = 256  # at which the machine is timed first
 _TIMED_STEPS = 12
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
@@ -37,7 +37,7 @@ _REPEATED_FOR_MORE_MINUTES = ("train", "evaluate", "export")
 _GO_ON = "the same command again goes on there"
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked
 class QuickstartConfig:
     """What is asked for. weights: a name or path to start from, or `none`; None for the model's published ones if they can be
     had. hparams: what the user sets by hand."""
@@ -46,11 +46,11 @@ class QuickstartConfig:
     annotations: str | None
     output_dir: str
     model_name: str
-    minutes: float
+    minutes: Annotated[float, at_least(0.1)] = 30.0
     weights: str | None
     formats: tuple[str, ...]
     hparams: str
-    format: str | None = None  # of the labels; None: recognized by content
+    format: Annotated[str, one_of(*FORMATS)] | None = None  # of the labels; None: recognized by content
 
 
 def quickstart(config: QuickstartConfig) -> None:

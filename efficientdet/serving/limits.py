@@ -2,25 +2,28 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import Annotated
 
+from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
+from program_support.checked_fields import Count, Limit, Share, between, checked
 
 MOST_SIDE = 16_384  # pixels: resampling a line of millions would take gigabytes
 REQUESTS_HELD = 16  # of the largest size, in memory at one time
+_SECONDS = Limit(lambda value: 0 < value <= 3600, "above 0, up to 3600")
 MOST_CONNECTIONS = 256  # open at one time; each takes a file descriptor, of which a process often has 1,024
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked
 class Limits:
     """The flags of serve.py that bound a request."""
 
-    max_batch: int = 8  # images that the detector is handed at a time
-    max_request_bytes: int = 20 * 2**20
-    max_pixels: int = 40_000_000  # of an image, and of a batch of several
-    max_queue: int = 64  # images that wait, of all requests together
-    request_timeout_s: float = 30.0  # for the body to come, and again for the detections
-    min_score: float = DEFAULT_THRESHOLD  # where a request does not say
+    max_batch: Count = 8  # images that the detector is handed at a time
+    max_request_bytes: Count = 20 * 2**20
+    max_pixels: Annotated[int, between(1, LARGEST_IMAGE_PIXELS)] = 40_000_000  # of an image, and of a batch of several
+    max_queue: Count = 64  # images that wait, of all requests together
+    request_timeout_s: Annotated[float, _SECONDS] = 30.0  # for the body to come, and again for the detections
+    min_score: Share = DEFAULT_THRESHOLD  # where a request does not say
 
 
 class Refusal(Exception):

@@ -9,8 +9,7 @@ from efficientdet.checkpoints.checkpoint import checkpoint_prefix, prefixes, wri
 from efficientdet.checkpoints.description import read_description
 from efficientdet.checkpoints.pretrained_weights import read_source
 from efficientdet.configuration.training_config import PRETRAINED_BACKBONE, TrainingConfig
-from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
-from efficientdet.families.limits import stated_classes
+from efficientdet.families.hyperparameters import Hyperparameters, stated_classes, with_overrides
 from efficientdet.training.start import is_checkpoint
 from program_support.errors import InputError
 

@@ -4,8 +4,7 @@ An anchor learns the object it overlaps most if their IoU reaches a threshold; a
 overlap most, whatever the IoU (Liu et al. 2016, SSD, section 2.2). How far that claim goes is where detectors differ.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from keras import ops
@@ -23,12 +22,12 @@ from object_detection.assignment.claimed_anchors import (
 from object_detection.geometry.anchor_grid import AnchorGrid
 from object_detection.geometry.box_coding import PLAIN_BOX_CODER, BoxCoder
 from object_detection.structures import Objects, Targets, Tensor
-from program_support.errors import InputError
+from program_support.checked_fields import PositiveShare, checked_part, one_of
 
 CLAIMS = ("best", "best, last", "ties")
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_part
 class IouAssigner(Assigner):
     """Assign anchors by their overlap with objects.
 
@@ -45,18 +44,10 @@ class IouAssigner(Assigner):
     RetinaNet: (0.5, 0.4, "ties"); Mask R-CNN's proposals (0.7, 0.3, "ties"); SSD300 (0.5, strictly, "best, last").
     """
 
-    positive_iou: float = 0.5
-    negative_iou: float | None = None
-    claim: str = "best"
+    positive_iou: PositiveShare = 0.5
+    negative_iou: PositiveShare | None = None
+    claim: Annotated[str, one_of(*CLAIMS)] = "best"
     strictly: bool = False
-
-    def __post_init__(self):
-        lowest = self.positive_iou if self.negative_iou is None else self.negative_iou
-        if not 0 < lowest <= self.positive_iou <= 1:
-            raise InputError(f"positive_iou is {self.positive_iou} and negative_iou {self.negative_iou}; wanted above 0, up to "
-                             "1, the negative one not above the positive one")
-        if self.claim not in CLAIMS:
-            raise InputError(f"claim {self.claim!r}; wanted one of {', '.join(map(repr, CLAIMS))}")
 
     def assign(self, objects, grid, *, box_coder, outputs=None):
         """See `Assigner`; outputs are not read."""

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from program_support.errors import InputError
-
 SQUARE_TWO_TO_ONE = ((1.0, 1.0), (math.sqrt(2.0), math.sqrt(0.5)), (math.sqrt(0.5), math.sqrt(2.0)))
 
 
@@ -24,13 +22,6 @@ class AnchorConfig:
     num_scales: int = 3
     aspect_ratios: tuple[tuple[float, float], ...] = SQUARE_TWO_TO_ONE
     anchor_scale: float = 4.0
-
-    def __post_init__(self):
-        if not 1 <= self.min_level <= self.max_level:
-            raise InputError(f"levels {self.min_level} to {self.max_level}; wanted 1 <= min_level <= max_level")
-        if self.num_scales < 1 or not self.aspect_ratios or self.anchor_scale <= 0:
-            raise InputError(f"anchors: {self.num_scales} scales, {len(self.aspect_ratios)} aspect ratios and "
-                             f"anchor_scale {self.anchor_scale}; wanted at least one of each, above zero")
 
     @property
     def per_cell(self) -> int:
@@ -65,12 +56,6 @@ class AnchorLevel:
     shapes: tuple[tuple[float, float], ...]  # of the anchors at each cell, as many as one likes
     shape_major: bool = False  # all cells of the first shape come before those of the second, as in SSD's reference
     centre_limit: tuple[float, float] | None = None
-
-    def __post_init__(self):
-        if min(self.counts) < 1 or not self.shapes:
-            raise ValueError(f"a level of {self.counts} cells with {len(self.shapes)} anchors; wanted one of each at least")
-        if min(self.strides) <= 0 or min(map(min, self.shapes)) <= 0:
-            raise ValueError(f"a level with strides {self.strides} and shapes {self.shapes}; wanted all above zero")
 
     def __len__(self) -> int:
         """How many anchors the level has."""

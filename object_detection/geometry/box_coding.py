@@ -56,10 +56,6 @@ class FasterRcnnBoxCoder(BoxCoder):
     log_size_limit: float | None = None
     last_pixel: bool = False
 
-    def __post_init__(self):
-        if len(self.weights) != 4 or min(self.weights) <= 0:
-            raise ValueError(f"box coder with weights {self.weights}; wanted four above zero")
-
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """Offsets of boxes from anchors. [..., 4], [..., 4] -> [..., 4] (t_y, t_x, t_h, t_w); finite for empty ones."""
         y, x, height, width = self._centre_form(boxes)

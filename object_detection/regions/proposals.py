@@ -1,7 +1,6 @@
 """Region proposals: the boxes that may hold an object of any class (Ren et al. 2015, section 3.1)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from keras import ops
@@ -12,33 +11,24 @@ from object_detection.geometry.box_geometry import clip_boxes
 from object_detection.structures import Tensor
 from object_detection.suppression.greedy_nms import greedy_nms
 from object_detection.suppression.tensor_suppression import check_level_sizes
-from program_support.errors import InputError
+from program_support.checked_fields import Count, PositiveShare, checked_part
 
 PROPOSAL_BOX_CODER = FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE)
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_part
 class ProposalConfig:
     """Which anchors propose a region: the best `candidates_per_level` of each level whose sides, within the image, reach
     least_side pixels and that overlap no better one of their level by more than iou_threshold; of these the best
     `kept_per_level` of each level, or all, and of those the `kept` best of an image. torchvision's has 2000 and 2000 in
     training. Where the box coder counts to the last pixel, images end there as well."""
 
-    candidates_per_level: int = 1000
-    kept_per_level: int | None = None
-    kept: int = 1000
-    iou_threshold: float = 0.7
+    candidates_per_level: Count = 1000
+    kept_per_level: Count | None = None
+    kept: Count = 1000
+    iou_threshold: PositiveShare = 0.7
     least_side: float = 1e-3
     box_coder: BoxCoder = PROPOSAL_BOX_CODER
-
-    def __post_init__(self):
-        if self.candidates_per_level < 1 or self.kept < 1:
-            raise InputError(f"proposals: {self.candidates_per_level} candidates of a level, {self.kept} of an image; wanted "
-                             "both above zero")
-        if self.kept_per_level is not None and self.kept_per_level < 1:
-            raise InputError(f"proposals: {self.kept_per_level} kept of a level; wanted above zero")
-        if not 0 < self.iou_threshold <= 1:
-            raise InputError(f"proposals: iou_threshold {self.iou_threshold}; wanted above 0, up to 1")
 
 
 def region_proposals(

@@ -6,7 +6,7 @@ classes first gives exactly the per-class results merged by score.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Annotated
 
 from keras import ops
 
@@ -14,13 +14,13 @@ from object_detection.gather import entries
 from object_detection.geometry.box_coding import PLAIN_BOX_CODER, BoxCoder
 from object_detection.geometry.box_geometry import clip_boxes, iou
 from object_detection.structures import Detections, Tensor
-from program_support.errors import InputError
+from program_support.checked_fields import Count, Positive, checked_part, one_of
 
 METHODS = ("hard", "gaussian", "none")
 SCORES = ("sigmoid", "softmax")
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_part
 class SuppressionConfig:
     """How outputs are read: what their scores and boxes are, which are candidates, and how those that overlap are thinned out.
 
@@ -37,32 +37,19 @@ class SuppressionConfig:
     torchvision's detectors; others are cut where they are read.
     """
 
-    method: str = "gaussian"
+    method: Annotated[str, one_of(*METHODS)] = "gaussian"
     per_class: bool = True
     iou_threshold: float = 0.5
     score_threshold: float = 0.001
-    sigma: float = 0.5
-    candidates: int = 5000
-    max_detections: int = 100
+    sigma: Positive = 0.5
+    candidates: Count = 5000
+    max_detections: Count = 100
     iou_pixel_offset: float = 0.0
-    candidates_per_level: int | None = None
-    candidates_per_class: int | None = None
-    scores: str = "sigmoid"
+    candidates_per_level: Count | None = None
+    candidates_per_class: Count | None = None
+    scores: Annotated[str, one_of(*SCORES)] = "sigmoid"
     box_coder: BoxCoder = PLAIN_BOX_CODER
     clip: bool = False
-
-    def __post_init__(self):
-        if self.method not in METHODS:
-            raise InputError(f"suppression method {self.method!r}; wanted one of {', '.join(METHODS)}")
-        if self.scores not in SCORES:
-            raise InputError(f"scores by {self.scores!r}; wanted one of {', '.join(map(repr, SCORES))}")
-        if self.candidates < 1 or self.max_detections < 1 or self.sigma <= 0:
-            raise InputError(f"suppression: {self.candidates} candidates, {self.max_detections} detections, sigma "
-                             f"{self.sigma}; wanted all above zero")
-        parts = [count for count in (self.candidates_per_level, self.candidates_per_class) if count is not None]
-        if len(parts) > 1 or min(parts, default=1) < 1:
-            raise InputError(f"{self.candidates_per_level} candidates of each level and {self.candidates_per_class} of each "
-                             "class; wanted one of the two at most, above zero")
 
 
 def detections_from_outputs(

@@ -2,16 +2,26 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from dataset.files.untrusted_values import shown
 from efficientdet.families.efficientdet.presets import BACKBONES
 from efficientdet.families.efficientdet.reference_keys import GONE
-from efficientdet.families.hyperparameters import Hyperparameters
-from efficientdet.families.limits import ABOVE_ZERO, BELOW_ONE, Limit, at_least, check_order, one_of
-from efficientdet.families.nms_configs import NMS_LIMITS, NmsConfigs
+from efficientdet.families.hyperparameters import Hyperparameters, check_order
+from efficientdet.families.nms_configs import NmsConfigs
 from efficientdet.families.removed_hyperparameters import Gone
 from object_detection.geometry.anchor_grid import AnchorConfig
+from program_support.checked_fields import (
+    BelowOne,
+    Count,
+    CountOrZero,
+    InsideZeroToOne,
+    NonNegative,
+    Positive,
+    PositiveShare,
+    between,
+    one_of,
+)
 from program_support.errors import InputError
 
 SQUARE_ROOT_TWO = ((1.0, 1.0), (math.sqrt(2.0), math.sqrt(0.5)), (math.sqrt(0.5), math.sqrt(2.0)))
@@ -19,37 +29,11 @@ ACTIVATIONS = {  # the reference's names -> Keras's
     "silu": "silu", "swish": "silu", "swish_native": "silu", "hswish": "hard_silu", "relu": "relu", "relu6": "relu6",
     "mish": "mish", "identity": "linear",
 }
-_COARSEST_LEVEL = 10  # its cells are 1,024 pixels wide
-
-_LIMITS = {
-    "backbone_name": one_of(*BACKBONES),
-    "fpn_num_filters": at_least(1),
-    "fpn_cell_repeats": at_least(1),
-    "fpn_weight_method": one_of("fastattn", "sum"),
-    "box_class_repeats": at_least(0),
-    "min_level": Limit(lambda value: 1 <= value <= 5, "1 to 5, the levels of the backbone"),
-    "max_level": Limit(lambda value: 2 <= value <= _COARSEST_LEVEL, f"2 to {_COARSEST_LEVEL}"),
-    "num_scales": at_least(1),
-    "anchor_scale": ABOVE_ZERO,
-    "act_type": one_of(*ACTIVATIONS),
-    "survival_prob": Limit(lambda value: 0 < value <= 1, "above 0, up to 1"),
-    "normalisations": one_of(1, 2),
-    "label_smoothing": BELOW_ONE,
-    "alpha": Limit(lambda value: 0 < value < 1, "above 0 and below 1"),
-    "gamma": at_least(0),
-    "delta": ABOVE_ZERO,
-    "box_loss_weight": at_least(0),
-    "iou_loss_type": one_of("iou", "giou", "diou", "ciou"),
-    "iou_loss_weight": at_least(0),
-    **NMS_LIMITS,
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class EfficientDetHyperparameters(Hyperparameters):
     """Defaults as published."""
 
-    LIMITS: ClassVar[dict[str, Limit]] = Hyperparameters.LIMITS | _LIMITS
     GONE: ClassVar[dict[str, Gone]] = GONE
     RESOLVED: ClassVar[dict[tuple[str, Any], Any]] = {
         ("fpn_weight_method", None): "fastattn", ("loss_scale", None): 2.0**15, ("max_nms_inputs", 0): 5000,
@@ -58,39 +42,39 @@ class EfficientDetHyperparameters(Hyperparameters):
 
     model_name: str = "efficientdet-d0"
     # network
-    backbone_name: str = "efficientnet-b0"
-    fpn_num_filters: int = 64
-    fpn_cell_repeats: int = 3
-    fpn_weight_method: str = "fastattn"
+    backbone_name: Annotated[str, one_of(*BACKBONES)] = "efficientnet-b0"
+    fpn_num_filters: Count = 64
+    fpn_cell_repeats: Count = 3
+    fpn_weight_method: Annotated[str, one_of("fastattn", "sum")] = "fastattn"
     fusion_relu: bool = True
     half_pixel_upsampling: bool = False  # where a level is not half of the next: NVIDIA's rule, not google/automl's
-    box_class_repeats: int = 3
-    min_level: int = 3
-    max_level: int = 7
-    num_scales: int = 3
+    box_class_repeats: CountOrZero = 3
+    min_level: Annotated[int, between(1, 5)] = 3  # the levels of the backbone
+    max_level: Annotated[int, between(2, 10)] = 7  # cells of level 10 are 1,024 pixels wide
+    num_scales: Count = 3
     aspect_ratios: tuple = SQUARE_ROOT_TWO  # (width, height) factors, or single ratios r: sqrt(r), 1 / sqrt(r)
-    anchor_scale: float = 4.0
-    act_type: str = "silu"
+    anchor_scale: Positive = 4.0
+    act_type: Annotated[str, one_of(*ACTIVATIONS)] = "silu"
     separable_conv: bool = True
     apply_bn_for_resampling: bool = True
     conv_after_downsample: bool = False
     conv_bn_act_pattern: bool = False
-    survival_prob: float | None = None
-    normalisations: int = 1
+    survival_prob: PositiveShare | None = None
+    normalisations: Annotated[int, one_of(1, 2)] = 1
     # losses
-    label_smoothing: float = 0.0
-    alpha: float = 0.25
-    gamma: float = 1.5
-    delta: float = 0.1
-    box_loss_weight: float = 50.0
-    iou_loss_type: str | None = None
-    iou_loss_weight: float = 1.0
+    label_smoothing: BelowOne = 0.0
+    alpha: InsideZeroToOne = 0.25
+    gamma: NonNegative = 1.5
+    delta: Positive = 0.1
+    box_loss_weight: NonNegative = 50.0
+    iou_loss_type: Annotated[str, one_of("iou", "giou", "diou", "ciou")] | None = None
+    iou_loss_weight: NonNegative = 1.0
     # suppression
     nms_configs: NmsConfigs = field(default_factory=NmsConfigs)
 
     def __post_init__(self):
         super().__post_init__()
-        check_order(vars(self), "min_level", "max_level", may_be_equal=False)
+        check_order(self, "min_level", "max_level", may_be_equal=False)
         normalised_aspect_ratios(self.aspect_ratios)
 
     def comparable(self, key: str) -> Any:
@@ -106,7 +90,7 @@ def normalised_aspect_ratios(aspect_ratios: Any) -> tuple[tuple[float, float], .
     except (TypeError, ValueError, LookupError, ZeroDivisionError):
         pairs = ()
     if not pairs or not all(0 < factor < math.inf for pair in pairs for factor in pair):
-        raise InputError(f"hparam aspect_ratios is {shown(aspect_ratios)}; wanted ratios above 0 such as 1.0*2.0*0.5")
+        raise InputError(f"hparam aspect_ratios is {shown(aspect_ratios)}; expected ratios above 0 such as 1.0*2.0*0.5")
     return pairs
 
 

@@ -3,62 +3,46 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 from efficientdet.families.hyperparameters import Hyperparameters
-from efficientdet.families.limits import ABOVE_ZERO, Limit, at_least, one_of
-from efficientdet.families.nms_configs import NMS_LIMITS, NmsConfigs
+from efficientdet.families.nms_configs import NmsConfigs
 from efficientdet.families.retinanet.presets import BACKBONES
 from object_detection.geometry.anchor_conventions import retinanet_sizes, rounded_levels
 from object_detection.geometry.anchor_grid import AnchorLevel
+from program_support.checked_fields import Count, InsideZeroToOne, Limit, NonNegative, Positive, at_least, between, one_of
 
-RESIZES = ("stretch", "fit")
 RATE = 1e-4
-
-_LIMITS = {
-    "backbone_name": one_of(*BACKBONES.values()),
-    "resize": one_of(*RESIZES),
-    "longer_side": at_least(1),
-    "batch_norm_epsilon": at_least(0),
-    "trainable_backbone_stages": Limit(lambda value: 0 <= value <= 5, "0 to 5"),
-    "anchor_scale": Limit(lambda value: value >= 0.25, "0.25 or more: the smallest anchor is 2 pixels wide then"),
-    "aspect_ratios": Limit(
-        lambda value: isinstance(value, tuple | list) and len(value) > 0
-        and all(isinstance(ratio, int | float) and 0 < ratio < math.inf for ratio in value),
-        "ratios of width to height above 0 such as 2*1*0.5"),
-    "head_kernel_stddev": ABOVE_ZERO,
-    "alpha": Limit(lambda value: 0 < value < 1, "above 0 and below 1"),
-    "gamma": at_least(0),
-    "candidates_per_level": at_least(1),
-    **NMS_LIMITS,
-}
+_RATIOS = Limit(lambda value: isinstance(value, tuple | list) and len(value) > 0
+                and all(isinstance(ratio, int | float) and 0 < ratio < math.inf for ratio in value),
+                "ratios of width to height above 0 such as 2*1*0.5")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetinaNetHyperparameters(Hyperparameters):
     """Defaults as published."""
 
-    LIMITS: ClassVar[dict[str, Limit]] = Hyperparameters.LIMITS | _LIMITS
-
     # input
     image_size: int | str | tuple[int, int] = 800
-    resize: str = "stretch"  # to image_size; "fit": the shorter side to image_size, the longer to longer_side at most
-    longer_side: int = 1333  # of "fit"
+    # "stretch" to image_size; "fit": the shorter side to image_size, the longer to longer_side at most
+    resize: Annotated[str, one_of("stretch", "fit")] = "stretch"
+    longer_side: Count = 1333  # of "fit"
     max_instances_per_image: int = 1000
     learn_crowds: bool = True  # IsGroupOf of Open Images
     # network
-    backbone_name: str = "resnext50_32x4d"
-    batch_norm_epsilon: float = 1e-5
-    anchor_scale: float = 4.0  # side of the smallest anchor of a level in its cells
-    aspect_ratios: tuple = (2.0, 1.0, 0.5)  # width / height of a cell's anchors; each comes in three sizes
-    trainable_backbone_stages: int = 3  # of five, the stem being the first; the others stay as they are loaded
+    backbone_name: Annotated[str, one_of(*BACKBONES.values())] = "resnext50_32x4d"
+    batch_norm_epsilon: NonNegative = 1e-5
+    # side of the smallest anchor of a level in its cells; at 0.25 the smallest anchor is 2 pixels wide
+    anchor_scale: Annotated[float, at_least(0.25)] = 4.0
+    aspect_ratios: Annotated[tuple, _RATIOS] = (2.0, 1.0, 0.5)  # width / height of a cell's anchors; each comes in three sizes
+    trainable_backbone_stages: Annotated[int, between(0, 5)] = 3  # of five, the stem first; the others stay as loaded
     is_training_bn: bool = False
-    head_kernel_stddev: float = 0.01  # of hidden kernels at the start; 0.03 lets a backbone from random weights learn at once
+    head_kernel_stddev: Positive = 0.01  # of hidden kernels; with 0.03 a backbone from random weights learns at once
     # losses
-    alpha: float = 0.25
-    gamma: float = 2.0
+    alpha: InsideZeroToOne = 0.25
+    gamma: NonNegative = 2.0
     # suppression
-    candidates_per_level: int = 1000
+    candidates_per_level: Count = 1000
     nms_configs: NmsConfigs = field(default_factory=lambda: NmsConfigs(
         method="hard", iou_thresh=0.5, score_thresh=0.05, max_output_size=300))
     # training

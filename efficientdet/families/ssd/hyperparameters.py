@@ -1,53 +1,37 @@
 """SSD300's keys and their defaults: those of MLPerf's reference on COCO (mlcommons/training, ssd-v1)."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from efficientdet.families.hyperparameters import Hyperparameters
-from efficientdet.families.limits import Limit, at_least, one_of
-from efficientdet.families.nms_configs import NMS_LIMITS, NmsConfigs
+from efficientdet.families.nms_configs import NmsConfigs
 from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL
 from object_detection.geometry.anchor_conventions import ssd300_counts
-
-DECAYS = ("all", "kernels")
-
-_LIMITS = {
-    "backbone_name": one_of(*NUMBERS_PER_PIXEL),
-    "num_cropping_iterations": at_least(1),
-    "brightness": at_least(0),
-    "contrast": at_least(0),
-    "saturation": at_least(0),
-    "hue": Limit(lambda value: 0 <= value <= 0.5, "0 to 0.5 of the circle"),
-    "hard_negative_ratio": Limit(lambda value: value > 0, "above 0"),
-    "decayed_weights": one_of(*DECAYS),
-    "candidates_per_class": at_least(1),
-    **NMS_LIMITS,
-}
+from program_support.checked_fields import Count, NonNegative, Positive, between, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class SsdHyperparameters(Hyperparameters):
     """Defaults as published."""
 
-    LIMITS: ClassVar[dict[str, Limit]] = Hyperparameters.LIMITS | _LIMITS
     RATE_PER_64: ClassVar[float] = 2 * 2.5e-3  # 2.5e-3 for every 32 images
 
     # input
     image_size: int | str | tuple[int, int] = 300
     max_instances_per_image: int = 200
     learn_crowds: bool = True
-    num_cropping_iterations: int = 1  # crops that are tried before another minimum overlap is drawn; MLPerf's rule: 1 or 50
-    brightness: float = 0.125  # as the next three: how much the colours of a training image change at most
-    contrast: float = 0.5
-    saturation: float = 0.5
-    hue: float = 0.05
+    num_cropping_iterations: Count = 1  # crops that are tried before another minimum overlap is drawn; MLPerf's rule: 1 or 50
+    brightness: NonNegative = 0.125  # as the next three: how much the colours of a training image change at most
+    contrast: NonNegative = 0.5
+    saturation: NonNegative = 0.5
+    hue: Annotated[float, between(0, 0.5)] = 0.05
     # network
-    backbone_name: str = "resnet34"
+    backbone_name: Annotated[str, one_of(*NUMBERS_PER_PIXEL)] = "resnet34"
     # losses
-    hard_negative_ratio: float = 3.0
-    decayed_weights: str = "all"  # or "kernels": not batch norm and biases
+    hard_negative_ratio: Positive = 3.0
+    decayed_weights: Annotated[str, one_of("all", "kernels")] = "all"  # or "kernels": not batch norm and biases
     # suppression
-    candidates_per_class: int = 200
+    candidates_per_class: Count = 200
     nms_configs: NmsConfigs = field(default_factory=lambda: NmsConfigs(
         method="hard", iou_thresh=0.5, score_thresh=0.05, max_nms_inputs=16000, max_output_size=200))
     # training

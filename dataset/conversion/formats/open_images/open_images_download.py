@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from dataset.bad_fraction import allowing_fraction
+from dataset.files.untrusted_values import allowing_fraction
 from program_support.atomic_files import unfinished_folder
 from program_support.errors import InputError
 from program_support.progress import Progress

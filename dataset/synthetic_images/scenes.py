@@ -8,7 +8,7 @@ import math
 import numpy as np
 from PIL import Image
 
-from dataset.synthetic_shapes import FISH, KINDS, Kind, draw_shoal, draw_sprite, extent
+from dataset.synthetic_images.shapes import FISH, KINDS, Kind, draw_shoal, draw_sprite, extent
 from object_detection.coco.run_length_masks import run_lengths
 
 _UNITS = 128

@@ -1,0 +1,139 @@
+"""Types of dataclass fields that state which values they take: configurations, flags and hyperparameters are checked by them.
+
+`batch_size: Count | None = None` takes None and integers from 1 on. A text among the annotations is the name of the field's
+flag where that is another: `processes: Annotated[Count, "num_threads"]`.
+"""
+
+import math
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin
+
+from program_support.errors import InputError
+
+_LARGEST_INTEGER = 2**31 - 1  # of what TensorFlow counts with
+Class = TypeVar("Class", bound=type)
+
+
+class Limit(NamedTuple):
+    """Values that are taken, and how a message describes them."""
+
+    holds: Callable[[Any], bool]
+    expected: str
+    choices: tuple = ()  # all values, where they can be listed
+
+
+def one_of(*choices: Any) -> Limit:
+    """Return the limit of a value that is one of several."""
+    return Limit(choices.__contains__, f"{'one of ' if len(choices) > 1 else ''}{', '.join(map(str, choices))}", choices)
+
+
+def at_least(low: float) -> Limit:
+    """Return the limit of a finite number from `low` on."""
+    return Limit(lambda value: low <= value < math.inf, f"at least {low:g}")
+
+
+def between(low: float, high: float) -> Limit:
+    """Return the limit of a number from `low` to `high`, both included."""
+    return Limit(lambda value: low <= value <= high, f"{low} to {high}")
+
+
+_INT32 = Limit(lambda value: value <= _LARGEST_INTEGER, f"at most {_LARGEST_INTEGER}")
+Count = Annotated[int, at_least(1), _INT32]
+CountOrZero = Annotated[int, at_least(0), _INT32]
+Positive = Annotated[float, Limit(lambda value: 0 < value < math.inf, "a finite number above 0")]
+NonNegative = Annotated[float, Limit(lambda value: 0 <= value < math.inf, "a finite number, at least 0")]
+Share = Annotated[float, between(0, 1)]
+PositiveShare = Annotated[float, Limit(lambda value: 0 < value <= 1, "above 0, up to 1")]
+BelowOne = Annotated[float, Limit(lambda value: 0 <= value < 1, "0 up to below 1")]
+InsideZeroToOne = Annotated[float, Limit(lambda value: 0 < value < 1, "above 0 and below 1")]
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def checked(cls: Class) -> Class:
+    """Make a class a frozen dataclass of keyword arguments that raises InputError for the first value that a type refuses.
+
+    The message names the field's flag. The class's own `__post_init__` runs after the check.
+    """
+    return _checked(cls, "--{}={}: expected {}")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def checked_part(cls: Class) -> Class:
+    """Do the same for a part of a detector, whose fields are no flags: the message names class and field."""
+    return _checked(cls, f"{cls.__name__}.{{}} is {{}}; expected {{}}")
+
+
+def _checked(cls: Class, message: str) -> Class:
+    own = vars(cls).get("__post_init__")
+
+    def __post_init__(self) -> None:
+        kinds = field_types(cls)
+        for name, value, expected in refused_values(self):
+            given = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            raise InputError(message.format(flag_name(name, kinds[name]), given, expected))
+        if own:
+            own(self)
+
+    cls.__post_init__ = __post_init__
+    return dataclass(frozen=True, kw_only=True)(cls)
+
+
+def refused_values(settings: Any) -> Iterator[tuple[str, Any, str]]:
+    """Yield name, value and what is expected for each field of a dataclass whose type refuses its value."""
+    for name, kind in field_types(type(settings)).items():
+        if expected := refusal(kind, getattr(settings, name)):
+            yield name, getattr(settings, name), expected
+
+
+def refusal(kind: Any, value: Any) -> str | None:
+    """Return what is expected where a type refuses a value. None is never refused: it means "not given"."""
+    if value is None:
+        return None
+    if get_origin(kind) is tuple and isinstance(value, tuple):
+        return next(filter(None, (refusal(get_args(kind)[0], item) for item in value)), None)
+    for limit in limits_of(kind):
+        try:
+            if not limit.holds(value):
+                return limit.expected
+        except TypeError:  # of another type, such as text where a number is expected
+            return limit.expected
+    return None
+
+
+def field_types(cls: type) -> dict[str, Any]:
+    """Return the type of each field. A field that a subclass declares again without limits keeps those of its first type."""
+    found: dict[str, Any] = {}
+    for owner in reversed(cls.__mro__):
+        for item in vars(owner).get("__dataclass_fields__", {}).values():
+            if item.name not in found or limits_of(item.type):
+                found[item.name] = item.type
+    return found
+
+
+def limits_of(kind: Any) -> list[Limit]:
+    """Return the limits that a type states, such as `Count | None`."""
+    return [note for note in _annotations(kind) if isinstance(note, Limit)]
+
+
+def flag_name(name: str, kind: Any) -> str:
+    """Return the name of a field's flag."""
+    return next((note for note in _annotations(kind) if isinstance(note, str)), name)
+
+
+def plain_types(kind: Any) -> tuple[type, ...]:
+    """Return the types that `isinstance` takes: (int, NoneType) of `Count | None`, (tuple,) of `tuple[str, ...]`."""
+    if get_origin(kind) is Annotated:
+        return plain_types(get_args(kind)[0])
+    if get_origin(kind) in (Union, types.UnionType):
+        return tuple(plain for part in get_args(kind) for plain in plain_types(part))
+    return (get_origin(kind) or kind,)
+
+
+def _annotations(kind: Any) -> list[Any]:
+    if get_origin(kind) is Annotated:
+        return list(kind.__metadata__)
+    if get_origin(kind) in (Union, types.UnionType):
+        return [note for part in get_args(kind) for note in _annotations(part)]
+    return []

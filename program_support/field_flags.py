@@ -1,0 +1,47 @@
+"""Flags that take type, limits and default from the field of a configuration, so that these are written once."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from program_support.checked_fields import field_types, flag_name, limits_of, plain_types, refusal
+from program_support.errors import InputError
+
+_DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float, tuple: flags.DEFINE_list,
+           str: flags.DEFINE_string}
+
+
+def define_flags_of(config: type, help_of: Mapping[str, str]) -> None:
+    """Define a flag for each of some fields of a dataclass. help_of: field -> help."""
+    kinds, fields = field_types(config), config.__dataclass_fields__
+    for name, help_text in help_of.items():
+        default = fields[name].default
+        define_flag(flag_name(name, kinds[name]), kinds[name], None if default is dataclasses.MISSING else default, help_text)
+
+
+def define_flag(name: str, kind: Any, default: Any, help_text: str) -> None:
+    """Define a flag that takes the values of a type, such as `Count | None`; see `checked_fields`."""
+    plain = next(plain for plain in plain_types(kind) if plain in _DEFINE)
+    choices = next((limit.choices for limit in limits_of(kind) if limit.choices), None)
+    if choices:
+        flags.DEFINE_enum(name, default, choices, help_text)
+        return
+    _DEFINE[plain](name, list(default) if isinstance(default, tuple) else default, help_text)
+    if limits_of(kind):
+        flags.register_validator(name, lambda value: _is_taken(kind, value))
+
+
+def _is_taken(kind: Any, value: Any) -> bool:
+    if expected := refusal(kind, value):
+        raise flags.ValidationError(f"expected {expected}")
+    return True
+
+
+def whole_numbers(texts: Sequence[str], flag: str) -> tuple[int, ...]:
+    """Return the integers that a flag such as 40,50,55 lists. Raises InputError for anything else."""
+    try:
+        return tuple(map(int, texts))
+    except ValueError as error:
+        raise InputError(f"--{flag}={','.join(texts)}: expected integers such as 40,50,55") from error
