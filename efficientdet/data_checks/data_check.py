@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.format_recognition import FORMATS, recognise
@@ -10,6 +12,9 @@ from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.families.hyperparameters import Hyperparameters
 from program_support.errors import InputError
 from program_support.progress import Progress
+
+if TYPE_CHECKING:
+    from efficientdet.data_checks.examination import Examination
 
 LABEL_FORMATS = ("auto", *FORMATS)
 
@@ -38,8 +43,8 @@ def read_splits(config: DataCheckConfig) -> dict[str, LabelledImages]:
     return {name: _of_records(paths) for name, paths in config.records.items()} or _of_annotations(config)
 
 
-def check_data(splits: Mapping[str, LabelledImages], config: DataCheckConfig) -> None:
-    """Examine what `read_splits` returned."""
+def check_data(splits: Mapping[str, LabelledImages], config: DataCheckConfig) -> "tuple[Examination, Path]":
+    """Examine what `read_splits` returned; return the findings and the path of the page."""
     from efficientdet.data_checks.check_report import write_page
     from efficientdet.data_checks.examination import examine
     from efficientdet.data_checks.findings import as_hparams
@@ -53,7 +58,9 @@ def check_data(splits: Mapping[str, LabelledImages], config: DataCheckConfig) ->
         print("nothing alarming")
     if examination.settings:
         print(f"suggests --hparams={as_hparams(examination.settings)}")
-    print(f"wrote    {write_page(config.output_dir, examination)}")
+    page = write_page(config.output_dir, examination)
+    print(f"wrote    {page}")
+    return examination, page
 
 
 def _of_records(paths: tuple[str, ...]) -> LabelledImages:

@@ -9,7 +9,7 @@ from keras import ops
 
 from efficientdet.artifacts.onnx_efficientnms import without_plugin
 from efficientdet.checkpoints.restore import Restored
-from efficientdet.export.inspection import Agreement
+from efficientdet.exports.inspection import Agreement
 from efficientdet.inference.exported_network import ExportedNetwork, copied
 
 
