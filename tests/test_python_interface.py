@@ -50,7 +50,7 @@ def worked(tmp_path_factory):
             "convert": efficientdet.convert(folder / "drawn", folder / "records"),
             "examine": efficientdet.examine(folder / "records", image_size=64, output_dir=folder / "check"),
             "train": efficientdet.train(folder / "records", model_dir=folder / "model", hparams={**HPARAMS, "num_epochs": 2},
-                                        batch_size=np.int64(4), checkpoint_period=1, debug=True, **CPU),
+                                        batch_size=np.int64(4), checkpoint_period=1, **CPU),
             "evaluate": efficientdet.evaluate(folder / "model", folder / "records", report=folder / "report", **CPU),
             "export": efficientdet.export(folder / "model", folder / "exported", formats=["onnx"], runs=1,
                                           val_file_pattern=folder / "records")}
