@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -73,7 +74,7 @@ def test_an_examination_is_that_of_the_page(worked):
     assert [finding.line for finding in found.findings] == [entry["line"] for entry in content["findings"]]
     assert found.settings == content["suggested"]["settings"]
     assert content["splits"]["validation"]["images"] == 4
-    assert found.page.read_text().startswith("<!doctype html>")
+    assert "<!doctype html>" in found.page.read_text().lower()
 
 
 def test_numbers_are_those_in_the_files(worked):
@@ -109,31 +110,27 @@ def test_results_read_well(worked):
         results["train"].model_dir = "other"
 
 
-def test_a_second_training_in_the_process_and_one_that_resumes(worked, capsys):
+def test_a_second_training_in_the_process_resumes(worked, capsys):
     folder, *_ = worked
-    again = {"model_dir": folder / "model", "hparams": HPARAMS, "num_epochs": 3, "batch_size": 4, "checkpoint_period": 1, **CPU}
-    resumed = efficientdet.train(folder / "records", **again)
+    resumed = efficientdet.train(str(folder / "records" / "train-*"), model_dir=folder / "model", hparams=HPARAMS, num_epochs=3,
+                                 batch_size=4, **CPU)
     assert "after step 6" in capsys.readouterr().out  # 12 images are 3 steps of 4, twice
-    other = efficientdet.train(str(folder / "records" / "train-*"), **{**again, "model_dir": folder / "other"})
-    assert other.numbers == {}  # a glob names no validation records
-    assert resumed.numbers.keys() == {"AP", *resumed.numbers}
-    [found] = efficientdet.load_detector(folder / "other", precision="float32").predict(
+    assert resumed.numbers == {}  # a glob names no validation records
+    [found] = efficientdet.load_detector(folder / "model", precision="float32").predict(
         folder / "drawn" / "val" / "000013.jpg", min_score=0)
     assert len(found) > 0
 
 
-def test_ctrl_c_in_a_training_saves_and_is_a_keyboard_interrupt(worked, capsys):
+def test_ctrl_c_in_a_training_saves_and_is_a_keyboard_interrupt(worked):
     folder, *_ = worked
-    written = folder / "stopped" / "time_log.txt"
+    log = folder / "stopped" / "time_log.txt"
 
     def interrupt():
-        while not (written.exists() and '"step": ' in written.read_text() and "train" in written.read_text()):
+        while not (log.exists() and "train/cls_loss" in log.read_text()):
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 
-    import threading
-
-    thread = threading.Thread(target=interrupt)
+    thread = threading.Thread(target=interrupt, daemon=True)
     thread.start()
     with pytest.raises(KeyboardInterrupt, match="the same call continues"):
         efficientdet.train(folder / "records", model_dir=folder / "stopped", hparams=HPARAMS, num_epochs=3000, batch_size=4,
