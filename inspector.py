@@ -87,7 +87,7 @@ def _dry(model: ModelConfig) -> None:
                          f"{FLAGS.export_ckpt}/ckpt")
     writable_file(FLAGS.export_ckpt, "export_ckpt")
     _prepare(needs_tensorflow=bool(model.ckpt_path or FLAGS.export_ckpt))
-    from efficientdet.export.inspection import dry_run
+    from efficientdet.exports.inspection import dry_run
 
     dry_run(model, export_ckpt=FLAGS.export_ckpt)
 
@@ -103,7 +103,7 @@ def _export(model: ModelConfig) -> None:
         return
     folder = writable_folder(FLAGS.saved_model_dir, "saved_model_dir")
     _prepare(needs_tensorflow=True)
-    from efficientdet.export.inspection import export
+    from efficientdet.exports.inspection import export
 
     export(model, folder, input_image=image)
 
@@ -114,7 +114,7 @@ def _export_formats(model: ModelConfig, images: tuple[str, ...]) -> None:
         raise InputError(f"--formats={in_8_bits[0]}: needs images for its ranges; export.py --int8_images takes them")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     _prepare(needs_tensorflow=True)
-    from efficientdet.export.export_artifacts import ExportConfig, export_artefacts
+    from efficientdet.exports.export_artifacts import ExportConfig, export_artefacts
 
     export_artefacts(replace(model, precision="float32", amp=None, use_xla=False),
                      ExportConfig(output_dir=output_dir, formats=formats, images=images))
@@ -126,7 +126,7 @@ def _export_onnx(model: ModelConfig) -> None:
     writable_file(FLAGS.onnx_path, "onnx_path")
     require_runtime("onnxruntime", asked_by="--onnx_path")
     _prepare(needs_tensorflow=bool(model.ckpt_path))
-    from efficientdet.export.inspection import export_network
+    from efficientdet.exports.inspection import export_network
 
     export_network(model, FLAGS.onnx_path)
 

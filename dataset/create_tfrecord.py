@@ -8,6 +8,7 @@ The format is told by content and said in a line. What the data has as train, va
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from absl import flags
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.class_numbering import read_label_map
 from dataset.conversion.conversion_flags import conversion_config, convert_and_report, define_writing_flags
+from dataset.conversion.conversion_report import Report
 from dataset.conversion.folder_files import ImageFolder
 from dataset.conversion.format_recognition import FORMATS, recognise
 from dataset.conversion.image_split import split_off
@@ -30,28 +32,34 @@ from dataset.conversion.sharding.shard_files import standing_shards
 from dataset.files.image_files import image_folder
 from program_support import command_line
 from program_support.checked_fields import CountOrZero, between
+from program_support.command_line import Define
 from program_support.errors import InputError
 from program_support.field_flags import define_flag
 
 
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Define the flags of this script."""
-    define_writing_flags()
-    flags.DEFINE_string("images", "", "Folder of the images, which may lie in folders below it.")
-    flags.DEFINE_string("annotations", "", "File or folder of the labels, by default the folder of the images.")
-    flags.DEFINE_enum("format", "auto", ["auto", *FORMATS], "Format of the labels; auto tells it by their content.")
-    flags.DEFINE_string("output_dir", "records", "Folder of the records: train-*, val-* and test-*.")
+    define = Define(values)
+    define_writing_flags(values)
+    define.string("images", "", "Folder of the images, which may lie in folders below it.")
+    define.string("annotations", "", "File or folder of the labels, by default the folder of the images.")
+    define.enum("format", "auto", ["auto", *FORMATS], "Format of the labels; auto tells it by their content.")
+    define.string("output_dir", "records", "Folder of the records: train-*, val-* and test-*.")
     define_flag("val_fraction", Annotated[float, between(0, 0.9)], 0.1, "Share of the images that becomes val where the "
-                "data has none; 0 for no val.")
-    define_flag("split_seed", CountOrZero, 0, "Which images become val is a function of it.")
-    flags.DEFINE_boolean("include_masks", False, "Whether to store the instance masks, as PNG.")
-    flags.DEFINE_string("label_map_json_path", "", 'Class ids by name: {"name": id, ...}, or the .classes.json of another '
-                        "conversion; by default those of the data, or names counted from 1 in alphabetical order.")
+                "data has none; 0 for no val.", values)
+    define_flag("split_seed", CountOrZero, 0, "Which images become val is a function of it.", values)
+    define.boolean("include_masks", False, "Whether to store the instance masks, as PNG.")
+    define.string("label_map_json_path", "", 'Class ids by name: {"name": id, ...}, or the .classes.json of another '
+                  "conversion; by default those of the data, or names counted from 1 in alphabetical order.")
 
 
 def main() -> None:
     """Convert what the flags name."""
-    values = flags.FLAGS
+    convert_labels(flags.FLAGS)
+
+
+def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None = None) -> dict[str, Report]:
+    """Return the report of each split. start: see `convert_and_report`."""
     images = ImageFolder(image_folder(values.images))
     annotations = values.annotations or values.images
     label_map = read_label_map(values.label_map_json_path) if values.label_map_json_path else None
@@ -59,19 +67,21 @@ def main() -> None:
     print(labels.reason, flush=True)
     parts = read_labels(labels, annotations, images, with_masks=values.include_masks, label_map=label_map,
                         output_folder=values.output_dir)
-    parts = _with_val(parts, images)
+    parts = _with_val(parts, images, values=values)
     _tell_of_shared_images(parts)
     _refuse_other_parts(values.output_dir, parts)
+    reports = {}
     for split, data in parts.items():
         print(f"\n{split}: {len(data.images)} images", flush=True)
-        convert_and_report(data, conversion_config(
+        reports[split] = convert_and_report(data, conversion_config(
             image_folder=values.images, output_prefix=str(Path(values.output_dir, split)), include_masks=values.include_masks,
-            keep_annotations=True))
+            keep_annotations=True, values=values), values=values, start=start)
+    return reports
 
 
-def _with_val(parts: dict[str, AnnotatedDataSet], images: ImageFolder) -> dict[str, AnnotatedDataSet]:
+def _with_val(parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, values: flags.FlagValues
+              ) -> dict[str, AnnotatedDataSet]:
     """The parts by their names, with a val out of the train where the data has none and one is wanted; says which."""
-    values = flags.FLAGS
     found = {split or "train": data for split, data in parts.items()}
     if "val" in found or not values.val_fraction or "train" not in found:
         whose = "that of the data" if "" not in parts else "none, all is train"

@@ -1,10 +1,14 @@
 """Object detectors of several families: train, evaluate, detect, export.
 
-    from efficientdet import load_detector
-    [found] = load_detector("checkpoints/efficientdet-d0").predict("photo.jpg")
-    print(found.boxes, found.scores, found.names)
+    import efficientdet
 
-Importing this package imports nothing heavy: TensorFlow and Keras come with the first call of `load_detector`.
+    efficientdet.convert("labeled_images", "records")
+    efficientdet.train("records", model_dir="runs/first", num_epochs=30)
+    [found] = efficientdet.load_detector("runs/first").predict("photo.jpg")
+    found.save("annotated.jpg")
+
+docs/python.md describes all functions. Importing this package imports nothing heavy: TensorFlow and Keras come with the
+first call.
 """
 
 import os
@@ -19,11 +23,13 @@ if Path(__file__).with_name("checkout.py").exists():  # not in a wheel, which ha
 if TYPE_CHECKING:
     from efficientdet.inference.detector import ImageDetections, LoadedDetector
     from efficientdet.inference.loading import load_detector
+    from efficientdet.operations.interface import convert, evaluate, examine, export, train
     from program_support.errors import InputError
 
     __version__: str
 
-__all__ = ["ImageDetections", "InputError", "LoadedDetector", "__version__", "load_detector"]
+__all__ = ["ImageDetections", "InputError", "LoadedDetector", "__version__", "convert", "evaluate", "examine", "export",
+           "load_detector", "train"]
 
 _DISTRIBUTION = "efficientdet-tf2"
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # ONNX Runtime reads it once, when it is imported; its default is to send
@@ -46,10 +52,14 @@ def __getattr__(name: str):
         from program_support import errors
 
         return errors.InputError
-    if name in __all__:
+    if name in ("ImageDetections", "LoadedDetector"):
         from efficientdet.inference import detector
 
         return getattr(detector, name)
+    if name in __all__:
+        from efficientdet.operations import interface
+
+        return getattr(interface, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

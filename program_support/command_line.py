@@ -1,19 +1,31 @@
 """How every entry point starts and fails: flags parsed once, a user's mistake is one line and exit code 2."""
 
+import functools
 import io
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
-from program_support.errors import InputError, nearest_name, printable
-from program_support.other_flag_names import other_name_hint
+from program_support.errors import InputError, printable
+from program_support.other_flag_names import unknown_name_hint
 from program_support.signals import Listener, exit_code
 
 USER_ERROR_EXIT_CODE = 2  # absl's own is 1, which a launcher cannot tell from a crash
 _SHOWN = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _HELP = {"-h", "--help", "-help", "--helpshort", "--helpfull"}
+
+
+class Define:
+    """absl's DEFINE functions for one set of flags: `Define(values).string("name", default, help)`."""
+
+    def __init__(self, values: flags.FlagValues):
+        self._values = values
+
+    def __getattr__(self, kind: str) -> Callable[..., Any]:
+        return functools.partial(getattr(flags, f"DEFINE_{kind}"), flag_values=self._values)
 
 
 def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once: bool = False) -> None:
@@ -52,7 +64,5 @@ def _parsed(arguments: list[str]) -> list[str]:
     try:
         return flags.FLAGS(arguments)
     except flags.UnrecognizedFlagError as error:
-        hint = other_name_hint(error.flagname, flags.FLAGS)
-        if not hint and (nearest := nearest_name(error.flagname, flags.FLAGS)):
-            hint = f"the nearest is --{nearest}"
+        hint = unknown_name_hint(error.flagname, flags.FLAGS)
         raise InputError(f"there is no flag --{error.flagname}" + (f"; {hint}" if hint else "")) from error

@@ -13,24 +13,25 @@ _DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFI
            str: flags.DEFINE_string}
 
 
-def define_flags_of(config: type, help_of: Mapping[str, str]) -> None:
+def define_flags_of(config: type, help_of: Mapping[str, str], values: flags.FlagValues = flags.FLAGS) -> None:
     """Define a flag for each of some fields of a dataclass. help_of: field -> help."""
     kinds, fields = field_types(config), config.__dataclass_fields__
     for name, help_text in help_of.items():
         default = fields[name].default
-        define_flag(flag_name(name, kinds[name]), kinds[name], None if default is dataclasses.MISSING else default, help_text)
+        define_flag(flag_name(name, kinds[name]), kinds[name], None if default is dataclasses.MISSING else default, help_text,
+                    values)
 
 
-def define_flag(name: str, kind: Any, default: Any, help_text: str) -> None:
+def define_flag(name: str, kind: Any, default: Any, help_text: str, values: flags.FlagValues = flags.FLAGS) -> None:
     """Define a flag that takes the values of a type, such as `Count | None`; see `checked_fields`."""
     plain = next(plain for plain in plain_types(kind) if plain in _DEFINE)
     choices = next((limit.choices for limit in limits_of(kind) if limit.choices), None)
     if choices:
-        flags.DEFINE_enum(name, default, choices, help_text)
+        flags.DEFINE_enum(name, default, choices, help_text, flag_values=values)
         return
-    _DEFINE[plain](name, list(default) if isinstance(default, tuple) else default, help_text)
+    _DEFINE[plain](name, list(default) if isinstance(default, tuple) else default, help_text, flag_values=values)
     if limits_of(kind):
-        flags.register_validator(name, lambda value: _is_taken(kind, value))
+        flags.register_validator(name, lambda value: _is_taken(kind, value), flag_values=values)
 
 
 def _is_taken(kind: Any, value: Any) -> bool:

@@ -3,7 +3,9 @@
 Entry points answer such a name with their own instead of doing without it or guessing.
 """
 
-from collections.abc import Container
+from collections.abc import Collection, Container
+
+from program_support.errors import nearest_name
 
 # Name elsewhere -> names here, the first that a program has is meant. What follows a "=" belongs to the answer.
 _OURS = {
@@ -53,3 +55,9 @@ def other_name_hint(name: str, flags: Container[str]) -> str | None:
         if ours.split("=", 1)[0] in flags:
             return f"here it is --{ours}"
     return _NO_FLAG.get(key)
+
+
+def unknown_name_hint(name: str, flags: Collection[str]) -> str:
+    """Return what to use in place of an unknown name: what another program calls so, or the nearest of the `flags`, or ""."""
+    nearest = nearest_name(name, flags)
+    return other_name_hint(name, flags) or (f"the nearest is --{nearest}" if nearest else "")

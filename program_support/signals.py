@@ -8,11 +8,23 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = "\x1b[?25h"  # progress bars hide it
+_owns_process: ContextVar[bool] = ContextVar("owns_process", default=True)
+
+
+@contextlib.contextmanager
+def in_a_users_process() -> Iterator[None]:
+    """A block whose listeners never end the process: `Listener.end` raises in the main thread instead."""
+    token = _owns_process.set(False)
+    try:
+        yield
+    finally:
+        _owns_process.reset(token)
 
 
 def exit_code(number: int) -> int:
@@ -31,6 +43,7 @@ class Listener:
     def __init__(self, heard: Callable[[int], None]):
         self._heard = heard
         self._undo, self._console = contextlib.ExitStack(), 2
+        self._owns_process, self._raised = _owns_process.get(), 0
 
     def start(self) -> "Listener":
         """Listen from now on, and return self."""
@@ -48,7 +61,7 @@ class Listener:
         self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(note, warn_on_full_buffer=False))
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                self._undo.callback(signal.signal, number, signal.signal(number, _left_to_the_thread))
+                self._undo.callback(signal.signal, number, signal.signal(number, self._left_to_the_thread))
         return self
 
     def stop(self) -> None:
@@ -56,9 +69,19 @@ class Listener:
         self._undo.close()
 
     def end(self, number: int, line: str) -> NoReturn:
-        """End the process with one line on standard error and the exit code of a signal; nothing is unwound."""
-        self.tell(line)
-        os._exit(exit_code(number))
+        """End the process with one line on standard error and the exit code of a signal; nothing is unwound.
+
+        In a user's process the line is followed by KeyboardInterrupt, of SIGTERM by SystemExit, in the main thread, and the
+        thread that calls this ends.
+        """
+        if self._owns_process:
+            self.tell(line)
+            os._exit(exit_code(number))
+        if not self._raised:
+            self.tell(line)
+            self._raised = number
+            signal.pthread_kill(threading.main_thread().ident, number)  # unlike interrupt_main, it also ends a sleep
+        raise SystemExit(exit_code(number))
 
     def tell(self, line: str) -> None:
         """A line on standard error, whatever other threads hold."""
@@ -71,8 +94,10 @@ class Listener:
             while numbers := stream.read(64):
                 for number in numbers:
                     if number in SIGNALS:
-                        self._heard(number)
+                        with contextlib.suppress(SystemExit):  # of `end`; more signals may come
+                            self._heard(number)
 
-
-def _left_to_the_thread(*_) -> None:
-    """A handler in Python must stand there for C to note the signal."""
+    def _left_to_the_thread(self, *_) -> None:
+        """A handler in Python must stand there for C to note the signal; it raises what `end` asks for."""
+        if self._raised:
+            raise KeyboardInterrupt if self._raised == signal.SIGINT else SystemExit(exit_code(self._raised))

@@ -48,10 +48,11 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
         "inference",  # images in, detections out
         "serving",  # the same over HTTP
         "evaluation",  # detections of records, measured
-        "export",  # artifacts written, compared with their checkpoint and described
+        "exports",  # artifacts written, compared with their checkpoint and described
         "training",  # the loop and its parts
         "benchmark",  # latency and throughput
         "quickstart",  # all of it one after another, with settings chosen for the data and the machine
+        "operations",  # what each root script does, shared with the Python interface
         "programs",  # empty here; a wheel has the root scripts in it
     ),
 }
@@ -80,7 +81,8 @@ KNOWN_IN = {
     "pycocotools": {"object_detection.coco.run_length_masks", "dataset.*"},  # in dataset/ for the masks of records
     "PIL": {"efficientdet.reports.drawing", "dataset.*", "efficientdet.inference.annotate", "efficientdet.inference.detector",
             "dataset.files.image_files"},
-    "absl": {"dataset.*", "program_support.*", "efficientdet.configuration.flag_definitions", *ENTRY_POINTS},
+    "absl": {"dataset.*", "program_support.*", "efficientdet.configuration.flag_definitions",
+             "efficientdet.operations.settings", *ENTRY_POINTS},
     "tensorboard": {"efficientdet.run_log.event_file"},
     "starlette": {"efficientdet.serving.application", "efficientdet.serving.metrics", "efficientdet.serving.middleware",
                   "efficientdet.serving.request_body", "efficientdet.serving.server"},
@@ -99,7 +101,7 @@ ASKS_FOR_THE_BACKEND = {
     "object_detection.suppression.tensor_suppression",  # TensorFlow's kernel on a CPU
     "efficientdet.training.build_step",  # one class for each backend
     "efficientdet.devices.distributed", "efficientdet.devices.runtime", "efficientdet.devices.device",
-    "efficientdet.artifacts.saved_model", "efficientdet.export.inspection",  # SavedModels are TensorFlow's
+    "efficientdet.artifacts.saved_model", "efficientdet.exports.inspection",  # SavedModels are TensorFlow's
     "efficientdet.artifacts.litert_file",  # and so is the converter
     "efficientdet.benchmark.measurements",  # says whether XLA compiled: under JAX always
     "efficientdet.training.loop", "efficientdet.training.run",  # an export at the end; whether shapes may vary between steps

@@ -31,8 +31,8 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.artifact_formats import wanted_formats
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
-from efficientdet.export import export_artifacts as artefacts
-from efficientdet.export.export_artifacts import ExportConfig, export_artefacts
+from efficientdet.exports import export_artifacts as artefacts
+from efficientdet.exports.export_artifacts import ExportConfig, export_artefacts
 from efficientdet.families.registry import hyperparameters_of
 from model.two_stage_detector import TwoStageDetector
 from program_support.errors import InputError

@@ -11,7 +11,7 @@ from colour_artefact import write_colour_artefact
 import efficientdet
 from efficientdet.artifacts.artifact_files import read_artefact
 from efficientdet.artifacts.artifact_metadata import DESCRIPTION, INPUT
-from efficientdet.export.artifact_table import ArtefactTable
+from efficientdet.exports.artifact_table import ArtefactTable
 from program_support.errors import InputError
 
 IMAGE = np.full((40, 60, 3), 200, np.uint8)

@@ -204,7 +204,7 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-import efficientdet.benchmark.measurements, efficientdet.export.inspection, efficientdet.run_log.journal
+import efficientdet.benchmark.measurements, efficientdet.exports.inspection, efficientdet.run_log.journal
 from efficientdet.benchmark import stages
 from efficientdet.inference.predict import build_predict
 from miniature import miniature_detector

@@ -323,9 +323,10 @@ def test_mistake_in_a_process_of_its_own(data):
 
 @pytest.mark.parametrize(("mode", "training_mode"), [("train", "train300"), ("traineval", "traineval")])
 def test_what_the_modes_of_automl_mean(mode, training_mode):
-    program = (f"import train; train.define_flags(); train.FLAGS(['x', '--mode={mode}', '--train_file_pattern=a']);"
+    program = ("import train; from absl.flags import FLAGS; train.define_flags();"
+               f"FLAGS(['x', '--mode={mode}', '--train_file_pattern=a']);"
                "from efficientdet.configuration.removed_flags import training_mode;"
-               "print(train.FLAGS.training_file_pattern, training_mode('traineval', train.FLAGS.mode, both=False))")
+               "print(FLAGS.training_file_pattern, training_mode('traineval', FLAGS.mode, both=False))")
     assert call(["-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}).stdout == f"a {training_mode}\n"
 
 

@@ -12,13 +12,12 @@ from efficientdet.configuration.flag_definitions import hyperparameters
     (["--lr=2.2", "--hparams=learning_rate=0.08,lr_warmup_init=0.5"], 2.2, 0.5),
     (["--warmup_value=0.25", "--hparams=learning_rate=0.08,lr_warmup_init=0.5"], 0.08, 0.25),
 ])
-def test_a_given_flag_wins_over_hparams_and_these_over_a_default(monkeypatch, words, rate, warmup_init):
+def test_a_given_flag_wins_over_hparams_and_these_over_a_default(words, rate, warmup_init):
     values = flags.FlagValues()
     flags.DEFINE_string("model_name", "efficientdet-d0", "", flag_values=values)
     flags.DEFINE_string("hparams", "", "", flag_values=values)
     flags.DEFINE_float("lr", None, "", flag_values=values)
     flags.DEFINE_float("warmup_value", 0.0001, "", flag_values=values)
     values(["train.py", *words])
-    monkeypatch.setattr(flags, "FLAGS", values)
-    found = hyperparameters(learning_rate="lr", lr_warmup_init="warmup_value")
+    found = hyperparameters(values, learning_rate="lr", lr_warmup_init="warmup_value")
     assert (found.learning_rate, found.lr_warmup_init) == (rate, warmup_init)

@@ -15,8 +15,8 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime
-from efficientdet.export import inspection
-from efficientdet.export.inspection import Agreement, compare_detections, dry_run, summary
+from efficientdet.exports import inspection
+from efficientdet.exports.inspection import Agreement, compare_detections, dry_run, summary
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
 from efficientdet.inference import opening
 from efficientdet.inference.opening import open_model

@@ -149,7 +149,8 @@ def test_batch_and_rate(gpus, gpu_memory, batch_size):
 
 def test_flags_of_the_training_exist():
     root = K8S.parents[1]
-    train = (root / "train.py").read_text() + (root / "efficientdet" / "configuration" / "flag_definitions.py").read_text()
+    train = "".join((root / "efficientdet" / file).read_text()
+                    for file in ("operations/train_model.py", "configuration/flag_definitions.py"))
     arguments = launcher_arguments()
     given = arguments[arguments.index("train.py") + 1:]
     assert len(given) > 10

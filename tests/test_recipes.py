@@ -75,8 +75,9 @@ def test_every_script_dry_runs_anywhere_with_flags_that_exist(script):
         assert words[0] == "docker"
         return
     [program] = {Path(word).name for word in programs}
-    defined = (REPOSITORY / program).read_text() + (
-        REPOSITORY / "efficientdet" / "configuration" / "flag_definitions.py").read_text()
+    sources = [REPOSITORY / program, *(REPOSITORY / "efficientdet" / "operations").glob("*.py"),
+               REPOSITORY / "efficientdet" / "configuration" / "flag_definitions.py"]
+    defined = "".join(source.read_text() for source in sources)
     given = [word for word in words[words.index(programs[0]):] if word.startswith("--")]
     for flag in given:
         assert f'"{flag.removeprefix("--").split("=")[0]}"' in defined, f"{program} has no {flag}"

@@ -4,14 +4,14 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from absl import flags
 
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.conversion_config import ConversionConfig, ShardCount
-from dataset.conversion.conversion_report import summary_lines
+from dataset.conversion.conversion_report import Report, summary_lines
 from dataset.conversion.sharding.shard_files import standing_shards
 from dataset.conversion.sharding.shard_processes import CONTINUE
 from dataset.conversion.sharding.shards import convert
@@ -34,25 +34,25 @@ def define_shared_flags() -> None:
     define_writing_flags()
 
 
-def define_writing_flags() -> None:
+def define_writing_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Define how records are written."""
     define_flag("num_shards", ShardCount | None, None, f"Number of files; by default one for every {IMAGES_WORTH_A_SHARD} "
-                f"images, at most {MOST_DEFAULT_SHARDS}, or as many as stand under the prefix.")
+                f"images, at most {MOST_DEFAULT_SHARDS}, or as many as stand under the prefix.", values)
     define_flag("num_threads", Count | None, None, "Number of processes; by default one for each CPU core, fewer where there "
-                "are few images.")
+                "are few images.", values)
     define_flags_of(ConversionConfig, {
         "max_bad_fraction": "Share of the images, and of the boxes, that may be skipped.",
         "keep_images_of_refused_boxes": "Convert an image all of whose boxes were refused, as an image without objects. "
                                         "Default: the image is dropped, as training would use its objects as background.",
-    })
+    }, values)
 
 
 def conversion_config(
-    *, image_folder: str, output_prefix: str | None = None, include_masks: bool = False, keep_annotations: bool = False
+    *, image_folder: str, output_prefix: str | None = None, include_masks: bool = False, keep_annotations: bool = False,
+    values: flags.FlagValues = flags.FLAGS
 ) -> ConversionConfig:
     """The settings that the flags describe, --output_file_prefix among them if no prefix is given; InputError where they cannot
     be met."""
-    values = flags.FLAGS
     return ConversionConfig(
         image_folder=image_folder, output_prefix=output_prefix or values.output_file_prefix,
         num_shards=values.num_shards or MOST_DEFAULT_SHARDS,  # judged anew when the images are counted
@@ -61,14 +61,22 @@ def conversion_config(
         keep_annotations=keep_annotations)
 
 
-def convert_and_report(data: AnnotatedDataSet, config: ConversionConfig) -> None:
-    """Convert and print the report; Ctrl-C and SIGTERM end with one line and the shell's own exit codes for them."""
-    if flags.FLAGS.num_shards is None:
+def convert_and_report(data: AnnotatedDataSet, config: ConversionConfig, *, values: flags.FlagValues = flags.FLAGS,
+                       start: Callable[[], None] | None = None) -> Report:
+    """Convert, print the report and return it.
+
+    start: in a user's process, what prepares TensorFlow; raises KeyboardInterrupt for a signal then. None: GPUs are hidden
+    from the process, and Ctrl-C and SIGTERM end it with one line and the shell's own exit codes for them.
+    """
+    if values.num_shards is None:
         config = replace(config, num_shards=default_num_shards(config.output_prefix, images=len(data.images)))
-    if flags.FLAGS.num_threads is None:
+    if values.num_threads is None:
         config = replace(config, processes=max(1, min(config.processes, len(data.images) // IMAGES_WORTH_A_PROCESS)))
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would take the memory of every GPU to decode on the CPU
-    with ending_when_interrupted():
+    if start:
+        start()
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would take the memory of every GPU to decode on the CPU
+    with contextlib.nullcontext() if start else ending_when_interrupted():
         report = convert(data, config)
     for line in summary_lines(report, data.class_names):
         print(printable(line))  # names of a user's files are among it
@@ -76,6 +84,7 @@ def convert_and_report(data: AnnotatedDataSet, config: ConversionConfig) -> None
     written += [str(path) for path in map(config.beside, (".report.json", ".classes.json", ".instances.json"))
                 if path.exists()]
     print(f"wrote    {', '.join(written)}")
+    return report
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from absl import flags
+from absl.flags import FlagValues
 
 from dataset.files.image_files import find_images
 from efficientdet.configuration.inference_runtimes import RUNTIMES, require_runtime
@@ -12,39 +13,45 @@ from efficientdet.configuration.overrides import parse_overrides
 from efficientdet.configuration.removed_flags import ALIASES, GONE
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, model_names
+from program_support.command_line import Define
 from program_support.errors import InputError
 
+FLAGS = flags.FLAGS  # of the command line; the Python interface has values of its own for each call
 
-def define_model_flags() -> None:
+
+def define_model_flags(values: FlagValues = FLAGS) -> None:
     """--model_name and --hparams."""
-    flags.DEFINE_string("model_name", DEFAULT_MODEL, f"One of {', '.join(model_names())}.")
-    flags.DEFINE_string("hparams", "", "Hyperparameters: key=value items with commas between, or a .yaml file.")
+    define = Define(values)
+    define.string("model_name", DEFAULT_MODEL, f"One of {', '.join(model_names())}.")
+    define.string("hparams", "", "Hyperparameters: key=value items with commas between, or a .yaml file.")
 
 
-def define_machine_flags() -> None:
+def define_machine_flags(values: FlagValues = FLAGS) -> None:
     """--amp, --precision, --use_xla."""
-    flags.DEFINE_bool("amp", None, "mixed_float16 instead of float32. Default: on where there is an accelerator.")
-    flags.DEFINE_enum("precision", None, ["float32", "mixed_float16", "mixed_bfloat16"], "Wins over --amp.")
-    flags.DEFINE_bool("use_xla", None, "Compile with XLA. Default: on where there is an accelerator.")
+    define = Define(values)
+    define.bool("amp", None, "mixed_float16 instead of float32. Default: on where there is an accelerator.")
+    define.enum("precision", None, ["float32", "mixed_float16", "mixed_bfloat16"], "Wins over --amp.")
+    define.bool("use_xla", None, "Compile with XLA. Default: on where there is an accelerator.")
 
 
-def define_runtime_flag() -> None:
+def define_runtime_flag(values: FlagValues = FLAGS) -> None:
     """--runtime, for entry points that only detect."""
-    flags.DEFINE_enum("runtime", "keras", RUNTIMES, "What runs the network: Keras's backend, or the exported network, with "
-                                                    "batch statistics folded in, in a runtime made for inference on a CPU.")
-    flags.DEFINE_multi_string("int8_images", None, "With --runtime=openvino: convolutions in 8 bits, for the ranges that "
+    define = Define(values)
+    define.enum("runtime", "keras", RUNTIMES, "What runs the network: Keras's backend, or the exported network, with "
+                                               "batch statistics folded in, in a runtime made for inference on a CPU.")
+    define.multi_string("int8_images", None, "With --runtime=openvino: convolutions in 8 bits, for the ranges that "
                                                    "values have on these images (an image, a folder or a glob; of training).")
 
 
-def finish_flags(program: str) -> None:
+def finish_flags(program: str, values: FlagValues = FLAGS) -> None:
     """Define other names of a program's flags, and the flags that are gone; to be called after all its other flags."""
     for name, original in ALIASES.get(program, {}).items():
-        flags.DEFINE_alias(name, original)
+        flags.DEFINE_alias(name, original, flag_values=values)
     for name, gone in GONE.get(program, {}).items():
         define = flags.DEFINE_bool if gone.boolean else flags.DEFINE_string
-        define(name, None, f"Gone: {gone.reason}.")
+        define(name, None, f"Gone: {gone.reason}.", flag_values=values)
         flags.register_validator(name, lambda value, gone=gone: value in (None, "") or str(value) in gone.passes,
-                                 message=f"is gone: {gone.reason}")
+                                 message=f"is gone: {gone.reason}", flag_values=values)
 
 
 def typed_name(name: str) -> str:
@@ -54,14 +61,14 @@ def typed_name(name: str) -> str:
     return given[0] if given else name
 
 
-def runtime_settings() -> dict:
+def runtime_settings(values: FlagValues = FLAGS) -> dict:
     """--runtime and --int8_images. Raises InputError where packages are missing or other flags do not go with them."""
-    chosen, int8_images = flags.FLAGS.runtime, flags.FLAGS.int8_images
+    chosen, int8_images = values.runtime, values.int8_images
     if int8_images and chosen != "openvino":
         raise InputError(f"--int8_images goes with --runtime=openvino; --runtime is {chosen}")
     if chosen != "keras":
         require_runtime(chosen, asked_by=f"--runtime={chosen}")
-        if flags.FLAGS.amp or flags.FLAGS.precision not in (None, "float32"):
+        if values.amp or values.precision not in (None, "float32"):
             raise InputError(f"--runtime={chosen} computes in float32; --amp and --precision are Keras's")
     if int8_images:
         require_runtime("onnxruntime", asked_by="--int8_images")
@@ -69,35 +76,36 @@ def runtime_settings() -> dict:
     return {"runtime": chosen, "int8_images": tuple(int8_images or ())}
 
 
-def machine_settings() -> dict:
+def machine_settings(values: FlagValues = FLAGS) -> dict:
     """What `start_runtime` wants."""
-    return {"precision": flags.FLAGS.precision, "amp": flags.FLAGS.amp, "use_xla": flags.FLAGS.use_xla}
+    return {"precision": values.precision, "amp": values.amp, "use_xla": values.use_xla}
 
 
-def checked_overrides(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def checked_overrides(given: Mapping[str, Any] | None = None, *, values: FlagValues = FLAGS) -> dict[str, Any]:
     """Return --hparams and on top of them `given`. Raises InputError where --model_name does not have or take one of them."""
-    overrides = {**parse_overrides(flags.FLAGS.hparams), **(given or {})}
-    with_overrides(hyperparameters_of(flags.FLAGS.model_name, {}), overrides)
+    overrides = {**parse_overrides(values.hparams), **(given or {})}
+    with_overrides(hyperparameters_of(values.model_name, {}), overrides)
     return overrides
 
 
-def model_config(ckpt_path: str | None, overrides: Mapping[str, Any], **settings: Any) -> ModelConfig:
+def model_config(ckpt_path: str | None, overrides: Mapping[str, Any], *, values: FlagValues = FLAGS,
+                 **settings: Any) -> ModelConfig:
     """Return the model that --model_name, --weights and the arguments name; `settings` are further fields."""
-    return ModelConfig(ckpt_path=ckpt_path, model_name=flags.FLAGS.model_name, model_name_given=model_name_given(),
-                       overrides=overrides, averaged=flags.FLAGS.weights == "averaged", **settings)
+    return ModelConfig(ckpt_path=ckpt_path, model_name=values.model_name, model_name_given=model_name_given(values),
+                       overrides=overrides, averaged=values.weights == "averaged", **settings)
 
 
-def hyperparameters(**flag_names: str) -> Hyperparameters:
+def hyperparameters(values: FlagValues = FLAGS, **flag_names: str) -> Hyperparameters:
     """Of --model_name, then the defaults of the flags (hyperparameter=flag), then --hparams, then the flags that were given.
 
     A flag wins over --hparams, as in the reference: its whole configuration as a file does not undo a --lr.
     """
-    defaults = {key: flags.FLAGS[name].default for key, name in flag_names.items()}
-    given = {key: flags.FLAGS[name].value for key, name in flag_names.items() if flags.FLAGS[name].present}
-    hparams = hyperparameters_of(flags.FLAGS.model_name, {key: value for key, value in defaults.items() if value is not None})
-    return with_overrides(with_overrides(hparams, parse_overrides(flags.FLAGS.hparams)), given)
+    defaults = {key: values[name].default for key, name in flag_names.items()}
+    given = {key: values[name].value for key, name in flag_names.items() if values[name].present}
+    hparams = hyperparameters_of(values.model_name, {key: value for key, value in defaults.items() if value is not None})
+    return with_overrides(with_overrides(hparams, parse_overrides(values.hparams)), given)
 
 
-def model_name_given() -> bool:
+def model_name_given(values: FlagValues = FLAGS) -> bool:
     """Whether --model_name stood on the command line."""
-    return flags.FLAGS["model_name"].present > 0
+    return values["model_name"].present > 0

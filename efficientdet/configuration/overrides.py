@@ -2,6 +2,7 @@
 
 import ast
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from dataset.files.untrusted_values import shown
@@ -10,10 +11,12 @@ from efficientdet.families.hyperparameters import flattened
 from program_support.errors import InputError
 
 
-def parse_overrides(text: str) -> dict[str, Any]:
-    """`a=1,b.c=2,x=1*2*3` or the path of a .yaml file -> flat overrides with Python values."""
+def parse_overrides(text: str | Mapping[str, Any]) -> dict[str, Any]:
+    """`a=1,b.c=2,x=1*2*3`, the path of a .yaml file, or a mapping (from Python) -> flat overrides with Python values."""
     if not text:
         return {}
+    if isinstance(text, Mapping):
+        return {key: value for name, values in text.items() for key, value in flattened(name, values).items()}
     if "=" not in text or text.endswith((".yaml", ".yml")):
         return _read_yaml(text)
     items = []

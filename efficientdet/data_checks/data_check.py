@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.format_recognition import FORMATS, recognise
@@ -12,6 +13,9 @@ from efficientdet.families.hyperparameters import Hyperparameters
 from program_support.checked_fields import Count, checked, one_of
 from program_support.errors import InputError
 from program_support.progress import Progress
+
+if TYPE_CHECKING:
+    from efficientdet.data_checks.examination import Examination
 
 
 @checked
@@ -38,8 +42,8 @@ def read_splits(config: DataCheckConfig) -> dict[str, LabelledImages]:
     return {name: _of_records(paths) for name, paths in config.records.items()} or _of_annotations(config)
 
 
-def check_data(splits: Mapping[str, LabelledImages], config: DataCheckConfig) -> None:
-    """Examine what `read_splits` returned."""
+def check_data(splits: Mapping[str, LabelledImages], config: DataCheckConfig) -> "tuple[Examination, Path]":
+    """Examine what `read_splits` returned; return the findings and the path of the page."""
     from efficientdet.data_checks.check_report import write_page
     from efficientdet.data_checks.examination import examine
     from efficientdet.data_checks.findings import as_hparams
@@ -53,7 +57,9 @@ def check_data(splits: Mapping[str, LabelledImages], config: DataCheckConfig) ->
         print("nothing alarming")
     if examination.settings:
         print(f"suggests --hparams={as_hparams(examination.settings)}")
-    print(f"wrote    {write_page(config.output_dir, examination)}")
+    page = write_page(config.output_dir, examination)
+    print(f"wrote    {page}")
+    return examination, page
 
 
 def _of_records(paths: tuple[str, ...]) -> LabelledImages:

@@ -3,34 +3,118 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
 from dataset.class_names import ClassNames
-from dataset.files.image_files import as_rgb, read_image
+from dataset.files.image_files import as_rgb, encode_image, read_image
 from dataset.files.image_formats import DECODING_ERRORS
 from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.inference.image_rows import Detect
-from object_detection.coco.results import DetectionRows
-from object_detection.coco.run_length_masks import decoded
+from efficientdet.inference.result_files import cropped, write_output
+from efficientdet.reports.drawing import draw_detections, resized
+from object_detection.coco.results import DetectionRows, results_json
+from object_detection.coco.run_length_masks import decoded, run_lengths
 from program_support.errors import InputError
 
+if TYPE_CHECKING:
+    import supervision
+
+_MOST_SHOWN = 10  # objects in a result's text
+_PREVIEW_SIDE = 640  # pixels
+_FILE_KINDS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
 AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ImageDetections:
-    """What was found in one image: N objects, best first."""
+    """What was found in one image: N objects, best first. Notebooks show it as the image with its boxes."""
 
     boxes: np.ndarray  # [N, 4] float32 x_min, y_min, x_max, y_max in pixels of the image as it was given
     scores: np.ndarray  # [N] float32, 0 .. 1
     category_ids: np.ndarray  # [N] int64, numbers of the data set, such as COCO's
     names: tuple[str, ...]  # N names of those categories
     masks: np.ndarray | None = None  # [N, h, w] bool in pixels of the image, of detectors that have masks
+    image: AnyImage | None = None  # as it was given to `predict`; a file is read again where its pixels are needed
+    class_names: ClassNames | None = None  # all classes of the detector, which decide the colors; None: those found
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def __repr__(self) -> str:
+        found = [f"\n  {name} {score:.2f} at {' '.join(f'{side:.1f}' for side in box)}"
+                 for name, score, box in zip(self.names, self.scores, self.boxes, strict=True)]
+        more = [f"\n  and {len(self) - _MOST_SHOWN} more"] if len(self) > _MOST_SHOWN else []
+        return "".join([f"ImageDetections: {len(self)} object{'s' * (len(self) != 1)}", *found[:_MOST_SHOWN], *more])
+
+    def draw(self, image: AnyImage | None = None) -> Image.Image:
+        """Return a copy of the image with boxes, class names, scores and masks.
+
+        Args:
+            image: the image that was searched, where the result does not know it.
+
+        Raises:
+            InputError: there is no image, or it cannot be read.
+        """
+        ids = self.class_names.category_ids if self.class_names else sorted({*self.category_ids.tolist()})
+        names = dict(zip(self.category_ids.tolist(), self.names, strict=True))
+        return Image.fromarray(draw_detections(
+            self._image_pixels(image), self.boxes[:, [1, 0, 3, 2]], classes=np.searchsorted(ids, self.category_ids),
+            names=[names.get(number, "") for number in ids], scores=self.scores, masks=self.masks))
+
+    def save(self, path: str | os.PathLike[str], image: AnyImage | None = None) -> Path:
+        """Write what `draw` returns as a JPEG or PNG file; its folder is made. Returns the path.
+
+        Raises:
+            InputError: the path ends with neither .jpg, .jpeg nor .png, cannot be written, or `draw` raises it.
+        """
+        path = Path(path)
+        if path.suffix.lower() not in _FILE_KINDS:
+            raise InputError(f"{path}: expected a name that ends with {', '.join(_FILE_KINDS)}")
+        write_output(path, encode_image(np.asarray(self.draw(image)), _FILE_KINDS[path.suffix.lower()], quality=92))
+        return path
+
+    def crop(self, image: AnyImage | None = None) -> list[Image.Image]:
+        """Return each object cut out of the image, in the order of the boxes: all pixels that its box touches."""
+        pixels = self._image_pixels(image)
+        parts = [cropped(pixels, box) for box in self.boxes[:, [1, 0, 3, 2]]]
+        return [Image.fromarray(part) if part.size else Image.new("RGB", (0, 0)) for part in parts]
+
+    def to_coco(self, image_id: int = 0) -> list[dict]:
+        """Return COCO results: image_id, category_id, bbox [x, y, width, height], score and, with masks, segmentation."""
+        masks = None if self.masks is None else [run_lengths(mask) for mask in self.masks]
+        return results_json(DetectionRows.of_image(self.boxes[:, [1, 0, 3, 2]], self.scores, self.category_ids, masks=masks,
+                                                   image_id=image_id))
+
+    def to_supervision(self) -> "supervision.Detections":
+        """Return `supervision.Detections` with category ids as class_id and names as data["class_name"].
+
+        Raises:
+            InputError: the package supervision is not installed.
+        """
+        try:
+            import supervision
+        except ImportError as error:
+            raise InputError("to_supervision() needs the package supervision: pip install supervision") from error
+        return supervision.Detections(xyxy=self.boxes, confidence=self.scores, class_id=self.category_ids, mask=self.masks,
+                                      data={"class_name": np.array(self.names, str)})
+
+    def _image_pixels(self, image: AnyImage | None) -> np.ndarray:
+        image = self.image if image is None else image
+        if image is None:
+            raise InputError("the detections do not know their image; pass it as image=")
+        return _pixels(image, 0)
+
+    def _repr_png_(self) -> bytes | None:
+        """Return the preview of a notebook, None without an image."""
+        if self.image is None:
+            return None
+        drawn = np.asarray(self.draw())
+        smaller = resized(drawn, longer_side=_PREVIEW_SIDE) if max(drawn.shape) > _PREVIEW_SIDE else drawn
+        return encode_image(smaller, "PNG")
 
 
 class LoadedDetector:
@@ -52,11 +136,12 @@ class LoadedDetector:
         Raises InputError, one line, for what is no image.
         """
         wanted = [images] if _is_one_image(images) else list(images)
-        found = []
+        given, found = iter(wanted), []
         for batch in _batches(wanted, self._batch_size):
-            for rows, image in zip(self.detect(batch), batch, strict=True):
+            for rows, pixels in zip(self.detect(batch), batch, strict=True):
                 least = self.thresholds.of(rows.category_ids) if min_score is None else min_score
-                found.append(_result(rows.chosen(np.asarray(rows.scores) >= least), self.class_names, size=image.shape[:2]))
+                found.append(_result(rows.chosen(np.asarray(rows.scores) >= least), self.class_names,
+                                     size=pixels.shape[:2], image=next(given)))
         return found
 
 
@@ -90,10 +175,11 @@ def _pixels(image, number: int) -> np.ndarray:
     return np.ascontiguousarray(image)
 
 
-def _result(rows: DetectionRows, class_names: ClassNames, *, size: tuple[int, int]) -> ImageDetections:
+def _result(rows: DetectionRows, class_names: ClassNames, *, size: tuple[int, int], image: AnyImage) -> ImageDetections:
     """Detections of one image of `size` (height, width)."""
     name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
     return ImageDetections(
+        image=image, class_names=class_names,
         boxes=np.asarray(rows.boxes, np.float32)[:, [1, 0, 3, 2]], scores=np.asarray(rows.scores, np.float32),
         category_ids=np.asarray(rows.category_ids, np.int64), names=tuple(name_of[int(number)] for number in rows.category_ids),
         masks=None if rows.masks is None else np.array([decoded(mask) for mask in rows.masks], bool).reshape(-1, *size))

@@ -89,14 +89,18 @@ class ResultFiles:
     def _write_crops(self, stem: str, pixels: np.ndarray, boxes: np.ndarray, classes: Sequence[int], *,
                      orientation: int) -> None:
         """Every pixel that a box touches; a box outside of the image has none."""
-        limits = pixels.shape[:2]
         for number, (box, index) in enumerate(zip(boxes, classes, strict=True), start=1):
-            (top, left), (bottom, right) = (np.clip(corner, 0, limits).astype(int)
-                                            for corner in (np.floor(box[:2]), np.ceil(box[2:])))
-            crop = np.ascontiguousarray(pixels[top:bottom, left:right])
+            crop = cropped(pixels, box)
             if crop.size:
                 write_output(self._crop_folders[index] / f"{stem}_{number}.jpg",
                              encode_image(crop, "JPEG", quality=95, orientation=orientation))
+
+
+def cropped(pixels: np.ndarray, box: np.ndarray) -> np.ndarray:
+    """Return every pixel of an image [h, w, 3] that a box [4] yxyx touches; none where it lies outside."""
+    (top, left), (bottom, right) = (np.clip(corner, 0, pixels.shape[:2]).astype(int)
+                                    for corner in (np.floor(box[:2]), np.ceil(box[2:])))
+    return np.ascontiguousarray(pixels[top:bottom, left:right])
 
 
 def _yolo_line(index: int, result: dict, *, width: int, height: int) -> str:

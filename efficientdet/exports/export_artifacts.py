@@ -24,8 +24,8 @@ from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
 from efficientdet.evaluation.evaluate import detect_images, read_evaluator
-from efficientdet.export.artifact_table import MOST_LOST, Artefact, ArtefactTable, Quality, QuantisationLoss
-from efficientdet.export.inspection import SAME_OBJECT_IOU, compare_detections, compare_plugin_inputs
+from efficientdet.exports.artifact_table import MOST_LOST, Artefact, ArtefactTable, Quality, QuantisationLoss
+from efficientdet.exports.inspection import SAME_OBJECT_IOU, compare_detections, compare_plugin_inputs
 from efficientdet.inference.artifact import artefact_detection, artefact_runtime
 from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.image_rows import Detect
@@ -59,8 +59,8 @@ class ExportConfig:
     list_layers: bool = False  # where 8 bits cost most, also where AP says nothing of it
 
 
-def export_artefacts(model: ModelConfig, config: ExportConfig) -> None:
-    """Write every format, compare, measure and time it, and write artefacts.md and artefacts.json beside them.
+def export_artefacts(model: ModelConfig, config: ExportConfig) -> ArtefactTable:
+    """Write every format, compare, measure and time it; write artefacts.md and artefacts.json beside them and return them.
 
     Raises InputError where a file cannot be written, and RuntimeError where one in 32 bits does not find what a checkpoint
     that has learnt something finds.
@@ -70,24 +70,25 @@ def export_artefacts(model: ModelConfig, config: ExportConfig) -> None:
     reference = detect_with_checkpoint(restored, batch_size=1, compiled=False).detect
     comparison = _Comparison(restored, reference, config)
     restored = comparison.restored
-    table = []
+    lines = []
     for name in config.formats:
         path = Path(config.output_dir, FORMATS[name])
         try:
             _write(restored, name, path, calibration=calibration)
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
-        table.append(comparison.artefact(name, path, calibration=calibration))
-        print(f"wrote {path}: {_told(table[-1])}")
+        lines.append(comparison.artefact(name, path, calibration=calibration))
+        print(f"wrote {path}: {_told(lines[-1])}")
     quality = None if comparison.measures is None else _quality(comparison.measures, comparison.measures)
-    ArtefactTable(
+    table = ArtefactTable(
         model=restored.description.model_name, machine=device_name(), versions=versions(), checkpoint=quality,
         compared_in=f"{comparison.compared}: the share that checkpoint and file both have, of one class and with all sides "
                     f"within {_PIXELS} pixels (in 8 bits with an IoU of {SAME_OBJECT_IOU} or more), in batches of "
                     + ", ".join(map(str, _BATCHES)),
         validation_images=comparison.measures.images if comparison.measures else 0,
-        calibration_images=len(calibration.names), artefacts=table).write(config.output_dir)
-    wrong = [line for line in table if line.format not in IN_8_BITS
+        calibration_images=len(calibration.names), artefacts=lines)
+    table.write(config.output_dir)
+    wrong = [line for line in lines if line.format not in IN_8_BITS
              and (line.agreement < _LEAST_AGREEMENT or line.score_difference > _SCORE)]
     if wrong and comparison.best_score < _TRAINED:
         print(f"warning: {wrong[0].file} does not find all that the checkpoint finds; no score of this one is above "
@@ -95,6 +96,7 @@ def export_artefacts(model: ModelConfig, config: ExportConfig) -> None:
     elif wrong:
         raise RuntimeError(f"{wrong[0].file} does not find what the checkpoint finds; {config.output_dir}/artefacts.md has "
                            "the differences")
+    return table
 
 
 def _calibration(config: ExportConfig) -> CalibrationImages:

@@ -1,0 +1,80 @@
+"""The operation of eval.py and of `efficientdet.evaluate`: flags to configuration to one call."""
+
+from pathlib import Path
+
+from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.configuration.flag_definitions import (
+    FLAGS,
+    FlagValues,
+    checked_overrides,
+    define_machine_flags,
+    define_model_flags,
+    define_runtime_flag,
+    finish_flags,
+    machine_settings,
+    model_config,
+    runtime_settings,
+)
+from efficientdet.configuration.flag_paths import (
+    class_names_for,
+    existing_file,
+    records_of,
+    required,
+    writable_file,
+    writable_folder,
+)
+from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.operations.results import EvaluationResult
+from program_support.checked_fields import Count, CountOrZero
+from program_support.command_line import Define
+from program_support.field_flags import define_flag
+
+
+def define_flags(values: FlagValues = FLAGS) -> None:
+    """Every flag of the reference's eval.py, and ours."""
+    define = Define(values)
+    define_model_flags(values)
+    define_machine_flags(values)
+    define_runtime_flag(values)
+    define.string("val_file_pattern", None, "Glob of the TFRecords to evaluate on.")
+    define.string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
+    define.string("ckpt_path", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
+    define_flag("batch_size", Count, 8, "Images a step.", values)
+    define_flag("eval_samples", CountOrZero, 0, "Evaluate the first so many records; 0: all.", values)
+    define.enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
+    define.bool("enable_map_parallelization", True, "Read and decode images in parallel.")
+    define.string("testdev_dir", None, "Folder for the detections as a COCO submission.")
+    define.string("output_json", None, "File for the numbers as JSON.")
+    define.string("report", None, "Folder for report.html and report.json: curves, confusion, kinds of errors, the worst "
+                  "images.")
+    define.bool("store_thresholds", False, "Store each class's score threshold of the best F1 with the checkpoint, where "
+                "infer.py, serve.py and export.py find it. A training's own evaluations do so by themselves.")
+    finish_flags("eval", values)
+
+
+def main(values: FlagValues = FLAGS) -> EvaluationResult | None:
+    """Flags to one call. Returns None on all processes of several but the first."""
+    overrides = checked_overrides(values=values)
+    json_file = existing_file(values.val_json_file, "val_json_file")
+    records = records_of(values.val_file_pattern, "val_file_pattern")
+    class_names = class_names_for(records, json_file=json_file)
+    prefix = existing_checkpoint(required(values.ckpt_path, "ckpt_path"), "ckpt_path")
+    runtime = runtime_settings(values)
+    output_json = writable_file(values.output_json, "output_json")
+    testdev_dir = writable_folder(values.testdev_dir, "testdev_dir") if values.testdev_dir else None
+    report = writable_folder(values.report, "report") if values.report is not None else None
+    prepare_environment()
+    from efficientdet.devices.memory import telling_out_of_memory
+    from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
+
+    with telling_out_of_memory(batch_size=values.batch_size):
+        measures = evaluate_checkpoint(EvaluationConfig(
+            model=model_config(prefix, overrides, values=values, class_names=class_names, **runtime,
+                               **machine_settings(values)),
+            records=records, json_file=json_file, batch_size=values.batch_size, samples=values.eval_samples,
+            num_threads=0 if values.enable_map_parallelization else 1, testdev_dir=testdev_dir,
+            output_json=output_json, report=report, store_thresholds=values.store_thresholds))
+    return measures and EvaluationResult(
+        numbers=measures.numbers, mask_numbers=measures.mask_numbers, class_ap=measures.class_ap, images=measures.images,
+        detections=measures.detections, score_thresholds=measures.score_thresholds,
+        report=Path(report, "report.html") if report else None)

@@ -1,0 +1,110 @@
+"""The operation of export.py and of `efficientdet.export`: flags to configuration to one call."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dataset.files.image_files import find_images
+from efficientdet.checkpoints.checkpoint_flags import existing_checkpoint
+from efficientdet.configuration.artifact_formats import DEFAULT_FORMATS, FORMATS, IN_8_BITS, wanted_formats
+from efficientdet.configuration.flag_definitions import (
+    FLAGS,
+    FlagValues,
+    checked_overrides,
+    define_model_flags,
+    finish_flags,
+    model_config,
+)
+from efficientdet.configuration.flag_paths import class_names_for, existing_file, records_of, required, writable_folder
+from efficientdet.devices.runtime_environment import prepare_environment
+from efficientdet.operations.results import ExportResult
+from program_support.checked_fields import Count, CountOrZero
+from program_support.command_line import Define
+from program_support.errors import InputError
+from program_support.field_flags import define_flag
+
+
+def define_flags(values: FlagValues = FLAGS) -> None:
+    """Every flag of export.py."""
+    define = Define(values)
+    define_model_flags(values)
+    define.string("ckpt", None, "Checkpoint: a prefix, a folder or the name of published weights.")
+    define.string("output_dir", None, "Folder for the files, artefacts.md and artefacts.json.")
+    define.list("formats", list(DEFAULT_FORMATS), f"What to write, of {', '.join(FORMATS)}.")
+    define.multi_string("images", None, "Images to compare the files with the checkpoint on: an image, a folder or a "
+                        "glob; may be given several times. Default: noise.")
+    define.enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
+    define_flag("runs", Count, 30, "Timed runs of each file on one image.", values)
+    define.string("val_file_pattern", None, "Glob of TFRecords to measure the AP of the checkpoint and of each file on.")
+    define.string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
+    define_flag("eval_samples", CountOrZero, 0, "Evaluate the first so many records; 0: all.", values)
+    define.multi_string("int8_images", None, "For 8 bits: training images, for the ranges of values: an image, a folder, "
+                        "a glob, or a glob of TFRecords. Default: the records train* beside those of --val_file_pattern.")
+    define_flag("int8_samples", Count, 100, "Use up to so many of them, evenly spread.", values)
+    define.bool("list_layers", False, "List where 8 bits cost most, also where no AP says that they cost much.")
+    finish_flags("export", values)
+
+
+def main(values: FlagValues = FLAGS) -> ExportResult:
+    """Flags to one call."""
+    overrides = checked_overrides(values=values)
+    formats = wanted_formats(values.formats)
+    images = find_images(values.images, flag="images") if values.images else ()
+    measured = _validation(values)
+    calibrated = _calibration(measured["records"], formats, values=values)
+    prefix = existing_checkpoint(required(values.ckpt, "ckpt"), "ckpt")
+    output_dir = writable_folder(values.output_dir, "output_dir")
+    prepare_environment()
+    from efficientdet.exports.export_artifacts import ExportConfig, export_artefacts
+
+    table = export_artefacts(
+        model_config(prefix, overrides, values=values, precision="float32", use_xla=False),
+        ExportConfig(output_dir=output_dir, formats=formats, images=images, runs=values.runs,
+                     list_layers=values.list_layers, **measured, **calibrated))
+    lines = {line.format: line for line in table.artefacts}
+    return ExportResult(
+        files={name: Path(output_dir, line.file) for name, line in lines.items()},
+        agreement={name: line.agreement for name, line in lines.items()},
+        median_ms={name: line.median_ms for name, line in lines.items() if line.median_ms is not None},
+        ap={name: line.quality.ap for name, line in lines.items() if line.quality}, table=Path(output_dir, "artefacts.md"))
+
+
+def _validation(values: FlagValues) -> dict:
+    """What AP is measured on, if anything."""
+    json_file = existing_file(values.val_json_file, "val_json_file")
+    if not values.val_file_pattern:
+        if json_file or values.eval_samples:
+            raise InputError("--val_file_pattern is missing: --val_json_file and --eval_samples say more of it")
+        return {"records": ()}
+    records = records_of(values.val_file_pattern, "val_file_pattern")
+    class_names_for(records, json_file=json_file)
+    return {"records": records, "json_file": json_file, "samples": values.eval_samples}
+
+
+def _calibration(records: tuple[str, ...], formats: Sequence[str], *, values: FlagValues) -> dict:
+    """Images for the ranges of 8 bits, in files or in records, where one of the formats needs them."""
+    named = values.int8_images or []
+    if not any(name in IN_8_BITS for name in formats):
+        if named:
+            raise InputError(f"--int8_images: is for formats in 8 bits; --formats={','.join(formats)} has none")
+        return {}
+    found = {"calibration_samples": values.int8_samples}
+    if named and not any(".tfrecord" in name for name in named):
+        return {**found, "calibration_images": find_images(named, flag="int8_images")}
+    if named:
+        chosen = tuple(path for name in named for path in records_of(name, "int8_images"))
+    else:
+        chosen = _training_records(records)
+        print(f"ranges of 8 bits: from {chosen[0]}" + (f" and {len(chosen) - 1} more" if len(chosen) > 1 else ""))
+    if {*chosen} & {*records}:
+        print("warning: AP is measured on images that the ranges of 8 bits come from; pass training images as --int8_images")
+    return {**found, "calibration_records": chosen}
+
+
+def _training_records(records: tuple[str, ...]) -> tuple[str, ...]:
+    """The shards train* in the folder of the validation records, but none of these. Raises InputError where there are none."""
+    folders = sorted({Path(path).parent for path in records})
+    found = sorted({str(path) for folder in folders for path in folder.glob("train*-of-*")} - {*records})
+    if not found:
+        where = f"; no train* records lie in {folders[0]}" if folders else ""
+        raise InputError(f"--int8_images is missing: formats in 8 bits need training images{where}")
+    return tuple(found)

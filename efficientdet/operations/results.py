@@ -1,0 +1,139 @@
+"""Results of the Python interface: paths and numbers, shown as lines of text and, in a notebook, as a table."""
+
+import html
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from efficientdet.data_checks.findings import Finding, as_hparams
+
+_MOST_SHOWN = 6  # entries of a mapping
+
+
+class _Result:
+    """A frozen dataclass that shows those of its fields that are set."""
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.repr and value is not None and value != {} and value != ():
+                yield item.name, _shown(value)
+
+    def __repr__(self) -> str:
+        rows = list(self._rows())
+        width = max(len(name) for name, _ in rows)
+        return "\n".join([type(self).__name__, *(f"  {name:<{width}}  {value}" for name, value in rows)])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>"
+                       f"{html.escape(value)}</td></tr>" for name, value in self._rows())
+        return f"<table><caption>{type(self).__name__}</caption>{rows}</table>"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        shown = [f"{key} {_shown(one)}" for key, one in list(value.items())[:_MOST_SHOWN]]
+        return ", ".join([*shown, *(["..."] if len(value) > _MOST_SHOWN else [])])
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ConversionResult(_Result):
+    """Records that `efficientdet.convert` wrote.
+
+    Attributes:
+        output_dir: folder of the records; `train`, `evaluate` and `examine` accept it.
+        images, boxes: number of images and of boxes in each split.
+        class_names: names of the classes.
+        reports: `<split>.report.json` of each split: counts, fixed and skipped images and boxes.
+    """
+
+    output_dir: Path
+    images: dict[str, int]
+    boxes: dict[str, int]
+    class_names: tuple[str, ...]
+    reports: dict[str, Path] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ExaminationResult(_Result):
+    """Findings of `efficientdet.examine`.
+
+    Attributes:
+        findings: each with `level` ("warning" or "note"), `line` (the sentence), `settings` and `images`.
+        settings: suggested hyperparameters; `train(..., hparams=result.settings)` uses them.
+        page: doctor.html. numbers: doctor.json.
+    """
+
+    findings: tuple[Finding, ...]
+    settings: dict[str, Any]
+    page: Path
+    numbers: Path = field(repr=False)
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        yield from ((finding.level, finding.line) for finding in self.findings)
+        if self.settings:
+            yield "settings", as_hparams(self.settings)
+        yield "page", str(self.page)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainingResult(_Result):
+    """Files and numbers of a training.
+
+    Attributes:
+        model_dir: folder of the checkpoints; `evaluate`, `export` and `load_detector` accept it.
+        numbers: the 12 COCO measures of the last evaluation; empty without one.
+        saved_model: SavedModel of the averaged weights; None under JAX and with benchmark=True.
+        report: report.html with the curves of the training.
+        log: one JSON entry per line.
+    """
+
+    model_dir: Path
+    numbers: dict[str, float]
+    saved_model: Path | None
+    report: Path | None
+    log: Path
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class EvaluationResult(_Result):
+    """COCO measures of a detector, each in 0 .. 1, or -1 where there is nothing to measure.
+
+    Attributes:
+        numbers: AP, AP50, AP75, .. of boxes. mask_numbers: of masks; empty without masks.
+        class_ap: AP of each class by name.
+        images, detections: how many were measured.
+        score_thresholds: "overall" and "classes": score thresholds of the best F1.
+        report: report.html, if it was asked for.
+    """
+
+    numbers: dict[str, float]
+    mask_numbers: dict[str, float]
+    class_ap: dict[str, float]
+    images: int
+    detections: int
+    score_thresholds: dict[str, Any] = field(repr=False)
+    report: Path | None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ExportResult(_Result):
+    """Exported files, each compared with the checkpoint.
+
+    Attributes:
+        files: format -> file; `load_detector` accepts each but those of "onnx-raw" and "onnx-efficientnms".
+        agreement: format -> share of the checkpoint's detections that the file also finds.
+        median_ms: format -> milliseconds for one image.
+        ap: format -> AP on the records of val_file_pattern; empty without records.
+        table: artefacts.md with all of this.
+    """
+
+    files: dict[str, Path]
+    agreement: dict[str, float]
+    median_ms: dict[str, float]
+    ap: dict[str, float]
+    table: Path

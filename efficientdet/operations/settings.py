@@ -1,0 +1,108 @@
+"""Arguments of the Python interface as a program's flags, and calls that leave a user's process as it was."""
+
+import contextlib
+import glob
+import os
+import random
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from program_support.errors import InputError
+from program_support.other_flag_names import unknown_name_hint
+from program_support.signals import exit_code, in_a_users_process
+
+_FLAG = re.compile(r"--(?:no(?=amp|use_xla))?([a-z]\w*)")
+
+
+def call(operation: Callable[[flags.FlagValues], Any], define: Callable[[flags.FlagValues], None], *, name: str,
+         arguments: Mapping[str, Any]) -> Any:
+    """Run a program's operation with `arguments` as its flags; None stands for a flag that is not given.
+
+    Raises TypeError for an argument that is no flag, InputError (one line) for a value that is refused, and KeyboardInterrupt
+    after Ctrl-C.
+    """
+    values = flags.FlagValues()
+    define(values)
+    values.mark_as_parsed()
+    with _errors_of_python(values), in_a_users_process(), _random_state_and_options():
+        _set(values, arguments, name=name)
+        return operation(values)
+
+
+def records_in(path: str | os.PathLike[str] | None, split: str) -> str | None:
+    """Return the glob of a split's records where `path` is a folder that has them, else `path`."""
+    if path is None or not os.path.isdir(path):
+        return path and os.fspath(path)
+    pattern = os.path.join(glob.escape(os.fspath(path)), f"{split}-*")
+    return pattern if glob.glob(pattern) else os.fspath(path)
+
+
+def _set(values: flags.FlagValues, arguments: Mapping[str, Any], *, name: str) -> None:
+    for key, value in arguments.items():
+        if key not in values:
+            hint = unknown_name_hint(key, values).replace("--", "")
+            raise TypeError(f"{name}() has no argument {key!r}" + (f"; {hint}" if hint else ""))
+        if value is not None:
+            flag = values[key]
+            if isinstance(value, Mapping) and key == "hparams":
+                flag.value, flag.present = value, 1
+            else:
+                flag.parse(_plain(value, as_text=flag.flag_type() == "string"))
+            flag.using_default_value = False
+    values.validate_all_flags()
+
+
+def _plain(value: Any, *, as_text: bool) -> Any:
+    """Return paths as text, NumPy's numbers as Python's, and sequences as lists of text."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, list | tuple):
+        return [str(item) for item in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    return str(value) if as_text and isinstance(value, int | float) else value
+
+
+@contextlib.contextmanager
+def _errors_of_python(values: flags.FlagValues) -> Iterator[None]:
+    """Name arguments in messages without dashes; turn the exit code of Ctrl-C into KeyboardInterrupt."""
+    try:
+        yield
+    except (flags.Error, InputError) as error:
+        text = _FLAG.sub(lambda found: found[1] if found[1] in values else found[0], " ".join(str(error).split()))
+        raise InputError(text.removeprefix("flag ")) from error.__cause__
+    except SystemExit as error:
+        if error.code != exit_code(signal.SIGINT):
+            raise
+        raise KeyboardInterrupt("stopped; the same call continues") from None
+
+
+@contextlib.contextmanager
+def _random_state_and_options() -> Iterator[None]:
+    """Restore the random state of Python and NumPy and the options of TensorFlow that a training changes."""
+    state, numpy_state, before = random.getstate(), np.random.get_state(), _tensorflow_options()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)
+        if tensorflow := sys.modules.get("tensorflow"):
+            eagerly, optimizer = before or (False, {})
+            tensorflow.config.run_functions_eagerly(eagerly)
+            tensorflow.config.optimizer.set_experimental_options(
+                {"disable_meta_optimizer": optimizer.get("disable_meta_optimizer", False)})
+
+
+def _tensorflow_options() -> tuple[bool, dict[str, bool]] | None:
+    """Return whether functions run eagerly, and the graph optimizer's options; None before TensorFlow is imported."""
+    if tensorflow := sys.modules.get("tensorflow"):
+        config = tensorflow.config
+        return config.functions_run_eagerly(), config.optimizer.get_experimental_options()
+    return None
+
+
