@@ -1,6 +1,7 @@
 """Train on TFRecords: `python train.py --training_file_pattern='DIR/train-*' --val_file_pattern=... --model_dir=...`"""
 
 import signal
+import sys
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
@@ -142,7 +143,9 @@ def main() -> None:
     prepare_environment()
     from efficientdet.training.loop import train
 
-    train(config)
+    outcome = train(config)
+    if outcome.stopped:  # saved: the same command resumes
+        sys.exit(outcome.exit_code)
 
 
 def _configuration() -> TrainingConfig:
