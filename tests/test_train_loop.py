@@ -532,7 +532,7 @@ def test_killed_between_the_writes_of_an_evaluation_is_mended(unbroken, drawn, t
 
 
 def signalled(monkeypatch, moment, number):
-    """Sends this process a signal once, before the step that follows on `moment` steps."""
+    """Sends this process a signal once, when step number `moment` is done and before it is reported."""
     def build_signalling_step(detector, optimizer, *arguments, **options):
         step = build_train_step(detector, optimizer, *arguments, **options)
 
@@ -542,8 +542,6 @@ def signalled(monkeypatch, moment, number):
                 send()
             return report
 
-        if not moment:
-            send()
         signalling.store = step.store
         return signalling
 
@@ -574,7 +572,7 @@ def test_asked_to_stop_in_the_last_step_of_an_epoch_and_in_another(unbroken, dra
 
 def test_asked_to_stop_in_the_first_step_of_a_benchmark(drawn, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)
-    signalled(monkeypatch, 0, signal.SIGINT)
+    signalled(monkeypatch, 1, signal.SIGINT)
     outcome = train(config(drawn, tmp_path, benchmark=True, benchmark_steps=3))
     assert outcome == TrainingOutcome(model_dir=str(tmp_path), stop_signal=signal.SIGINT)
     assert "asked to stop: no step is saved; the same command starts anew" in capsys.readouterr().out
