@@ -23,9 +23,9 @@ from dataset.class_names import ClassNames
 from efficientdet.checkpoints import restore
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.registry import hyperparameters_of
-from efficientdet.training import loop as train_loop
 from efficientdet.training import run
 from efficientdet.training import start as training_start
+from efficientdet.training.loop import train
 from program_support.errors import InputError
 
 
@@ -52,15 +52,18 @@ def slow(save, seconds):
     return save_slowly
 
 
-def with_digest(train):
-    def run_and_write(training):
-        numbers, training = train(training), training._run
-        arrays = training.state._own_arrays()
-        digest = hashlib.sha256(b"".join(np.asarray(arrays[name]).tobytes() for name in sorted(arrays))).hexdigest()
-        Path(training.config.model_dir, f"digest-{training.world.rank}.txt").write_text(digest)
-        return numbers
+def keeping(prepare, runs):
+    def prepared(*arguments, **options):
+        runs.append(prepare(*arguments, **options))
+        return runs[-1]
 
-    return run_and_write
+    return prepared
+
+
+def write_digest(training):
+    arrays = training.state.rank_arrays()
+    digest = hashlib.sha256(b"".join(np.asarray(arrays[name]).tobytes() for name in sorted(arrays))).hexdigest()
+    Path(training.config.model_dir, f"digest-{training.world.rank}.txt").write_text(digest)
 
 
 def main():
@@ -68,7 +71,8 @@ def main():
     if accident := settings.pop("accident", None):
         run.training_dataset = with_accident(run.training_dataset, *accident)
     run.CheckpointStore.save = slow(run.CheckpointStore.save, settings.pop("slow_writing", 0))
-    train_loop.Training.run = with_digest(train_loop.Training.run)
+    runs = []
+    run.Run.prepare = keeping(run.Run.prepare, runs)
     training_start.build_detector = restore.build_detector = build_miniature
     if os.environ.get("HOROVOD_RANK") == str(settings.pop("without_folder", None)):
         settings["model_dir"] += "/elsewhere"
@@ -78,11 +82,14 @@ def main():
                 "precision": "float32", "use_xla": False, "training_mode": "train300"}
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     try:
-        train_loop.train(TrainingConfig(hparams=hparams, class_names=ClassNames(category_ids, names),
-                                        **{**defaults, **settings}))
+        outcome = train(TrainingConfig(hparams=hparams, class_names=ClassNames(category_ids, names),
+                                       **{**defaults, **settings}))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    if outcome.stopped:
+        sys.exit(outcome.exit_code)
+    write_digest(runs[0])
 
 
 if __name__ == "__main__":

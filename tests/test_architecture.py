@@ -105,7 +105,7 @@ ASKS_FOR_THE_BACKEND = {
     "efficientdet.artifacts.litert_file",  # and so is the converter
     "efficientdet.benchmark.measurements",  # says whether XLA compiled: under JAX always
     "efficientdet.training.loop", "efficientdet.training.run",  # an export at the end; whether shapes may vary between steps
-    "efficientdet.training.run_logging",  # tells it
+    "efficientdet.training.reporter",  # tells it
 }
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc", "tools", "core", "stuff"}
 TENSOR_NAMES = {"boxes", "anchors", "scores", "classes", "images", "targets", "objects", "detections", "batch", "logits",

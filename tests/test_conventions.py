@@ -2,10 +2,12 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from drawn_records import draw_records
+from miniature import build_miniature
 
 from dataset.class_names import ClassNames
 from efficientdet.checkpoints.checkpoint import Description, write_arrays
@@ -15,7 +17,9 @@ from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.presets import NVIDIA_CONVENTIONS
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.training import loop as train_loop
+from efficientdet.training import start as training_start
 from efficientdet.training.conventions import with_conventions_of_start
+from efficientdet.training.start import initial_state
 from program_support.errors import InputError
 
 NAMES = ClassNames((1, 2, 3), ("one", "two", "three"))
@@ -138,15 +142,29 @@ def test_number_of_classes_is_said_or_refused(tmp_path):
 def test_a_training_builds_says_and_stores_them(tmp_path, monkeypatch, capsys):
     """`train` up to the first step: what it would build, log and write beside its checkpoints."""
     drawn = draw_records(tmp_path / "drawn", images={"train": 2})
-    begun = []
-    monkeypatch.setattr(train_loop.Training, "run", lambda training: begun.append(training._run) or {})
+    started = []
+
+    def without_weights(given, **options):
+        started.append(given)
+        return initial_state(replace(given, pretrained_ckpt=None), **options)
+
+    class Ended(Exception):
+        pass
+
+    def end(*_, **__):
+        raise Ended
+
+    monkeypatch.setattr(training_start, "build_detector", build_miniature)
+    monkeypatch.setattr(training_start, "initial_state", without_weights)
+    monkeypatch.setattr(train_loop, "build_train_step", end)
     hparams = hyperparameters_of("efficientdet-d0", {"image_size": 64, "num_epochs": 1, "name": "mine"})
-    train_loop.train(config(
-        tmp_path / "out", hparams=hparams, records=drawn.records("train"), class_names=drawn.class_names, batch_size=2,
-        pretrained_ckpt=nvidias(tmp_path / "emackpt-10"), precision="float32", use_xla=False, loggers=()))
+    with pytest.raises(Ended):
+        train_loop.train(config(
+            tmp_path / "out", hparams=hparams, records=drawn.records("train"), class_names=drawn.class_names, batch_size=2,
+            pretrained_ckpt=nvidias(tmp_path / "emackpt-10"), precision="float32", use_xla=False, loggers=()))
     assert "takes over from" in capsys.readouterr().out
-    [training] = begun
-    assert conventions(training.config.hparams) == NVIDIAS
-    stored = training.description
-    assert (stored.hparams["half_pixel_upsampling"], stored.hparams["normalisations"]) == (True, 2)
-    assert (stored.model_name, stored.hparams["name"]) == ("efficientdet-d0", "mine")
+    [training] = started
+    assert conventions(training.hparams) == NVIDIAS
+    stored = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (stored["hparams"]["half_pixel_upsampling"], stored["hparams"]["normalisations"]) == (True, 2)
+    assert (stored["model_name"], stored["hparams"]["name"]) == ("efficientdet-d0", "mine")

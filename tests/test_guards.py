@@ -14,11 +14,11 @@ def report(**changes):
 def test_not_finite_names_step_rate_scale_and_images():
     with pytest.raises(NotFinite, match=r"step 7, learning rate 0\.08, images 100, .*107, \.\. "
                                         r"\(cls_loss nan.*gradient norm 2, loss scale 32768\)"):
-        StepGuard(images_a_step=4).check(report(finite=0.0, cls_loss=float("nan"), loss_scale=32768.0), FACTS)
+        StepGuard(global_batch_size=4).check(report(finite=0.0, cls_loss=float("nan"), loss_scale=32768.0), FACTS)
 
 
 def test_one_overflow_is_normal_many_in_a_row_are_not():
-    guard = StepGuard(images_a_step=4)
+    guard = StepGuard(global_batch_size=4)
     for _ in range(3):
         for _ in range(SKIPS_IN_A_ROW - 1):
             guard.check(report(applied=0.0), FACTS)
@@ -30,14 +30,14 @@ def test_one_overflow_is_normal_many_in_a_row_are_not():
 
 
 def test_no_positive_anchor():
-    guard = StepGuard(images_a_step=500)
+    guard = StepGuard(global_batch_size=500)
     guard.check(report(positives=0.0), FACTS)
     with pytest.raises(InputError, match="no positive anchor in the first 1000 images"):
         guard.check(report(positives=0.0), FACTS)
 
 
 def test_one_positive_anchor_is_enough():
-    guard = StepGuard(images_a_step=500)
+    guard = StepGuard(global_batch_size=500)
     for positives in (1.0, 0.0, 0.0, 0.0):
         guard.check(report(positives=positives), FACTS)
 

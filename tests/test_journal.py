@@ -190,6 +190,24 @@ def test_other_ranks_write_nothing(tmp_path, capsys, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_listeners_get_each_event_and_are_closed(tmp_path):
+    heard = []
+
+    class Listener:
+        def event(self, name, facts):
+            heard.append((name, dict(facts)))
+
+        def close(self):
+            heard.append("closed")
+
+    with Journal(tmp_path, loggers=(), listeners=[Listener()]) as journal:
+        before = (tmp_path / "time_log.txt").read_text()
+        journal.event("run_started")
+        journal.event("epoch_finished", epoch=2, images_per_second=1.5)
+        assert (tmp_path / "time_log.txt").read_text() == before
+    assert heard == [("run_started", {}), ("epoch_finished", {"epoch": 2, "images_per_second": 1.5}), "closed"]
+
+
 def test_the_log_without_curves_under_another_name(tmp_path):
     with Journal(tmp_path / "new", file_name="other.txt", loggers=()) as journal:
         journal.curves(1, {"loss": 1.0})

@@ -70,20 +70,20 @@ def test_the_one_who_listened_before_hears_again():
 # --- a training, which first saves
 
 
-def stop_wish(*, unsaved, then=BUSY, ranks=1):
+def stopping_training(*, unsaved, then=BUSY, ranks=1):
     return ("from efficientdet.training import interruption\nfrom efficientdet.devices.distributed import World\n"
-            "interruption._PATIENCE_SECONDS = interruption._TOLD_SECONDS = 0.3\n"
-            f"with interruption.StopWish(World(size={ranks}), saved_step=lambda: 7, unsaved_steps=lambda: {unsaved}) as wish:\n"
+            f"with interruption.StopRequest(World(size={ranks}), saved_step=lambda: 7, unsaved_steps=lambda: {unsaved}, "
+            "patience=0.3, report_after=0.3) as stop_request:\n"
             f"    {then}")
 
 
 def test_where_nothing_is_lost_a_training_ends_soon():
-    assert ended(["-c", stop_wish(unsaved=0)], signal.SIGTERM) == (
+    assert ended(["-c", stopping_training(unsaved=0)], signal.SIGTERM) == (
         143, "", "asked to stop: saved after step 7; --resume=auto, the default, goes on from there\n")
 
 
 def test_a_second_signal_ends_at_once_and_the_first_says_so():
-    code, _, errors = ended(["-c", stop_wish(unsaved=3)], signal.SIGTERM, signal.SIGINT)
+    code, _, errors = ended(["-c", stopping_training(unsaved=3)], signal.SIGTERM, signal.SIGINT)
     assert code == 130
     first, second = errors.splitlines()
     assert re.fullmatch(r"asked to stop: will save when .*; asked again, ends at once and loses the 3 steps since .*", first)
@@ -91,15 +91,16 @@ def test_a_second_signal_ends_at_once_and_the_first_says_so():
 
 
 def test_several_ranks_wait_for_a_first_step_and_say_so():
-    code, _, errors = ended(["-c", stop_wish(unsaved=0, ranks=2)], signal.SIGINT, signal.SIGINT)
+    code, _, errors = ended(["-c", stopping_training(unsaved=0, ranks=2)], signal.SIGINT, signal.SIGINT)
     assert code == 130
     assert errors.splitlines() == ["asked to stop: will save when the running step has ended; asked again, ends at once",
                                    "ended at once: saved after step 7; --resume=auto, the default, goes on from there"]
 
 
 def test_one_ctrl_c_that_comes_twice_is_one():
-    then = "import os\n    [os.kill(os.getpid(), n) for n in (2, 15)]\n    import time; time.sleep(0.4)\n    print(wish.wished)"
-    done = subprocess.run(heeding_ctrl_c([sys.executable, "-c", stop_wish(unsaved=3, then=then)]), cwd=ROOT,
+    then = ("import os\n    [os.kill(os.getpid(), n) for n in (2, 15)]\n    import time; time.sleep(0.4)\n"
+            "    print(stop_request.requested)")
+    done = subprocess.run(heeding_ctrl_c([sys.executable, "-c", stopping_training(unsaved=3, then=then)]), cwd=ROOT,
                           capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
@@ -117,16 +118,16 @@ class _Ranks:
 
 
 def test_all_ranks_leave_together():
-    from efficientdet.training.interruption import Interrupted, StopWish
+    from efficientdet.training.interruption import Interrupted, StopRequest
 
-    with StopWish(_Ranks(other=False), saved_step=int, unsaved_steps=int) as wish:
-        assert list(wish.watched("abc")) == ["a", "b", "c"]
-    with StopWish(_Ranks(other=True), saved_step=int, unsaved_steps=int) as wish:
-        items = wish.watched("abc")
+    with StopRequest(_Ranks(other=False), saved_step=int, unsaved_steps=int) as stop_request:
+        assert list(stop_request.watched("abc")) == ["a", "b", "c"]
+    with StopRequest(_Ranks(other=True), saved_step=int, unsaved_steps=int) as stop_request:
+        items = stop_request.watched("abc")
         assert [next(items) for _ in range(3)] == ["a", "b", "c"]  # its own share is done
         with pytest.raises(Interrupted) as ended:
             next(items)
-    assert ended.value.code == 143
+    assert ended.value.signal == signal.SIGTERM
 
 
 # --- the programs, while they start

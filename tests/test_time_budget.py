@@ -13,8 +13,9 @@ from efficientdet.checkpoints.checkpoint import read_arrays
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.registry import hyperparameters_of
 from efficientdet.run_log.journal import read_curves
-from efficientdet.training import epoch as epoch_module
+from efficientdet.training import loop as train_loop
 from efficientdet.training import start as training_start
+from efficientdet.training.build_step import build_train_step
 from efficientdet.training.loop import train
 
 PEAK = HPARAMS["learning_rate"]
@@ -40,24 +41,21 @@ def drawn(tmp_path_factory):
 
 def run(drawn, model_dir, monkeypatch, seconds_of, *, dies_at=None, **changes):
     """Train in epochs of two steps, at most 100; step number n takes seconds_of(n). Returns the seconds it took."""
-    now, start_step = [1000.0 * len(changes)], epoch_module.EpochOfSteps._start_step
+    now = [1000.0 * len(changes)]
     begun = now[0]
 
-    def starting(steps, *arguments):
-        step = steps._run.state.step
-        if step == dies_at:
-            raise Killed
-        clocked = steps._step
+    def build_timed_step(detector, optimizer, *arguments, **options):
+        step = build_train_step(detector, optimizer, *arguments, **options)
 
-        def counted(*batch):
-            now[0] += seconds_of(step)
-            return clocked(*batch)
+        def timed(*batch):
+            done = int(optimizer.iterations.value)
+            if done == dies_at:
+                raise Killed
+            now[0] += seconds_of(done)
+            return step(*batch)
 
-        counted.store, steps._step = clocked.store, counted
-        try:
-            start_step(steps, *arguments)
-        finally:
-            steps._step = clocked
+        timed.store = step.store
+        return timed
 
     hparams = hyperparameters_of("efficientdet-d0", {**HPARAMS, "num_epochs": 100})
     settings = {"hparams": hparams, "records": drawn.records("train"), "val_records": (), "val_json_file": None,
@@ -65,7 +63,7 @@ def run(drawn, model_dir, monkeypatch, seconds_of, *, dies_at=None, **changes):
                 "checkpoint_period": 100, "checkpoint_steps": 2, "precision": "float32", "use_xla": False,
                 "training_mode": "train300", "calibration_images": 0, "loggers": (), "max_minutes": 1.0, **changes}
     with monkeypatch.context() as patch:
-        patch.setattr(epoch_module.EpochOfSteps, "_start_step", starting)
+        patch.setattr(train_loop, "build_train_step", build_timed_step)
         train(TrainingConfig(**settings), clock=lambda: now[0])
     return now[0] - begun
 

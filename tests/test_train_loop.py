@@ -27,6 +27,7 @@ from dataset.records.record_index import index_records
 from efficientdet.artifacts.saved_model import load_saved_model
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
+from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.distributed import World
@@ -34,12 +35,13 @@ from efficientdet.families.registry import hyperparameters_of
 from efficientdet.inference.predict import build_predict
 from efficientdet.run_log.journal import Journal
 from efficientdet.training import epoch as epoch_module
-from efficientdet.training import guards, saving, validation
+from efficientdet.training import guards, reporter, saving, validation
 from efficientdet.training import loop as train_loop
 from efficientdet.training import run as run_module
 from efficientdet.training import start as training_start
-from efficientdet.training.interruption import Interrupted, StopWish
-from efficientdet.training.loop import train
+from efficientdet.training.build_step import build_train_step
+from efficientdet.training.interruption import StopRequest
+from efficientdet.training.loop import TrainingOutcome, train
 from efficientdet.training.start import initial_state
 from model.detector import named_variables
 from model.multiply_adds import multiply_adds
@@ -88,7 +90,7 @@ def unbroken(drawn, tmp_path_factory):
     """(folder, numbers) of a training that evaluates after every epoch."""
     folder = tmp_path_factory.mktemp("unbroken")
     numbers = train(config(drawn, folder, val_json_file=drawn.annotations("val"), validate=True, lr_tb=True,
-                           testdev_dir=str(folder / "testdev")))
+                           testdev_dir=str(folder / "testdev"))).metrics
     return folder, numbers
 
 
@@ -208,7 +210,7 @@ def test_exported_model_has_the_averaged_weights(unbroken, drawn):
 
 
 def test_evaluation_does_not_disturb_the_training(unbroken, drawn, tmp_path):
-    assert train(config(drawn, tmp_path, training_mode="train300")) == {}
+    assert train(config(drawn, tmp_path, training_mode="train300")) == TrainingOutcome(model_dir=str(tmp_path))
     same_arrays(tmp_path / "ckpt-final", unbroken[0] / "ckpt-final")
     assert not list(tmp_path.glob("metrics-*"))
 
@@ -233,18 +235,18 @@ def same_arrays(found, wanted):
 def test_reading_reports_a_step_later_changes_nothing(unbroken, drawn, tmp_path, monkeypatch):
     """As on an accelerator; and before a checkpoint all reports are read."""
     monkeypatch.setattr(epoch_module, "reports_behind", lambda: 1)
-    check, save, checked = guards.StepGuard.check, saving.Saver.save, []
+    check, save, checked = guards.StepGuard.check, CheckpointStore.save, []
 
     def checking(guard, report, facts):
         check(guard, report, facts)
         checked.append(facts.step)
 
-    def checked_before(saver):
-        assert checked == list(range(1, saver._run.state.step + 1))
-        save(saver)
+    def checked_before(store, arrays, description):
+        assert checked == list(range(1, description.global_step + 1))
+        save(store, arrays, description)
 
     monkeypatch.setattr(guards.StepGuard, "check", checking)
-    monkeypatch.setattr(saving.Saver, "save", checked_before)
+    monkeypatch.setattr(CheckpointStore, "save", checked_before)
     train(config(drawn, tmp_path, val_json_file=drawn.annotations("val"), checkpoint_steps=3))
     assert checked == list(range(1, 3 * STEPS + 1))
     expected, found = (read_arrays(str(folder / "ckpt-final")) for folder in (unbroken[0], tmp_path))
@@ -258,7 +260,7 @@ def test_reading_reports_a_step_later_changes_nothing(unbroken, drawn, tmp_path,
 def test_a_finished_training_is_not_trained_on(unbroken, drawn, capsys):
     folder, numbers = unbroken
     before = read_arrays(str(folder / "ckpt-final"))
-    again = train(config(drawn, folder, val_json_file=drawn.annotations("val"), log_filename="again.txt"))
+    again = train(config(drawn, folder, val_json_file=drawn.annotations("val"), log_filename="again.txt")).metrics
     out = capsys.readouterr().out
     assert "no step was left: all 12 are done; the same command with a larger --num_epochs continues" in out
     assert "nan" not in out
@@ -311,7 +313,7 @@ def test_mode_train_stops_early_and_evaluates_once_and_freezing(drawn, tmp_path)
     start = {name: np.asarray(variable.value).copy() for name, variable in
              named_variables(miniature_detector(len(drawn.class_names)).network).items()}
     numbers = train(config(drawn, tmp_path, {"num_epochs": 8, "var_freeze_expr": "efficientnet-"},
-                           training_mode="train", num_examples_per_epoch=4, checkpoint_period=3))
+                           training_mode="train", num_examples_per_epoch=4, checkpoint_period=3)).metrics
     measured = thresholds_in(tmp_path / "metrics-final.json")
     assert [thresholds_in(tmp_path / name) for name in ("ckpt-final", "emackpt-final")] == [measured, measured] != [0, 0]
     assert list(numbers) == list(MEASURE_NAMES)
@@ -339,7 +341,7 @@ def test_freezing_nothing_or_everything(drawn, tmp_path, expression, message):
 
 def test_benchmark_without_average_saves_nothing(drawn, tmp_path):
     assert train(config(drawn, tmp_path, {"moving_average_decay": 0.0}, benchmark=True, benchmark_steps=3, use_fake_data=True,
-                        val_records=(), log_steps=2)) == {}
+                        val_records=(), log_steps=2)).metrics == {}
     assert sorted(file.name for file in tmp_path.iterdir()) == ["classes.json", "config.json", "lock", "time_log.txt"]
     steps = [entry["data"]["steps"] for entry in log_of(tmp_path) if "fps" in entry.get("data", {})]
     assert steps == [[0, 2], [2, 3]]
@@ -500,7 +502,8 @@ class Killed(BaseException):
 def test_killed_between_the_writes_of_an_evaluation_is_mended(unbroken, drawn, tmp_path, monkeypatch):
     """The best weights are never older than the numbers, and an evaluation that was cut short is done again."""
     settings = config(drawn, tmp_path, val_json_file=drawn.annotations("val"))
-    writes, original = [], {name: getattr(validation, name) for name in ("write_arrays", "write_measures")}
+    places = {"write_arrays": validation, "write_measures": reporter}
+    writes, original = [], {name: getattr(module, name) for name, module in places.items()}
 
     def dying_before(write, number):
         def dying(path, *arguments, **options):
@@ -514,7 +517,7 @@ def test_killed_between_the_writes_of_an_evaluation_is_mended(unbroken, drawn, t
     for number in (1, 2):  # before the best weights of epoch 1 are written, and between them and the numbers
         writes.clear()
         for write in original:
-            monkeypatch.setattr(validation, write, dying_before(write, number))
+            monkeypatch.setattr(places[write], write, dying_before(write, number))
         with pytest.raises(Killed):
             train(settings)
         assert writes == ["emackpt-best", "metrics-1.json"][:number]
@@ -530,30 +533,36 @@ def test_killed_between_the_writes_of_an_evaluation_is_mended(unbroken, drawn, t
 
 
 def signalled(monkeypatch, moment, number):
-    """Sends this process a signal once, at the start of the step that follows on `moment` steps."""
-    start = epoch_module.EpochOfSteps._start_step
+    """Sends this process a signal once, when step number `moment` is done and before it is reported."""
+    def build_signalling_step(detector, optimizer, *arguments, **options):
+        step = build_train_step(detector, optimizer, *arguments, **options)
 
-    def starting(steps, *arguments):
-        if steps._run.state.step == moment:
-            os.kill(os.getpid(), number)
-            while not steps._stop_wish.wished:
-                time.sleep(0.01)
-        return start(steps, *arguments)
+        def signalling(*batch):
+            report = step(*batch)
+            if int(optimizer.iterations.value) == moment:
+                send()
+            return report
 
-    monkeypatch.setattr(epoch_module.EpochOfSteps, "_start_step", starting)
+        signalling.store = step.store
+        return signalling
+
+    def send():
+        os.kill(os.getpid(), number)
+        time.sleep(0.3)
+
+    monkeypatch.setattr(train_loop, "build_train_step", build_signalling_step)
 
 
-@pytest.mark.parametrize(("moment", "number", "code", "unfinished"), [
-    (STEPS - 1, signal.SIGTERM, 143, 1), (STEPS + 1, signal.SIGINT, 130, 0)])
+@pytest.mark.parametrize(("moment", "number", "unfinished"), [
+    (STEPS - 1, signal.SIGTERM, 1), (STEPS + 1, signal.SIGINT, 0)])
 def test_asked_to_stop_in_the_last_step_of_an_epoch_and_in_another(unbroken, drawn, tmp_path, monkeypatch, capsys, moment,
-                                                                   number, code, unfinished):
+                                                                   number, unfinished):
     settings = config(drawn, tmp_path, val_json_file=drawn.annotations("val"))
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)  # perhaps this runs in the background
     with monkeypatch.context() as patch:
         signalled(patch, moment, number)
-        with pytest.raises(Interrupted) as ended:
-            train(settings)
-    assert ended.value.code == code
+        outcome = train(settings)
+    assert (outcome.stopped, outcome.stop_signal) == (True, number)
     assert f"asked to stop: saved after step {moment + 1}; --resume=auto, the default, goes on" in capsys.readouterr().out
     stored = read_description(str(tmp_path / "ckpt"))
     assert (stored.global_step, stored.run["unfinished_epoch"]) == (moment + 1, unfinished)
@@ -564,10 +573,9 @@ def test_asked_to_stop_in_the_last_step_of_an_epoch_and_in_another(unbroken, dra
 
 def test_asked_to_stop_in_the_first_step_of_a_benchmark(drawn, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)
-    signalled(monkeypatch, 0, signal.SIGINT)
-    with pytest.raises(Interrupted) as ended:
-        train(config(drawn, tmp_path, benchmark=True, benchmark_steps=3))
-    assert ended.value.code == 130
+    signalled(monkeypatch, 1, signal.SIGINT)
+    outcome = train(config(drawn, tmp_path, benchmark=True, benchmark_steps=3))
+    assert outcome == TrainingOutcome(model_dir=str(tmp_path), stop_signal=signal.SIGINT)
     assert "asked to stop: no step is saved; the same command starts anew" in capsys.readouterr().out
     assert not list(tmp_path.glob("ckpt*"))
 
@@ -592,9 +600,7 @@ def test_asked_to_stop_in_an_evaluation(unbroken, drawn, tmp_path, monkeypatch, 
 
     with monkeypatch.context() as patch:
         patch.setattr(train_loop, "build_predict", stopping_predict)
-        with pytest.raises(Interrupted) as ended:
-            train(settings)
-    assert ended.value.code == 130
+        assert train(settings).stop_signal == signal.SIGINT
     assert len(detected) == 2  # of 6 images
     assert f"asked to stop: saved after step {STEPS}; --resume=auto" in capsys.readouterr().out
     assert not (tmp_path / "metrics-1.json").exists()
@@ -614,7 +620,7 @@ def test_a_record_that_cannot_be_used_loses_no_step_before_it(drawn, tmp_path, m
 
 
 def test_without_validation_records_trains_without_evaluating(drawn, tmp_path, capsys):
-    assert train(config(drawn, tmp_path, {"num_epochs": 1}, val_records=(), loggers=())) == {}
+    assert train(config(drawn, tmp_path, {"num_epochs": 1}, val_records=(), loggers=())).metrics == {}
     assert "no --val_file_pattern: trains without evaluating\n" in capsys.readouterr().out
     assert read_arrays(str(tmp_path / "ckpt-final"))["global_step"] == STEPS
     page = (tmp_path / "report.html").read_text()
@@ -629,9 +635,9 @@ def test_losses_of_validation_do_not_depend_on_the_batch(drawn, tmp_path):
         settings = config(drawn, tmp_path, eval_batch_size=size)
         state = initial_state(settings, precision="float32", world=World(), say=print)
         inputs = InputConfig.letterboxed(image_size=(64, 64), batch_size=size, category_ids=drawn.class_names.category_ids)
-        with Journal(None) as journal, StopWish(World(), saved_step=int, unsaved_steps=int) as stop_wish:
-            found.append(validation.Validation(settings, state, journal, inputs=inputs, predict=None, description=None,
-                                               stop_wish=stop_wish, seconds=float).mean_losses())
+        with StopRequest(World(), saved_step=int, unsaved_steps=int) as stop_request:
+            evaluator = validation.Evaluator(settings, state, inputs=inputs, predict=None, stop_request=stop_request)
+            found.append(evaluator.mean_losses())
     [(batch, valid)] = evaluation_dataset(index_records(settings.val_records), replace(inputs, batch_size=6))
     assert valid.numpy().all()
     wanted = losses_of_batch(state.detector, batch, training=False)

@@ -1,5 +1,6 @@
 """The operation of train.py and of `efficientdet.train`: flags to configuration to one call."""
 
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -143,10 +144,12 @@ def main(values: FlagValues = FLAGS) -> TrainingResult:
     prepare_environment()
     from efficientdet.training.loop import train
 
-    numbers, folder = train(config), Path(config.model_dir)
+    outcome, folder = train(config), Path(config.model_dir)
+    if outcome.stopped:  # with everything saved: the same configuration resumes
+        sys.exit(outcome.exit_code)
     saved_model, report = folder / "emackpt-final", folder / "report.html"
     return TrainingResult(
-        model_dir=folder, numbers=numbers, saved_model=saved_model if saved_model.exists() else None,
+        model_dir=folder, numbers=outcome.metrics, saved_model=saved_model if saved_model.exists() else None,
         report=report if report.exists() else None, log=folder / config.log_filename)
 
 

@@ -12,11 +12,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from efficientdet.run_log.loggers import DEFAULT_PROJECT, open_loggers
+from efficientdet.run_log.loggers import DEFAULT_PROJECT, EventListener, open_loggers
 
 DEFAULT_FILE_NAME = "time_log.txt"
 TRAINING_UNITS = {
@@ -79,14 +79,15 @@ class Journal:
     """The log, the curves and the console lines of one run; use it as a context, or call `close`.
 
     With `folder` None nothing is written anywhere: for every rank but the first. `loggers` are names of `loggers.LOGGERS`,
-    which are told the `settings` of the run and the `project` that it belongs to; `units` are those of logged values.
+    which are told the `settings` of the run and the `project` that it belongs to; `units` are those of logged values;
+    `listeners` are called with each event.
     """
 
     def __init__(self, folder: str | Path | None, *, file_name: str = DEFAULT_FILE_NAME,
                  loggers: Sequence[str] = ("tensorboard",), settings: Mapping | None = None, project: str = DEFAULT_PROJECT,
-                 units: Mapping[str, str | None] = TRAINING_UNITS):
+                 units: Mapping[str, str | None] = TRAINING_UNITS, listeners: Sequence[EventListener] = ()):
         self._started = datetime.now()
-        self._units = dict(units)
+        self._units, self._listeners = dict(units), listeners
         self._intervals: list[Interval] = []
         self._loggers = [] if folder is None else open_loggers(loggers, folder, settings=settings or {}, project=project)
         self._log = None if folder is None else _open_to_append(Path(folder) / file_name)
@@ -100,11 +101,16 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Close both files; a second call does nothing."""
+        """Close all files; a second call does nothing."""
         if self._log:
             self._log.close()
-        for logger in self._loggers:
-            logger.close()
+        for log in (*self._loggers, *self._listeners):
+            log.close()
+
+    def event(self, name: str, **facts: Any) -> None:
+        """Pass an event of the run to the listeners, such as "epoch_finished" with the facts epoch and images_per_second."""
+        for listener in self._listeners:
+            listener.event(name, facts)
 
     def say(self, text: str) -> None:
         """A line for whoever watches."""

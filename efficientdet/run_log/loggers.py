@@ -29,6 +29,16 @@ class Logger(Protocol):
         """Write what is left; a second call does nothing."""
 
 
+class EventListener(Protocol):
+    """Another log that is made from the events of a run."""
+
+    def event(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Write what the log has of an event, if anything."""
+
+    def close(self) -> None:
+        """Write what is left; a second call does nothing."""
+
+
 def check_logger_names(names: Sequence[str]) -> None:
     """Raises InputError for one that does not exist."""
     for name in names:

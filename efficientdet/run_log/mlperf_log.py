@@ -46,17 +46,13 @@ def version_of(ruleset: str) -> tuple[int, ...]:
     return tuple(map(int, ruleset.split(".")))
 
 
-class NoMlperfLog:
-    """Takes every call and writes nothing: without --mlperf_log, and on every rank but the first."""
-
-    def __getattr__(self, name: str):
-        return lambda *_, **__: None
-
-
 class MlperfLog:
-    """Events in the order in which a training meets them. The clock of a result runs from `run_starts` to `run_stops`."""
+    """Listens to a run log: a method for each event, in the order in which a training meets them.
 
-    def __init__(self, path: str):
+    The clock of a result runs from `start_clock` to `run_finished`.
+    """
+
+    def __init__(self, path: str, submission: Submission):
         """Open one or several files, separated by commas; `-` is standard output.
 
         Raises InputError where the package is missing or a file cannot be written.
@@ -66,13 +62,17 @@ class MlperfLog:
             from mlperf_logging.mllog.mllog import MLLogger
         except ImportError as error:
             raise InputError("--mlperf_log needs the package mlperf-logging: pip install -e '.[mlperf]'") from error
-        self._keys = constants
+        self._keys, self._submission = constants, submission
         self._handlers = [_open_to_append(one) for one in mlperf_files(path)]
         self._log = MLLogger(logger=_logger(self._handlers))
 
-    def starts(self, submission: Submission) -> None:
+    def event(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Log an event by the method of its name."""
+        getattr(self, name)(**facts)
+
+    def initialization_started(self) -> None:
         """The process begins; no record has been touched."""
-        keys = self._keys
+        keys, submission = self._keys, self._submission
         for key, value in ((keys.SUBMISSION_BENCHMARK, submission.benchmark), (keys.SUBMISSION_ORG, submission.organization),
                            (keys.SUBMISSION_DIVISION, submission.division), (keys.SUBMISSION_STATUS, submission.status),
                            (keys.SUBMISSION_PLATFORM, submission.platform), (keys.CACHE_CLEAR, submission.cache_cleared)):
@@ -89,35 +89,36 @@ class MlperfLog:
         for key, value in values.items():
             self._log.event(key=key, value=value)
 
-    def run_starts(self) -> None:
+    def start_clock(self) -> None:
         """The clock starts: what is compiled from now on counts."""
         self._log.end(key=self._keys.INIT_STOP)
         self._log.start(key=self._keys.RUN_START)
 
-    def epoch_starts(self, epoch: int) -> None:
+    def epoch_started(self, epoch: int) -> None:
         """Epoch 1, 2, .. begins."""
         self._log.start(key=self._keys.EPOCH_START, metadata={"epoch_num": epoch})
 
-    def epoch_stops(self, epoch: int) -> None:
-        """The last step of an epoch is done."""
+    def epoch_finished(self, epoch: int, images_per_second: float) -> None:
+        """The last step of an epoch is done; the speed is that of all devices, evaluation and checkpoints not counted."""
         self._log.end(key=self._keys.EPOCH_STOP, metadata={"epoch_num": epoch})
-
-    def throughput(self, images_per_second: float, *, epoch: int) -> None:
-        """Log the speed of all devices together, evaluation and checkpoints not counted."""
         self._log.event(key=_TRACKED_STATS, value={"throughput": images_per_second}, metadata={"epoch_num": epoch})
 
-    def evaluation_starts(self, epoch: int) -> None:
+    def evaluation_started(self, epoch: int) -> None:
         """The evaluation after an epoch begins."""
         self._log.start(key=self._keys.EVAL_START, metadata={"epoch_num": epoch})
 
-    def evaluation_stops(self, epoch: int, *, accuracy: float) -> None:
-        """The evaluation after an epoch found an AP of `accuracy`, 0 .. 1."""
-        self._log.event(key=self._keys.EVAL_ACCURACY, value=accuracy, metadata={"epoch_num": epoch})
+    def evaluation_finished(self, epoch: int, average_precision: float) -> None:
+        """The evaluation after an epoch found an AP, 0 .. 1."""
+        self._log.event(key=self._keys.EVAL_ACCURACY, value=average_precision, metadata={"epoch_num": epoch})
         self._log.end(key=self._keys.EVAL_STOP, metadata={"epoch_num": epoch})
 
-    def run_stops(self, *, success: bool) -> None:
+    def run_finished(self, *, success: bool) -> None:
         """The target is reached, or the training is over without; the last line."""
         self._log.end(key=self._keys.RUN_STOP, metadata={"status": "success" if success else "aborted"})
+        self.close()
+
+    def close(self) -> None:
+        """Close the files; a second call does nothing."""
         for handler in self._handlers:
             handler.close()
 

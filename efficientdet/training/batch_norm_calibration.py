@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.device import compiled
 from model.batch_norm import BatchNormalization
 from model.detector import SEED_STATE, Detector
@@ -28,6 +29,16 @@ def calibration_batch(image_size: tuple[int, int], images: int, *, training_batc
     pixels = image_size[0] * image_size[1]
     fitting = min(_PIXELS, max(_SMALL_PIXELS, _TIMES_TRAINING * training_batch * pixels)) // pixels
     return max(1, min(_BATCH_SIZE, images, fitting))
+
+
+def calibration_size(config: TrainingConfig, *, records: int) -> tuple[int, int]:
+    """Return how many images to calibrate with and how many at a time; 0 images where larger batches would gain nothing."""
+    images = config.calibration_images
+    if images is None:
+        images = min(IMAGES, records) if config.batch_size * config.bn_group < SMALL_BATCH else 0
+    batch_size = calibration_batch(config.hparams.input_size, images, training_batch=config.batch_size)
+    worthwhile = config.calibration_images is not None or batch_size >= 2 * config.batch_size
+    return (images if worthwhile else 0), batch_size
 
 
 class Calibration:

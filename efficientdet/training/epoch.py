@@ -2,7 +2,6 @@
 
 from collections import Counter, deque
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -10,7 +9,7 @@ from efficientdet.devices.runtime import accelerator_count
 from efficientdet.run_log.journal import Interval
 from efficientdet.run_log.stopwatch import input_stall
 from efficientdet.training.guards import StepFacts, StepGuard
-from efficientdet.training.interruption import StopWish
+from efficientdet.training.interruption import StopRequest
 from efficientdet.training.run import Run
 from efficientdet.training.saving import Saver
 from efficientdet.training.step import TrainStep
@@ -20,125 +19,135 @@ from program_support.progress import Progress
 
 _COMPILATION_FACTOR = 20.0  # how much longer than others a first step may take
 
-
-class _StartedStep(NamedTuple):
-    """A step whose report has not been read."""
-
-    facts: StepFacts
-    report: dict[str, Tensor]
+Started = tuple[StepFacts, dict[str, Tensor]]  # a step whose report has not been read
 
 
 def reports_behind() -> int:
-    """How many steps are started before the report of one is read: reading waits for an accelerator, which would then wait
-    for the next step. On a CPU a step has ended when its call returns."""
+    """Return how many steps are started before the report of one is read: reading waits for an accelerator, which would then
+    wait for the next step. On a CPU a step has ended when its call returns."""
     return 1 if accelerator_count() > 0 else 0
 
 
-class EpochOfSteps:
+class EpochSteps:
     """Runs the steps up to the next multiple of steps_per_epoch, as often as it is called."""
 
-    def __init__(self, run: Run, step: TrainStep, *, saver: Saver, stop_wish: StopWish):
-        self._run, self._step, self._saver, self._stop_wish = run, step, saver, stop_wish
+    def __init__(self, run: Run, step: TrainStep, *, saver: Saver, stop_request: StopRequest):
+        self._run, self._step, self._saver, self._stop_request = run, step, saver, stop_request
         self._reports_behind = reports_behind()
-        self._waiting: deque[_StartedStep] = deque()
-        self._stall_was_told = False
+        self._batches: Iterator[Batch] | None = None
+        self._guard = StepGuard(global_batch_size=run.global_batch_size)
+        self._stall_was_logged = False
         self.stopping = False  # agreed by all ranks
 
-    def __call__(self, batches: Iterator[Batch], *, guard: StepGuard, bar: Progress) -> float:
-        """Returns the mean loss of the steps. Raises NotFinite, and InputError for a record that cannot be used."""
+    def restart(self, bar: Progress) -> None:
+        """Continue from the state that a rollback restored."""
+        bar.go_back(self._run.state.step)
+        self._batches, self._guard = None, StepGuard(global_batch_size=self._run.global_batch_size)
+
+    def __call__(self, bar: Progress) -> float:
+        """Return the mean loss of the steps. Raises NotFinite, and InputError for a record that cannot be used."""
+        run = self._run
+        run.journal.event("epoch_started", epoch=run.epoch + 1)
+        if run.state.step == run.first_step:
+            run.journal.say("compiling the training step; the first step may take minutes")
+        if self._batches is None:
+            self._batches = run.batches()
         try:
-            return self._steps(batches, guard, bar)
+            loss = self._train(bar)
         finally:
             self._step.store()
+        run.journal.event("epoch_finished", epoch=run.epoch, images_per_second=run.images_per_second)
+        return loss
 
-    def _steps(self, batches: Iterator[Batch], guard: StepGuard, bar: Progress) -> float:
-        run, state, watch = self._run, self._run.state, self._run.stopwatch
-        end, first, sums = (run.epoch + 1) * run.steps_per_epoch, state.step, Counter()
-        logged, watch_at, waited = first, watch.lap(), watch.total("input")
-        self._waiting.clear()
-        while state.step < end or self._waiting:
-            compiles = state.step <= run.first_step + self._reports_behind
-            with run.world.deadline(_COMPILATION_FACTOR if compiles else 1.0):
-                if not self._waiting or not self._must_wait(end):
-                    self._start_step(batches, guard)
-                if len(self._waiting) <= self._reports_behind and not self._must_wait(end):
-                    continue
-                facts, report = self._finish_step(guard)
+    def _train(self, bar: Progress) -> float:
+        run, watch, sums = self._run, self._run.stopwatch, Counter()
+        first, end = run.state.step, (run.epoch + 1) * run.steps_per_epoch
+        logged, logged_at, waited = first, watch.lap(), watch.total("input")
+        for facts, report in self._reports(end):
             sums.update(report)
             bar.show(loss=report["loss"], lr=facts.learning_rate, input=f"{watch.recent_share('input'):.0%}")
-            bar.advance(images=run.images_a_step)
+            bar.advance(images=run.global_batch_size)
             if run.config.lr_tb:
                 run.journal.curves(facts.step, {"learning_rate": facts.learning_rate})
             if run.config.time_history and (facts.step % run.config.log_steps == 0 or facts.step == end):
-                watch_at, seconds = watch.lap(), watch.lap() - watch_at
+                logged_at, seconds = watch.lap(), watch.lap() - logged_at
                 waited, input_seconds = watch.total("input"), watch.total("input") - waited
-                run.journal.interval(Interval(logged, facts.step, (facts.step - logged) * run.images_a_step, seconds,
+                run.journal.interval(Interval(logged, facts.step, (facts.step - logged) * run.global_batch_size, seconds,
                                               input_seconds))
                 logged = facts.step
-            self.stopping = self.stopping or report["stop_wishes"] > 0
-            if not self._waiting and state.step < end:
-                self._between_steps()
-        return self._log_epoch(end, {name: value / (end - first) for name, value in sums.items()} | {
-            "learning_rate": facts.learning_rate})
+        means = {name: value / (end - first) for name, value in sums.items()}
+        run.journal.curves(end, {f"train/{name}": value for name, value in means.items()}
+                           | {"train/learning_rate": facts.learning_rate})
+        if not self._stall_was_logged and (warning := input_stall(watch.recent_share("input"))):
+            self._stall_was_logged = True
+            run.journal.say(warning)
+        run.journal.curves(end, {f"time/{name}_seconds": value for name, value in watch.totals().items()})
+        return means["loss"]
 
-    def _must_wait(self, end: int) -> bool:
-        """For all reports, as what comes next needs a state that is known to be sound."""
-        return self.stopping or self._run.state.step == end or self._saves_here()
+    def _reports(self, end: int) -> Iterator[tuple[StepFacts, dict[str, float]]]:
+        """Take the steps up to `end` and yield the checked report of each.
+
+        The report of a step is read while the next one runs. All of them are read before the state is saved, the epoch ends or
+        the training stops, as these need a state that is known to be sound.
+        """
+        run, state, pending = self._run, self._run.state, deque()
+        while state.step < end:
+            compiles = state.step <= run.first_step + self._reports_behind
+            factor = _COMPILATION_FACTOR if compiles else 1.0
+            with run.world.deadline(factor):
+                pending.append(self._start_step(pending))
+            while pending and (len(pending) > self._reports_behind or state.step == end or self.stopping or self._saves_here()):
+                with run.world.deadline(factor):
+                    facts, report = self._finish_step(pending.popleft())
+                self.stopping = self.stopping or report["stop_wishes"] > 0
+                yield facts, report
+            if not pending and state.step < end:
+                self._between_steps()
 
     def _saves_here(self) -> bool:
         every = self._run.config.checkpoint_steps
         return bool(every) and self._run.state.step % every == 0 and not self._run.config.benchmark
 
-    def _start_step(self, batches: Iterator[Batch], guard: StepGuard) -> None:
-        """Next batch and step; on an accelerator it has only begun when this returns."""
+    def _start_step(self, pending: deque[Started]) -> Started:
+        """Take the next batch and step; on an accelerator it has only begun when this returns."""
         run, state = self._run, self._run.state
         try:
             with run.stopwatch.measuring("input"):
-                batch = next(batches)
+                batch = next(self._batches)
         except InputError:
-            self._keep_what_is_done(guard)
+            self._save_completed_steps(pending)
             raise
         rate = run.learning_rate
         with run.stopwatch.measuring(self._measured_as(state.step + 1)):
-            report = self._step(batch, rate, self._stop_wish.wished)
+            report = self._step(batch, rate, self._stop_request.requested)
         state.step += 1
-        state.progress.images_seen += run.images_a_step
-        facts = StepFacts(step=state.step, learning_rate=rate, image_ids=np.asarray(batch.image_ids))
-        self._waiting.append(_StartedStep(facts, report))
+        state.progress.images_seen += run.global_batch_size
+        return StepFacts(step=state.step, learning_rate=rate, image_ids=np.asarray(batch.image_ids)), report
 
     def _measured_as(self, step: int) -> str:
-        """The stopwatch's name of a step's time: the first one of a process is compiled."""
+        """Return the stopwatch's name of a step's time: the first one of a process is compiled."""
         return "compilation" if step == self._run.first_step + 1 else "compute"
 
-    def _keep_what_is_done(self, guard: StepGuard) -> None:
-        """Before a record that cannot be used ends the training; of several ranks the others know nothing of it."""
+    def _save_completed_steps(self, pending: deque[Started]) -> None:
+        """Before a record that cannot be used ends the training; the other ranks know nothing of it, if there are any."""
         if self._run.world.size == 1 and not self._run.config.benchmark:
-            while self._waiting:
-                self._finish_step(guard)
+            while pending:
+                self._finish_step(pending.popleft())
             self._step.store()
-            self._saver.save_what_is_not()
+            self._saver.save_if_changed()
 
-    def _finish_step(self, guard: StepGuard) -> tuple[StepFacts, dict[str, float]]:
-        """Wait for the report of the first that waits, and check it."""
-        started = self._waiting.popleft()
-        with self._run.stopwatch.measuring(self._measured_as(started.facts.step)):
-            report = {name: float(value) for name, value in started.report.items()}
-        guard.check(report, started.facts)
-        return started.facts, report
+    def _finish_step(self, started: Started) -> tuple[StepFacts, dict[str, float]]:
+        """Wait for the report of a step, and check it."""
+        facts, report = started
+        with self._run.stopwatch.measuring(self._measured_as(facts.step)):
+            report = {name: float(value) for name, value in report.items()}
+        self._guard.check(report, facts)
+        return facts, report
 
     def _between_steps(self) -> None:
-        """In the middle of an epoch: save where it is due, and stop where any rank was asked to."""
+        """In the middle of an epoch: stop where any rank was asked to, and save where it is due."""
         if self.stopping:
-            raise self._stop_wish.interrupted()
+            raise self._stop_request.interrupted()
         if self._saves_here():
             self._step.store()
             self._saver.save()
-
-    def _log_epoch(self, step: int, means: dict[str, float]) -> float:
-        journal, watch = self._run.journal, self._run.stopwatch
-        journal.curves(step, {f"train/{name}": value for name, value in means.items()})
-        if not self._stall_was_told and (warning := input_stall(watch.recent_share("input"))):
-            self._stall_was_told = True
-            journal.say(warning)
-        journal.curves(step, {f"time/{name}_seconds": value for name, value in watch.totals().items()})
-        return means["loss"]

@@ -1,15 +1,25 @@
 """Trainings that cannot succeed are stopped, with the reason."""
 
+import contextlib
+import errno
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import tensorflow as tf
 
+from efficientdet.configuration.training_config import TrainingConfig
+from efficientdet.devices.distributed import World
+from efficientdet.devices.memory import is_out_of_memory, out_of_memory
+from efficientdet.devices.runtime import Runtime
 from program_support.errors import InputError
 
 IMAGES_TO_SEE_A_POSITIVE = 1000
 SKIPS_IN_A_ROW = 30  # loss scaling halves with each: from 2^15 down to nothing
 _COLLAPSED = 0.2  # of the best AP so far,
 _WORTH_LOSING = 0.05  # once that was an AP at all
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
 class NotFinite(InputError):
@@ -32,8 +42,8 @@ class StepFacts:
 class StepGuard:
     """Looks at the report of every step; the same on every rank, as reports are."""
 
-    def __init__(self, *, images_a_step: int):
-        self._images_a_step, self._images, self._positives, self._skips = images_a_step, 0, 0.0, 0
+    def __init__(self, *, global_batch_size: int):
+        self._global_batch_size, self._images, self._positives, self._skips = global_batch_size, 0, 0.0, 0
 
     def check(self, report: dict[str, float], facts: StepFacts) -> None:
         """Raises NotFinite, or InputError where the first 1,000 images had no positive anchor."""
@@ -47,7 +57,7 @@ class StepGuard:
             raise NotFinite(f"gradients overflowed in {self._skips} steps in a row, the last at {facts}: lower --lr, or use "
                             "--precision=float32")
         self._positives += report.get("positives", 1.0)
-        self._images += self._images_a_step
+        self._images += self._global_batch_size
         if not self._positives and self._images >= IMAGES_TO_SEE_A_POSITIVE:
             raise InputError(f"no positive anchor in the first {self._images} images: the records hold no boxes (were they "
                              "made from captions_*.json?) or none that any anchor overlaps (see hparam anchor_scale)")
@@ -58,3 +68,20 @@ def check_collapse(average_precision: float, *, best: float, epoch: int) -> None
     if best >= _WORTH_LOSING and average_precision < _COLLAPSED * best:
         raise InputError(f"epoch {epoch}: AP fell to {average_precision:.4f} after {best:.4f}: the training has collapsed; "
                          "go on from emackpt-best with --pretrained_ckpt and a lower --lr")
+
+
+@contextlib.contextmanager
+def one_line_errors(config: TrainingConfig, runtime: Runtime, world: World) -> Iterator[None]:
+    """Raise InputError for an exception of the block that is a lack of memory or disk space, or a file that is not writable."""
+    try:
+        yield
+    except (OSError, MemoryError, RuntimeError, tf.errors.OpError) as error:
+        if getattr(error, "errno", None) in _FULL or "No space left" in str(error):
+            raise InputError(f"{config.model_dir}: no space left on device; the checkpoints in it are whole: make room and "
+                             "start again") from error
+        if getattr(error, "errno", None) in _NOT_WRITABLE:
+            raise InputError(f"{error.filename or config.model_dir}: {error.strerror}; the checkpoints in "
+                             f"{config.model_dir} are whole") from error
+        if is_out_of_memory(error):
+            raise out_of_memory(config, runtime, local_ranks=world.local_size) from error
+        raise

@@ -20,14 +20,14 @@ from dataset.records.verify import verify_records
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.store import CheckpointStore
 from efficientdet.configuration.training_config import TrainingConfig
-from efficientdet.devices.device import device_name, device_prefetch
+from efficientdet.devices.device import device_prefetch
 from efficientdet.devices.distributed import World
 from efficientdet.devices.runtime import Runtime, accelerator_count
 from efficientdet.families.inputs import input_config
 from efficientdet.run_log.journal import Journal
-from efficientdet.run_log.mlperf_log import MlperfLog, NoMlperfLog, Submission
 from efficientdet.run_log.stopwatch import Stopwatch
 from efficientdet.training.schedule import Schedule
+from efficientdet.training.start import starting_state
 from efficientdet.training.state import TrainingState
 from object_detection.structures import Batch
 from program_support.processor_cores import available_cores
@@ -43,44 +43,47 @@ class Run:
     journal: Journal
     index: RecordIndex
     factors: np.ndarray | None  # how often each record comes in an epoch; None: once
-    images_a_step: int  # of all ranks
+    global_batch_size: int  # of all ranks
     steps_per_epoch: int
     schedule: Schedule
     description: Description
     store: CheckpointStore
-    mlperf: MlperfLog | NoMlperfLog
     cache: DecodedCache | None
-    state: TrainingState = field(init=False)
+    state: TrainingState
     first_step: int = field(init=False)  # that this process begins after
-    # The clock when this process began to train, and the seconds before it.
-    started: "tuple[float, float] | None" = field(init=False, default=None)
     clock: Callable[[], float]
     stopwatch: Stopwatch
+    begun: float  # time.monotonic when the records were found
+    _clock_zero: float | None = None  # what the clock showed when the training began, had there been one process only
 
     @classmethod
     def prepare(cls, config: TrainingConfig, runtime: Runtime, journal: Journal, world: World, *,
                 clock: Callable[[], float] = time.monotonic) -> "Run":
-        """Find, and where it is wanted verify, the records; what follows from their number and the batch."""
+        """Find, and where it is wanted verify, the records; what follows from their number and the batch; then the state."""
         index = verify_records(index_records(config.records), when=config.verify_records,
                                max_bad_fraction=config.max_bad_fraction, say=journal.say,
                                category_ids=config.class_names.category_ids)
-        images_a_step = config.batch_size * config.accumulate_steps * world.size
+        global_batch_size = config.batch_size * config.accumulate_steps * world.size
         factors = _repeat_factors(config, index, say=journal.say)
         examples = config.num_examples_per_epoch or (len(index) if factors is None else epoch_length(factors))
-        steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / images_a_step)
-        mlperf = MlperfLog(config.mlperf_log) if config.mlperf_log and world.is_first else NoMlperfLog()
-        mlperf.starts(_submission(config, world))
+        steps_per_epoch = config.benchmark_steps if config.benchmark else math.ceil(examples / global_batch_size)
+        journal.event("initialization_started")
+        store = CheckpointStore(config.model_dir)
         return cls(
             config=config, runtime=runtime, world=world, journal=journal, index=index, factors=factors,
-            images_a_step=images_a_step, steps_per_epoch=steps_per_epoch, mlperf=mlperf,
-            store=CheckpointStore(config.model_dir),
+            global_batch_size=global_batch_size, steps_per_epoch=steps_per_epoch, store=store,
             schedule=Schedule.of(config.hparams, steps_per_epoch=steps_per_epoch, peak_learning_rate=_peak_learning_rate(
-                config, images_a_step=images_a_step, journal=journal)),
+                config, global_batch_size=global_batch_size, journal=journal)),
             description=Description(
                 model_name=config.hparams.model_name, hparams=config.hparams.to_dict(),
                 categories=config.class_names.to_categories(), weights="raw and averaged", steps_per_epoch=steps_per_epoch),
             cache=DecodedCache(say=journal.say) if config.cache == "decoded" else None,
-            clock=clock, stopwatch=Stopwatch(clock))
+            clock=clock, stopwatch=Stopwatch(clock), begun=time.monotonic(),
+            state=starting_state(config, precision=runtime.precision, world=world, store=store,
+                                 global_batch_size=global_batch_size, say=journal.say))
+
+    def __post_init__(self):
+        self.first_step = self.state.step
 
     @property
     def epoch(self) -> int:
@@ -115,19 +118,16 @@ class Run:
     def images_per_second(self) -> float:
         """Since the start of this process, evaluation and checkpoints not counted."""
         seconds = sum(self.stopwatch.total(name) for name in ("input", "compute", "compilation"))
-        return (self.state.step - self.first_step) * self.images_a_step / max(seconds, 1e-9)
+        return (self.state.step - self.first_step) * self.global_batch_size / max(seconds, 1e-9)
 
-    def starts(self) -> None:
-        """The clock starts; it goes on where that of the process before stood at its last checkpoint."""
-        self.started = self.clock(), self.state.progress.seconds
-        self.mlperf.run_starts()
+    def start_clock(self) -> None:
+        """Start the clock; it continues where that of the process before stood at its last checkpoint."""
+        self._clock_zero = self.clock() - self.state.progress.seconds
 
     @property
     def seconds(self) -> float:
         """Of training so far, evaluations and compilation included; of processes that were killed up to what they saved."""
-        if self.started is None:
-            return self.state.progress.seconds
-        return self.started[1] + self.clock() - self.started[0]
+        return self.state.progress.seconds if self._clock_zero is None else self.clock() - self._clock_zero
 
     def input_config(self, batch_size: int) -> InputConfig:
         """How records become batches of this rank."""
@@ -170,19 +170,12 @@ def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, say: Callable
     return factors
 
 
-def _submission(config: TrainingConfig, world: World) -> Submission:
-    return Submission(
-        benchmark=config.hparams.family.mlperf_benchmark(config.mlperf_ruleset),
-        platform=config.mlperf_platform or f"{world.size} x {device_name()}", organization=config.mlperf_organization,
-        division=config.mlperf_division, status=config.mlperf_status, cache_cleared=config.mlperf_cache_cleared)
-
-
-def _peak_learning_rate(config: TrainingConfig, *, images_a_step: int, journal: Journal) -> float:
+def _peak_learning_rate(config: TrainingConfig, *, global_batch_size: int, journal: Journal) -> float:
     """As asked for; without being asked the published rate for this many images a step."""
-    rule, rate = config.hparams.published_rate(images_a_step), config.hparams.learning_rate
+    rule, rate = config.hparams.published_rate(global_batch_size), config.hparams.learning_rate
     if config.lr_per_64 is not None:
-        rate = config.lr_per_64 * images_a_step / 64
+        rate = config.lr_per_64 * global_batch_size / 64
     if config.warn_of_lr and rate is not None and rate > 2 * rule:
-        journal.say(f"warning: the learning rate {rate:g} is {rate / rule:.1f} times the published one for {images_a_step} "
+        journal.say(f"warning: the learning rate {rate:g} is {rate / rule:.1f} times the published one for {global_batch_size} "
                     f"images a step ({rule:g})")
     return rule if rate is None else rate

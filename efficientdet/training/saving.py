@@ -29,7 +29,7 @@ class Saver:
         self._write(self._run.store.save)
         self.step, self._at = self._run.state.step, time.monotonic()
 
-    def save_what_is_not(self) -> None:
+    def save_if_changed(self) -> None:
         """The same, unless nothing was done since."""
         if self.step != self._run.state.step:
             self.save()
@@ -66,7 +66,8 @@ class Saver:
         run.journal.say(f"warning: {error}")
         for source in run.store.readable_lineage():
             if not isinstance(source, InputError):
-                go_on_from(state, source, run.config, store=run.store, images_a_step=run.images_a_step, say=run.journal.say)
+                go_on_from(state, source, run.config, store=run.store, global_batch_size=run.global_batch_size,
+                           say=run.journal.say)
                 break
         else:
             raise error

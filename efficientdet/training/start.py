@@ -1,6 +1,5 @@
 """Where a training starts: at random weights, at those of a file, or where it was left."""
 
-import math
 import re
 from collections.abc import Callable
 
@@ -19,16 +18,28 @@ from program_support.errors import InputError
 Say = Callable[[str], None]
 
 
+def starting_state(config: TrainingConfig, *, precision: str, world: World, store: CheckpointStore, global_batch_size: int,
+                   say: Say) -> TrainingState:
+    """Return a state with random weights, those of a file, or those where the training was left; the same on all ranks."""
+    state = initial_state(config, precision=precision, world=world, say=say)
+    state.align()
+    resume(state, config, store=store, global_batch_size=global_batch_size, say=say)
+    warn_of_frozen_random_weights(state, config, say=say)
+    return state
+
+
 def initial_state(config: TrainingConfig, *, precision: str, world: World, say: Say) -> TrainingState:
     """Detector, optimizer and average before the first step."""
     init, family = config.backbone_init, config.hparams.family
     detector = build_detector(config.hparams, num_classes=len(config.class_names), precision=precision,
                               backbone_weights=None if is_checkpoint(init) else init)
     if is_checkpoint(init):
-        _say_all(say, load_backbone(detector.network, read_source(init), family=family))
+        for line in load_backbone(detector.network, read_source(init), family=family):
+            say(line)
     if config.pretrained_ckpt:
         source = read_source(config.pretrained_ckpt)
-        _say_all(say, load_what_fits(detector.network, source, family=family, class_names=config.class_names))
+        for line in load_what_fits(detector.network, source, family=family, class_names=config.class_names):
+            say(line)
     if expression := config.hparams.var_freeze_expr:
         _freeze(detector, expression, say=say)
     if world.group_size > 1:
@@ -45,12 +56,12 @@ def is_checkpoint(backbone_init: str | None) -> bool:
     return bool(backbone_init) and backbone_init != PRETRAINED_BACKBONE and not backbone_init.endswith(".h5")
 
 
-def resume(state: TrainingState, config: TrainingConfig, *, store: CheckpointStore, images_a_step: int, say: Say) -> None:
+def resume(state: TrainingState, config: TrainingConfig, *, store: CheckpointStore, global_batch_size: int, say: Say) -> None:
     """Go on as `--resume` says: from the newest checkpoint in the store that is whole, from one by name, or not at all.
 
     With another batch or number of ranks the count of images seen is kept; the step follows from it.
     """
-    state.progress.images_a_step, state.progress.ranks = images_a_step, state.world.size
+    state.progress.images_a_step, state.progress.ranks = global_batch_size, state.world.size
     if config.benchmark:
         return
     source = None
@@ -61,14 +72,15 @@ def resume(state: TrainingState, config: TrainingConfig, *, store: CheckpointSto
     elif state.world.is_first and (aside := store.put_aside()):
         say(f"starts anew; the checkpoints of the training before are in {aside}")
     if source is not None:
-        go_on_from(state, source, config, store=store, images_a_step=images_a_step, say=say)
+        go_on_from(state, source, config, store=store, global_batch_size=global_batch_size, say=say)
     steps = state.world.gather(state.step)  # all have read, or looked: from here on the first may write
     if len(set(steps)) > 1:
-        raise InputError(f"{config.model_dir}: the ranks find checkpoints of different steps there ({_some(steps)}); wanted "
+        found = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8])) + (", ..." if len(steps) > 8 else "")
+        raise InputError(f"{config.model_dir}: the ranks find checkpoints of different steps there ({found}); wanted "
                          "a folder that all machines share")
 
 
-def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, store: CheckpointStore, images_a_step: int,
+def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, store: CheckpointStore, global_batch_size: int,
                say: Say) -> None:
     """Put a checkpoint's numbers into the state; what the store saves from here on continues it.
 
@@ -81,14 +93,14 @@ def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, 
     store.goes_on_from(source.prefix)
     progress = state.progress
     say(f"resumes from {source.prefix} after step {state.step}, {progress.images_seen} images")
-    if progress.images_a_step != images_a_step:
-        state.step = progress.images_seen // images_a_step
+    if progress.images_a_step != global_batch_size:
+        state.step = progress.images_seen // global_batch_size
         progress.planned_seconds, progress.planned_end = 0.0, 0  # in steps of another size
-        say(f"a step has {images_a_step} images now and had {progress.images_a_step}: {progress.images_seen} images make "
+        say(f"a step has {global_batch_size} images now and had {progress.images_a_step}: {progress.images_seen} images make "
             f"step {state.step}")
     if progress.ranks != state.world.size:
         say(f"{state.world.size} processes go on where {progress.ranks} stopped; batch statistics start from their mean")
-    progress.images_a_step, progress.ranks = images_a_step, state.world.size
+    progress.images_a_step, progress.ranks = global_batch_size, state.world.size
 
 
 def _newest(store: CheckpointStore, *, say: Say) -> Source | None:
@@ -132,17 +144,3 @@ def warn_of_frozen_random_weights(state: TrainingState, config: TrainingConfig, 
     if frozen:
         say(f"warning: {len(frozen)} convolutions are frozen at random weights ({frozen[0]}, ..); wanted --backbone_init="
             f"imagenet, --pretrained_ckpt, or --hparams that let all of them learn")
-
-
-def _some(steps: list[int]) -> str:
-    return ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8])) + (", ..." if len(steps) > 8 else "")
-
-
-def _say_all(say: Say, lines: list[str]) -> None:
-    for line in lines:
-        say(line)
-
-
-def trainable_parameters(state: TrainingState) -> int:
-    """How many numbers are learnt."""
-    return sum(math.prod(variable.shape) for variable in state.detector.network.trainable_variables)

@@ -12,6 +12,7 @@ from efficientdet.checkpoints.description import Description
 from efficientdet.checkpoints.training_progress import TrainingProgress
 from efficientdet.devices.distributed import World, average_over_ranks, is_batch_statistic
 from efficientdet.training.optimizer import PackedOptimizer
+from efficientdet.training.packing import Packing
 from efficientdet.training.weight_average import WeightAverage
 from model.detector import SEED_STATE, Detector, named_variables
 from model.weight_arrays import AVERAGE_SUFFIX
@@ -29,6 +30,11 @@ class TrainingState:
     progress: TrainingProgress = field(default_factory=TrainingProgress)
     step: int = 0  # steps done
     score_thresholds: dict[str, Any] = field(default_factory=dict)  # of the averaged weights when they were last measured
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Steps and rollbacks done: another one for other weights."""
+        return self.step, self.progress.rollbacks
 
     @contextlib.contextmanager
     def averaged_weights(self):
@@ -55,7 +61,7 @@ class TrainingState:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything a training needs to go on, by the names of the published checkpoints. To be called by all ranks."""
-        arrays = self._own_arrays()
+        arrays = self.rank_arrays()
         for rank, statistics in enumerate(self.world.gather(_batch_statistics(arrays))):
             arrays |= {_of_rank(name, rank): array for name, array in statistics.items()} if rank else {}
         arrays["global_step"] = np.int64(self.step)
@@ -78,7 +84,18 @@ class TrainingState:
     def restore(self, arrays: Mapping[str, np.ndarray], progress: Mapping, *, prefix: str) -> None:
         """Put a checkpoint's arrays back; raises InputError naming one that is missing or of another shape."""
         self.progress = TrainingProgress.from_json(progress, where=prefix)
-        self._assign(_for_rank(arrays, self.world, saved_by=self.progress.ranks), prefix=prefix)
+        own = _for_rank(arrays, self.world, saved_by=self.progress.ranks)
+
+        def read(name, shape):
+            if name not in own or tuple(own[name].shape) != tuple(shape):
+                found = f"has shape {own[name].shape}, wanted {tuple(shape)}" if name in own else "is missing"
+                raise InputError(f"{prefix}: {name} {found}; this training is another one: use another --model_dir")
+            return own[name]
+
+        for name, variable in self._variables().items():
+            variable.assign(read(name, variable.shape))
+        for names, packing, packed in self._packed_parts():
+            packed.assign(packing.pack([read(name, shape) for name, shape in zip(names, packing.shapes, strict=True)]))
         self.step = int(arrays["global_step"])
 
     def align(self) -> None:
@@ -101,34 +118,23 @@ class TrainingState:
                 averages[place] = mean
             self.average.packed.assign(self.average.packing.pack(averages))
 
-    def _own_arrays(self) -> dict[str, np.ndarray]:
+    def rank_arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays of this rank alone, by the names of the published checkpoints."""
         arrays = {name: np.asarray(variable.value) for name, variable in self._variables().items()}
-        if self.average is not None:
-            arrays |= {f"{name}{AVERAGE_SUFFIX}": array for name, array in self.averages_by_name().items()}
-        for slot, packed in self.optimizer.slot_variables.items():
-            arrays |= dict(zip(self._slot_names(slot), self.optimizer.packing.arrays(packed.value), strict=True))
+        for names, packing, packed in self._packed_parts():
+            arrays |= dict(zip(names, packing.arrays(packed.value), strict=True))
         return arrays
 
-    def _assign(self, arrays: Mapping[str, np.ndarray], *, prefix: str) -> None:
-        def read(name, shape):
-            if name not in arrays or tuple(arrays[name].shape) != tuple(shape):
-                found = f"has shape {arrays[name].shape}, wanted {tuple(shape)}" if name in arrays else "is missing"
-                raise InputError(f"{prefix}: {name} {found}; this training is another one: use another --model_dir")
-            return arrays[name]
-
-        def read_packed(names, packing):
-            return packing.pack([read(name, shape) for name, shape in zip(names, packing.shapes, strict=True)])
-
-        for name, variable in self._variables().items():
-            variable.assign(read(name, variable.shape))
+    def _packed_parts(self) -> list[tuple[list[str], Packing, keras.Variable]]:
+        """Return names, packing and variable of the averages and of each slot of the optimizer."""
+        parts = []
         if self.average is not None:
             names = [f"{name}{AVERAGE_SUFFIX}" for name in _names_of(self.average.variables, self.detector)]
-            self.average.packed.assign(read_packed(names, self.average.packing))
+            parts.append((names, self.average.packing, self.average.packed))
+        trained = _names_of(self.detector.network.trainable_variables, self.detector)
         for slot, packed in self.optimizer.slot_variables.items():
-            packed.assign(read_packed(self._slot_names(slot), self.optimizer.packing))
-
-    def _slot_names(self, slot: str) -> list[str]:
-        return [f"{name}/{slot}" for name in _names_of(self.detector.network.trainable_variables, self.detector)]
+            parts.append(([f"{name}/{slot}" for name in trained], self.optimizer.packing, packed))
+        return parts
 
     def _variables(self) -> dict[str, keras.Variable]:
         """Weights, the optimizer's counters, and the state of random layers."""

@@ -15,7 +15,7 @@ class TimeBudget:
     """Plans a run for --max_minutes; without the flag it changes nothing. All ranks call it together."""
 
     def __init__(self, run: Run, *, evaluated_images: int):
-        """To be called after `run.starts()`, with the number of images of an evaluation."""
+        """To be called after `run.start_clock()`, with the number of images of an evaluation."""
         self._run, self._first_epoch, self._evaluated_images = run, run.epoch, evaluated_images
         self._seconds = 60.0 * (run.config.max_minutes or 0.0)
         self._last = self._spent()
@@ -76,7 +76,7 @@ class TimeBudget:
         done = sum(config.evaluates_after(epoch) for epoch in range(self._first_epoch + 1, run.epoch))
         if done:
             return (run.stopwatch.total("evaluation") + run.stopwatch.total("calibration")) / done
-        return 2 * self._evaluated_images / run.images_a_step * seconds_per_step
+        return 2 * self._evaluated_images / run.global_batch_size * seconds_per_step
 
     def _spent(self) -> tuple[float, int]:
         """Steps of this process without the first, which is compiled, and their seconds with what belongs to each epoch, such

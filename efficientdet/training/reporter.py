@@ -1,0 +1,156 @@
+"""What a training reports: facts and numbers to its log, drawn detections, the page of its report."""
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from dataset.input.pipeline import original_images
+from efficientdet.devices.device import device_name, peak_device_memory, peak_host_memory
+from efficientdet.devices.matrix_product import multiply_adds_per_second
+from efficientdet.evaluation.evaluate import write_measures
+from efficientdet.reports.drawing import draw_detections
+from efficientdet.reports.training_report import FILE_NAME, RunSummary, write_report
+from efficientdet.run_log.journal import read_curves
+from efficientdet.training.run import Run
+from efficientdet.training.validation import BestKeeper, Evaluation, Evaluator, minutes_in_words
+from model.multiply_adds import training_multiply_adds
+from object_detection.coco.evaluation import shown_measure
+from object_detection.coco.results import TESTDEV_FILE_NAME, DetectionRows, results_json, write_results
+from object_detection.coco.run_length_masks import decoded
+
+_DRAWN_IMAGES = 4
+_DRAWN_FROM = 0.3  # score
+_PERCENT = ("AP", "AP50", "AP75", "APs", "APm", "APl")
+
+
+class Reporter:
+    """Reports one run; methods in the order in which they are called."""
+
+    def __init__(self, run: Run):
+        self._run, self._folder = run, Path(run.config.model_dir)
+        self._drawn: list[tuple[str, np.ndarray]] = []  # with captions
+        self._reported: Evaluation | None = None
+
+    def start(self) -> None:
+        """Log the facts of the run, and write model and classes beside the checkpoints."""
+        run = self._run
+        run.journal.log((), _facts(run))
+        if run.world.is_first:
+            run.description.write(self._folder / "config.json")
+            run.config.class_names.write(self._folder / "classes.json")
+        if not run.config.val_records and run.config.training_mode != "train300" and not run.config.benchmark:
+            run.journal.say("no --val_file_pattern: trains without evaluating")
+
+    def evaluation(self, epoch: int, found: Mapping[str, Evaluation], evaluator: Evaluator) -> None:
+        """Report the numbers of "averaged" and "raw" weights."""
+        run, progress = self._run, self._run.state.progress
+        self._averaged(epoch, found["averaged"], evaluator)
+        said = f"epoch {epoch}: AP {shown_measure(found['averaged'].average_precision)} with averaged weights"
+        if "raw" in found:
+            raw = found["raw"].average_precision
+            run.journal.curves(run.state.step, {"validation/AP_raw": raw})
+            said += f", {shown_measure(raw)} with the raw weights of the last step, which the average follows slowly"
+        best = f"; best {progress.best_ap:.4f} (epoch {progress.best_epoch})" if progress.best_epoch else ""
+        run.journal.say(said + best)
+
+    def validation_losses(self, epoch: int, losses: Mapping[str, float]) -> None:
+        """Log the losses on the validation records."""
+        self._run.journal.log((epoch,), {f"val_{name}": value for name, value in losses.items()})
+        self._run.journal.curves(self._run.state.step, {f"validation/{name}": value for name, value in losses.items()})
+
+    def final_evaluation(self, epoch: int, evaluation: Evaluation, evaluator: Evaluator) -> None:
+        """Report the averaged weights' numbers at the end, with the table and the submission file."""
+        self._averaged(epoch, evaluation, evaluator)
+        config = self._run.config
+        if self._run.world.is_first:
+            write_measures(self._folder / "metrics-final.json", evaluation.measures)
+            if config.testdev_dir:
+                write_results(Path(config.testdev_dir) / TESTDEV_FILE_NAME, results_json(evaluation.rows))
+        self._run.journal.say(evaluation.measures.table())
+
+    def write_page(self, best: BestKeeper) -> None:
+        """Write the page of this training as far as it is."""
+        run, config = self._run, self._run.config
+        if not run.world.is_first:
+            return
+        measures, goal = self._reported.measures if self._reported else None, ""
+        if config.target_ap:
+            reached = "reached" + minutes_in_words(best.time_to_target) if best.target_reached else "not reached"
+            goal = f"target AP {config.target_ap:g} {reached}"
+        write_report(config.model_dir, RunSummary(
+            title=f"{config.hparams.name} on {Path(config.records[0]).name.split('-')[0]} records", facts=_facts(run),
+            goal=goal, curves=read_curves(self._folder / config.log_filename), numbers=measures.numbers if measures else {},
+            per_class=measures.class_ap if measures else {}, seconds=run.stopwatch.totals(), pictures=self._drawn))
+
+    def announce_page(self) -> None:
+        """Say where the page is."""
+        self._run.journal.say(f"report: {self._folder / FILE_NAME}")
+
+    def end(self, best: BestKeeper, *, loss: float | None) -> None:
+        """Log the averages of the run; for a benchmark also the machine that they were measured on."""
+        run, config, goal = self._run, self._run.config, {}
+        if loss is None and run.state.step >= run.last_step:
+            run.journal.say(f"no step was left: all {run.state.step} are done; the same command with a larger --num_epochs"
+                            f"{' or --max_minutes' if config.max_minutes else ''} continues the training")
+        if config.target_ap and config.evaluates:
+            goal["target_mAP"] = round(100 * config.target_ap, 2)  # in per cent, as the APs of the log
+            if best.time_to_target is not None:
+                goal["time_to_target"] = best.time_to_target
+        run.journal.finish(training_loss=loss, seconds=time.monotonic() - run.begun, devices=run.world.size,
+                           input_wait=run.stopwatch.recent_share("input"), goal=goal)
+        if config.benchmark:
+            run.journal.log((), _surroundings(run))
+
+    def _averaged(self, epoch: int, evaluation: Evaluation, evaluator: Evaluator) -> None:
+        """Write, draw and log what was measured of the averaged weights; once for an evaluation."""
+        if evaluation is self._reported:
+            return
+        self._reported, run = evaluation, self._run
+        if run.world.is_first:
+            self._draw(evaluation.rows, evaluator)
+            write_measures(self._folder / f"metrics-{epoch}.json", evaluation.measures)
+        percent = ",".join(f"{100 * evaluation.measures.numbers[name]:.2f}" for name in _PERCENT)
+        run.journal.say(f"csv format: {epoch},{percent}")
+        run.journal.validation(epoch, step=run.state.step, average_precision=evaluation.average_precision)
+
+    def _draw(self, rows: DetectionRows, evaluator: Evaluator) -> None:
+        """Detections in the first validation images, always the same ones."""
+        names, ids = self._run.config.class_names.names, list(self._run.config.class_names.category_ids)
+        self._drawn = []
+        for image in original_images(evaluator.index, range(min(_DRAWN_IMAGES, len(evaluator.index)))):
+            drawn = np.flatnonzero((rows.image_ids == image.image_id) & (rows.scores >= _DRAWN_FROM))
+            classes = [ids.index(category_id) for category_id in rows.category_ids[drawn]]
+            self._drawn.append((f"{image.name}, score {_DRAWN_FROM} and above", draw_detections(
+                image.pixels, rows.boxes[drawn], classes=classes, names=names, scores=rows.scores[drawn],
+                masks=None if rows.masks is None else [decoded(mask) for mask in rows.masks[drawn]])))
+        self._run.journal.pictures(self._run.state.step, {f"detections/{number}": image
+                                                          for number, (_, image) in enumerate(self._drawn)})
+
+
+def _facts(run: Run) -> dict:
+    """Return what a reader of the log or the report should know of this run."""
+    config, trained = run.config, run.state.detector.network.trainable_variables
+    return {
+        "model": config.hparams.name, "image_size": config.hparams.input_size, "classes": len(config.class_names),
+        "trainable_parameters": sum(math.prod(variable.shape) for variable in trained),
+        "records": len(run.index), "batch_size": config.batch_size, "accumulate_steps": config.accumulate_steps,
+        "ranks": run.world.size, "steps_per_epoch": run.steps_per_epoch, "epochs": config.last_epoch,
+        "peak_learning_rate": run.schedule.peak_learning_rate, "precision": run.runtime.precision,
+        "use_xla": run.runtime.use_xla, "backend": keras.backend.backend(), "seed": config.seed,
+        "deterministic": config.deterministic}
+
+
+def _surroundings(run: Run) -> dict:
+    """Return the machine, the memory of the process that took most, the arithmetic of an image, and how much of it the machine
+    does, all processes at once."""
+    host, device = zip(*run.world.gather((peak_host_memory(), peak_device_memory())), strict=True)  # the product takes more
+    rates = run.world.gather(multiply_adds_per_second(run.runtime.precision))
+    return {"device": device_name(), "load_average": round(os.getloadavg()[0], 2), "peak_host_memory_bytes": max(host),
+            "peak_device_memory_bytes": None if None in device else max(device),
+            "multiply_adds_per_image": training_multiply_adds(run.state.detector.trained_network()),
+            "machine_multiply_adds_per_second": sum(rates)}
