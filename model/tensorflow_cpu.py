@@ -57,6 +57,21 @@ def in_one_pass(function: Callable) -> Callable:
     return tf.function(function, jit_compile=True, autograph=False)
 
 
+def run_eagerly(function: Callable) -> Callable:
+    """Return the function with every `tf.function` in it run operation by operation, neither traced nor compiled."""
+    import tensorflow as tf
+
+    def run(*arguments):
+        previous = tf.config.functions_run_eagerly()
+        tf.config.run_functions_eagerly(True)
+        try:
+            return function(*arguments)
+        finally:
+            tf.config.run_functions_eagerly(previous)
+
+    return run
+
+
 def silu(inputs: Tensor) -> Tensor:
     """x sigmoid(x) for training: value and gradient are one pass each instead of two and four, and x alone is kept."""
     return _silu()(inputs)
