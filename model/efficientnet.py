@@ -5,6 +5,7 @@ Layer names are those of the published TensorFlow checkpoints with dots for slas
 """
 
 import re
+from contextlib import nullcontext
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from model.activations import SiLU
 from model.batch_norm import BatchNormalization
 from model.depthwise_conv import DepthwiseConv2D
+from model.detector import set_value
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
 from program_support.errors import InputError
 
@@ -34,7 +36,10 @@ def build_backbone(
     if not (known := _NAME.fullmatch(name)):
         raise InputError(f"backbone {name!r}; wanted efficientnet-b0 to efficientnet-b7")
     application = getattr(keras.applications, f"EfficientNetB{known[1]}")
-    original = application(include_top=False, weights=weights, input_shape=(*image_size, 3))
+    with nullcontext() if weights else keras.StatelessScope():
+        original = application(include_top=False, weights=weights, input_shape=(*image_size, 3))
+        for variable in original.variables if weights is None else ():  # only its layers are used
+            set_value(variable, np.zeros(variable.shape, variable.dtype))
     names = _published_names(original, name)
 
     def clone(layer):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from drawn_records import draw_records
 from miniature import miniature_detector
 from PIL import Image
@@ -342,6 +343,22 @@ def test_annotates_from_checkpoint_and_from_the_export_alike(checkpoint, drawn, 
         drawing = np.asarray(Image.open(tmp_path / "first" / path.name))
         assert drawing.shape == original.shape
         assert np.abs(drawing.astype(int) - original).mean() > 3  # something was drawn
+
+
+def test_an_image_alone_has_the_detections_that_it_has_among_others(checkpoint, drawn, tmp_path):
+    """Alone its operations run one by one, among others as one traced program."""
+    images = sorted((drawn.folder / "val").glob("*.jpg"))[:2]
+    found = {}
+    for name, given in (("alone", images[:1]), ("among others", images)):
+        (tmp_path / name).mkdir()
+        annotate(annotation(given, tmp_path / name, ckpt_path=checkpoint))
+        found[name] = [result for result in json.loads((tmp_path / name / "detections.json").read_text())
+                       if result["file_name"] == images[0].name]
+        assert not tf.config.functions_run_eagerly()  # a process may detect again
+    alone, among = found["alone"], found["among others"]
+    assert len(alone) == len(among) > 10
+    for key, tolerance in (("score", 1e-5), ("bbox", 1e-2)):
+        np.testing.assert_allclose([result[key] for result in alone], [result[key] for result in among], atol=tolerance)
 
 
 def test_nothing_readable(checkpoint, tmp_path):

@@ -32,3 +32,14 @@ def test_jax_runs_where_tensorflow_is_absent(hidden, monkeypatch):
     monkeypatch.setattr(runtime, "accelerator_count", lambda: 0)
     assert start_runtime() == Runtime(precision="float32", use_xla=False)
     assert hidden == []
+
+
+@pytest.mark.parametrize(("precision", "accelerators", "warned"), [
+    ("mixed_bfloat16", 0, True), ("mixed_bfloat16", 1, False), ("float32", 0, False), (None, 0, False)])
+def test_bfloat16_on_a_cpu_is_warned_of_in_one_line(monkeypatch, capsys, precision, accelerators, warned):
+    monkeypatch.setattr(runtime, "accelerator_count", lambda: accelerators)
+    monkeypatch.setattr(runtime, "check_gpus", lambda gpus, newest_kernels: None)
+    start_runtime(precision=precision, owns_process=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == warned
+    assert all("--precision=float32" in line for line in lines)

@@ -33,3 +33,17 @@ def test_depthwise_conv(size, stride, taps):
     wanted = value_and_gradients(lambda *both: tf.nn.depthwise_conv2d(*both, [1, stride, stride, 1], "SAME"), inputs, kernel)
     for ours, theirs in zip(found, wanted, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_kernel_gradient_of_a_depthwise_conv_is_summed_in_float32():
+    """In bfloat16, of 8 significant bits, a sum of thousands of terms loses its last ones."""
+    random = np.random.default_rng(0)
+    inputs, kernel = (tf.constant(random.uniform(size=shape), tf.bfloat16) for shape in ((8, 32, 32, 3), (5, 5, 3, 1)))
+    with tf.GradientTape() as tape:
+        tape.watch(kernel)
+        outputs = tf.reduce_sum(tf.cast(tensorflow_cpu.depthwise_conv(inputs, kernel, stride=1), tf.float32))
+    found = tape.gradient(outputs, kernel)
+    padded = np.pad(np.asarray(tf.cast(inputs, tf.float64)), [(0, 0), (2, 2), (2, 2), (0, 0)])
+    wanted = np.array([[padded[:, i : i + 32, j : j + 32].sum((0, 1, 2)) for j in range(5)] for i in range(5)])
+    assert found.dtype == tf.bfloat16
+    np.testing.assert_allclose(np.asarray(tf.cast(found, tf.float64))[..., 0], wanted, rtol=2**-8)

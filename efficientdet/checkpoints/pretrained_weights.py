@@ -11,7 +11,7 @@ from efficientdet.checkpoints.checkpoint import Description, checkpoint_prefix, 
 from efficientdet.families.family import Family
 from efficientdet.weights.array_files import is_array_file, read_array_file
 from efficientdet.weights.downloads import local_path
-from model.detector import named_variables
+from model.detector import named_variables, set_value
 from model.weight_arrays import check_against
 from program_support.errors import InputError
 
@@ -110,7 +110,7 @@ def _named_arrays(
 def _assign(variables: dict[str, keras.Variable], arrays: dict[str, np.ndarray], *, source: Source) -> None:
     check_against(arrays, _shapes(variables), source=source.prefix)
     for name, variable in variables.items():
-        variable.assign(arrays[name])
+        set_value(variable, arrays[name])
 
 
 def _shapes(variables: dict[str, keras.Variable]) -> dict[str, tuple[int, ...]]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import keras
+
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.checkpoints.pretrained_weights import load_weights, read_source
@@ -51,8 +53,9 @@ def restore_detector(config: ModelConfig, *, precision: str = "float32") -> Rest
     stated_classes(config.overrides.get("num_classes"), names)
     family = hyperparameters_of(stated or model_name, {}).family
     hparams = with_overrides(hyperparameters_of(stated or model_name, source.conventions(family)), config.overrides)
-    detector = build_detector(hparams, num_classes=len(names), precision=precision)
-    load_weights(detector.network, source, family=family, class_names=names, averaged=config.averaged)
+    with keras.StatelessScope():  # at its end the variables are initialized, see `set_value`
+        detector = build_detector(hparams, num_classes=len(names), precision=precision)
+        load_weights(detector.network, source, family=family, class_names=names, averaged=config.averaged)
     description = Description(
         model_name=hparams.model_name, hparams=hparams.to_dict(), categories=names.to_categories(),
         weights="averaged" if config.averaged else "raw",

@@ -46,6 +46,11 @@ class AnnotationConfig:
     formats: tuple[str, ...] = ()  # of further files, see `ResultFiles`
     save_crops: bool = False
 
+    @property
+    def runs_network_once(self) -> bool:
+        """Whether the input is a single image, which is not cut into tiles."""
+        return len(self.inputs.images) == 1 and not self.inputs.videos and self.tiling is None
+
 
 def annotate(config: AnnotationConfig) -> None:
     """Detect in every image, then in every video or a camera, draw, and write the images' detections as COCO results with file
@@ -195,7 +200,7 @@ def _opened(config: AnnotationConfig) -> OpenedModel:
 
         tf.config.run_functions_eagerly(True)
     if not config.saved_model_dir:
-        return detect_with_model(config.model, batch_size=config.batch_size)
+        return detect_with_model(config.model, batch_size=config.batch_size, once=config.runs_network_once)
     if config.model.ckpt_path:
         from efficientdet.artifacts.saved_model import export_saved_model
 

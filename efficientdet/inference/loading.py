@@ -61,7 +61,7 @@ def load_detector(
     prefix = None if exported else checkpoint_prefix(local_path(path))
     from efficientdet.devices.runtime_environment import prepare_environment
 
-    prepare_environment()  # only now what takes seconds, TensorFlow with its start-up notices kept off the console
+    prepare_environment(owns_process=False)  # only now what takes seconds, TensorFlow without its start-up notices
     from efficientdet.devices.runtime import start_runtime
     from efficientdet.inference.detector import LoadedDetector
     from efficientdet.inference.opened_detection import detect_with_model, saved_model_detector

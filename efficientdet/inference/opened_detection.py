@@ -8,6 +8,7 @@ from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.image_rows import OpenedModel, ResizingDetector, rows_of_signature
 from efficientdet.inference.opening import open_model
 from efficientdet.inference.predict import HostDetector, build_predict
+from model import tensorflow_cpu
 from object_detection.coco.results import DetectionRows
 
 
@@ -24,11 +25,18 @@ def detect_with_checkpoint(
                                            batch_size=batch_size), restored.description)
 
 
-def detect_with_model(config: ModelConfig, *, batch_size: int, owns_process: bool = True) -> OpenedModel:
-    """Open a model and return its detection in up to `batch_size` images at a time."""
+def detect_with_model(config: ModelConfig, *, batch_size: int, owns_process: bool = True, once: bool = False) -> OpenedModel:
+    """Open a model and return its detection in up to `batch_size` images at a time.
+
+    once: the network will run a single time. On a CPU, tracing and compiling it would take longer than that run.
+    """
     restored, runtime = open_model(config, owns_process=owns_process)
-    return detect_with_checkpoint(restored, batch_size=batch_size, compiled=runtime.use_xla, runtime=config.runtime,
-                                  int8_images=config.int8_images)
+    opened = detect_with_checkpoint(restored, batch_size=batch_size, compiled=runtime.use_xla, runtime=config.runtime,
+                                    int8_images=config.int8_images)
+    on_cpu = restored.detector.detects_on_host and not runtime.use_xla and tensorflow_cpu.applies()
+    if once and config.runtime == "keras" and on_cpu:
+        return opened._replace(detect=tensorflow_cpu.run_eagerly(opened.detect))
+    return opened
 
 
 def saved_model_detector(folder: str, *, of_one_size: bool = False) -> OpenedModel:
