@@ -28,7 +28,6 @@ from efficientdet.checkpoints.restore import Restored
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.efficientdet.hyperparameters import EfficientDetHyperparameters
-from efficientdet.inference.opening import open_model
 from model.multiply_adds import multiply_adds
 from object_detection.suppression.host_suppression import NetworkOutputs, count_candidates
 from object_detection.suppression.tensor_suppression import SuppressionConfig
@@ -188,7 +187,7 @@ def test_report_log_and_trace(miniature, tmp_path, capsys):
 def test_report_names_what_really_ran(miniature, monkeypatch, runtime, int8_images, wanted):
     # As on a machine with a GPU, where Keras would compute in float16 and other runtimes do not look at it.
     accelerated = Runtime(precision="mixed_float16", use_xla=True)
-    restored, _ = open_model(MODEL)
+    restored, _ = module.open_model(MODEL)
     programs = detector_programs(restored.detector, use_xla=False)
     monkeypatch.setattr(module, "open_model", lambda _: (restored, accelerated))
     monkeypatch.setattr(module, "detector_programs", lambda *_, **__: programs)
