@@ -5,14 +5,15 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
+from efficientdet.run_log import loggers
 from efficientdet.run_log.loggers import open_loggers
 from program_support.errors import InputError
 
 PICTURE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 
 
-def use(loggers):
-    for logger in loggers:
+def use(opened):
+    for logger in opened:
         logger.scalars(3, {"train/loss": 1.5})
         logger.pictures(3, {"detections/0": PICTURE})
         logger.scalars(6, {"train/loss": 0.5})
@@ -131,7 +132,8 @@ def test_the_extra_is_the_loggers_though_another_package_is_missing(tmp_path, mo
 
 def test_when_one_is_missing_the_others_are_closed(tmp_path, monkeypatch):
     closed = []
-    monkeypatch.setattr("efficientdet.run_log.loggers.JsonLines.close", lambda logger: closed.append(logger._stream.close()))
+    close = loggers.JsonLines.close
+    monkeypatch.setattr(loggers.JsonLines, "close", lambda logger: closed.append(close(logger)))
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(InputError):
         open_loggers(["json", "wandb"], tmp_path, settings={})
