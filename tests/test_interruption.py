@@ -170,8 +170,8 @@ def test_two_ranks_asked_to_stop_agree_and_save(drawn, tmp_path):
 
 @needs_horovod
 def test_writing_for_longer_than_a_step_may_take_kills_nobody(drawn, tmp_path):
-    done, _ = run_ranks(2, drawn, tmp_path, batch_size=4, checkpoint_steps=1, stop_epoch=1, slow_writing=7,
-                        env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4"})
+    done, _ = run_ranks(2, drawn, tmp_path, batch_size=4, checkpoint_steps=1, stop_epoch=1, slow_writing=14,
+                        env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"})
     succeeded(done)
     assert steps_saved(tmp_path) == {1, 2}
 
