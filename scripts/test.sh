@@ -9,6 +9,8 @@ source scripts/environment.sh
 use_environment test
 
 failed=()
+logs="$(mktemp -d)"
+trap 'rm -rf "$logs"' EXIT
 
 check() {
     local name="$1"
@@ -25,14 +27,33 @@ parse_all() {
     return "$status"
 }
 
+# lint NAME COMMAND...: run a check in the background; show_lint NAME waits for it and shows what it printed.
+declare -A lint_jobs
+lint() {
+    local name="$1"
+    shift
+    "$@" >"$logs/$name" 2>&1 &
+    lint_jobs[$name]=$!
+}
+
+show_lint() {
+    local status=0
+    wait "${lint_jobs[$1]}" || status=$?
+    cat "$logs/$1"
+    return "$status"
+}
+
 shopt -s globstar nullglob
 scripts=(*.sh **/*.sh **/*.sub .ci/run)
-check "ruff" "$PYTHON" -m ruff check .
-check "bash -n" parse_all "${scripts[@]}"
-check "shellcheck" .venv/bin/shellcheck "${scripts[@]}"
-check "horovod" bash scripts/install_horovod.sh
+lint "ruff" "$PYTHON" -m ruff check .
+lint "bash -n" parse_all "${scripts[@]}"
+lint "shellcheck" .venv/bin/shellcheck "${scripts[@]}"
+check "horovod" bash scripts/install_horovod.sh # before pytest, which skips tests where it is missing
 check "pytest" "$PYTHON" -m pytest --numprocesses "${TEST_WORKERS:-auto}" --maxprocesses 4 --dist loadfile \
-    --no-loadscope-reorder --max-worker-restart 0 "$@"
+    --no-loadscope-reorder --max-worker-restart 0 --durations 60 --durations-min 1 "$@"
+for name in "ruff" "bash -n" "shellcheck"; do
+    check "$name" show_lint "$name"
+done
 
 if ((${#failed[@]})); then
     printf 'test.sh: FAILED: %s\n' "$(IFS=,; printf '%s' "${failed[*]}")"

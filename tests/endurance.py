@@ -52,16 +52,18 @@ class Place(NamedTuple):
     folder: Path
     drawn: Drawn
     undisturbed: Path
+    forked: bool  # whether trainings are forks of a process with TensorFlow imported
 
     def course(self, name: str, **settings) -> Course:
         """A new training."""
-        return Course(self.drawn, self.folder / name, **settings)
+        return Course(self.drawn, self.folder / name, forked=self.forked and "launcher" not in settings, **settings)
 
 
-def prepared(folder: Path) -> Place:
+def prepared(folder: Path, *, forked: bool) -> Place:
     """Records and the undisturbed run."""
     (folder / "data").mkdir(parents=True)
-    place = Place(folder, draw_records(folder / "data", images={"train": 16, "val": 4}), folder / "undisturbed")
+    place = Place(folder, draw_records(folder / "data", images={"train": 16, "val": 4}), folder / "undisturbed",
+                  forked)
     ended = place.course("undisturbed").run()
     if ended.code:
         raise SystemExit(f"the undisturbed run failed:\n{ended.output}")
@@ -229,9 +231,9 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def endure(folder: Path, *, number: int, seed: int, only: tuple[str, ...]) -> list[Row]:
+def endure(folder: Path, *, number: int, seed: int, only: tuple[str, ...], forked: bool = False) -> list[Row]:
     """Do the sections, telling each row as it comes."""
-    place, chance, rows = prepared(folder), random.Random(seed), []
+    place, chance, rows = prepared(folder, forked=forked), random.Random(seed), []
     sections = {"kills": lambda: kills(place, number=number, chance=chance), "signals": lambda: signals(place, chance=chance),
                 "ranks": lambda: ranks(place), "disks": lambda: disks(place), "record": lambda: record(place)}
     for name in only or sections:

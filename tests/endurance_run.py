@@ -15,8 +15,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import forked_programs
 import numpy as np
 from drawn_records import Drawn
+from forked_programs import ForkedProgram
 from heeded_signals import heeding_ctrl_c
 
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
@@ -56,6 +58,14 @@ _HPARAMS = {"image_size": 64, "jitter_min": 0.8, "jitter_max": 1.2, "moving_aver
 PHASES = {"start-up": 6.0, "steps": 1.5, "checkpoint": 0.05, "evaluation": 1.0, "export": 3.0, "report": 0.3}
 
 
+def path_to_miniature(folder: Path) -> str:
+    """Return a PYTHONPATH with which every program has the miniature network; writes a hook into the folder."""
+    hook = folder / "hook"
+    hook.mkdir(exist_ok=True)
+    (hook / "sitecustomize.py").write_text(_HOOK)
+    return os.pathsep.join(map(str, (hook, ROOT / "tests", ROOT)))
+
+
 class Ended(NamedTuple):
     """How a process ended."""
 
@@ -69,14 +79,11 @@ class Course:
     """One training in one folder, of however many processes one after the other."""
 
     def __init__(self, drawn: Drawn, folder: Path, *, launcher: list[str] | None = None, env: dict | None = None,
-                 hparams: dict | None = None, **flags):
-        self.drawn, self.folder, self.launcher = drawn, folder, launcher or []
+                 hparams: dict | None = None, forked: bool = False, **flags):
+        self.drawn, self.folder, self.launcher, self.forked = drawn, folder, launcher or [], forked
         self._env, self._hparams, self._flags = env or {}, {**_HPARAMS, **(hparams or {})}, {**_FLAGS, **flags}
         self.log = folder.parent / f"{folder.name}.log"  # beside it, as the folder may be full
-        hook = drawn.folder / "hook"
-        hook.mkdir(exist_ok=True)
-        (hook / "sitecustomize.py").write_text(_HOOK)
-        self._path = os.pathsep.join(map(str, (hook, ROOT / "tests", ROOT)))
+        self._path = path_to_miniature(drawn.folder)
 
     def command(self) -> list[str]:
         """The whole command line."""
@@ -86,14 +93,16 @@ class Course:
         return [*self.launcher, sys.executable, str(ROOT / "train.py"),
                 *(f"--{name}={value}" for name, value in flags.items() if value is not None)]
 
-    def start(self) -> subprocess.Popen:
+    def start(self) -> subprocess.Popen | ForkedProgram:
         """Begin, or go on."""
         self._before = self._signature()
+        env = {**os.environ, "PYTHONPATH": self._path, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", **self._env}
+        if self.forked:
+            self.log.write_text("")
+            return forked_programs.start(self.command(), env=env, cwd=self.log.parent, output=self.log)
         with open(self.log, "w") as log:
             return subprocess.Popen(
-                heeding_ctrl_c(self.command()), stdout=log, stderr=log, start_new_session=True, cwd=self.log.parent,
-                env={**os.environ, "PYTHONPATH": self._path, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3",
-                     **self._env})
+                heeding_ctrl_c(self.command()), stdout=log, stderr=log, start_new_session=True, cwd=self.log.parent, env=env)
 
     def run(self, *, seconds: float = 600) -> Ended:
         """To the end."""

@@ -1,53 +1,60 @@
-"""Run the root scripts in processes that are forked from one with TensorFlow and Keras already imported.
+"""Run programs in processes that are forked from one with TensorFlow and Keras already imported.
 
-A start of its own costs a program 5 to 10 seconds of imports. The server imports the packages and runs no operation, so
-that none of TensorFlow's threads exists when it forks. One test of each program starts it as a user does (test_main_path.py).
+A start of its own costs a program 5 to 10 seconds of imports. The server (fork_server.py) imports the packages and runs no
+operation, so that none of TensorFlow's threads exists when it forks. One test of each program starts it as a user does
+(test_main_path.py).
 """
 
-import contextlib
-import multiprocessing
+import atexit
+import functools
 import os
-import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tensorflow", "keras"])
+import fork_client
 
 
 class ForkedProgram:
     """A running program with the interface of `subprocess.Popen` that the tests use."""
 
-    def __init__(self, command, *, env, cwd, stdout, stderr):
-        python, script, *arguments = map(str, command)
+    def __init__(self, command, *, env, cwd, stdout, stderr, executable=None):
+        python, *words = map(str, command)
         assert python == sys.executable
-        self._process = _context.Process(target=_run, args=(script, arguments, dict(env), str(cwd), str(stdout), str(stderr)))
-        self._process.start()
-        self.pid = self._process.pid
+        streams = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644) for path in (os.devnull, stdout, stderr)]
+        try:
+            self._program = fork_client.Program(
+                _server()[0], words, env=dict(env), cwd=str(cwd), streams=streams, executable=executable)
+        finally:
+            for stream in streams:
+                os.close(stream)
+        self.pid = self._program.pid
 
     def poll(self):
         """Return the exit code, negative for a signal, or None while the program runs."""
-        return self._process.exitcode
+        return self._program.code(seconds=0)
 
     def wait(self, timeout=None):
         """Return the exit code; raise subprocess.TimeoutExpired, as Popen does."""
-        self._process.join(timeout)
-        if self._process.exitcode is None:
+        code = self._program.code(seconds=timeout)
+        if code is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout)
-        return self._process.exitcode
+        return code
 
     def send_signal(self, number):
         """Send a signal to the program if it still runs."""
-        with contextlib.suppress(ProcessLookupError):
+        if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill_session(self):
         """Kill the program and all that it started, if any of it still runs."""
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
 
 
 def start(command, *, env, cwd="/", output):
@@ -55,31 +62,43 @@ def start(command, *, env, cwd="/", output):
     return ForkedProgram(command, env=env, cwd=cwd, stdout=output, stderr=output)
 
 
-def run(command, *, env, cwd="/", timeout=240):
-    """Run a program to its end, as `subprocess.run(command, capture_output=True, text=True)` does."""
+def run(command, *, env, cwd="/", timeout=240, executable=None):
+    """Run a program to its end, as `subprocess.run(command, capture_output=True, text=True)` does.
+
+    `executable` becomes the program's sys.executable: with `python()` the programs that it starts are forked too.
+    """
     with tempfile.TemporaryDirectory() as folder:
         stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
-        program = ForkedProgram(command, env=env, cwd=cwd, stdout=stdout, stderr=stderr)
+        program = ForkedProgram(command, env=env, cwd=cwd, stdout=stdout, stderr=stderr, executable=executable)
         try:
             code = program.wait(timeout)
         finally:
             program.kill_session()
+            program.wait()
         return subprocess.CompletedProcess(command, code, stdout.read_text(), stderr.read_text())
 
 
-def _run(script, arguments, env, cwd, stdout, stderr):
-    """Become the program: a session, streams, environment, folder, sys.path and sys.argv of its own, then its code."""
-    os.setsid()
-    for descriptor, path in ((1, stdout), (2, stderr)):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(file, descriptor)
-        os.close(file)
-    os.environ.clear()
-    os.environ.update(env)
-    os.chdir(cwd)
-    tests = str(Path(__file__).resolve().parent)
-    sys.path[:] = [str(Path(script).parent), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep)),
-                   *(path for path in sys.path if path and path != tests)]
-    sys.argv[:] = [script, *arguments]
-    runpy.run_path(script, run_name="__main__")
+def python():
+    """Return the path of an interpreter that runs `python script.py ...` in a fork, for launchers and shell scripts."""
+    return _server()[1]
 
+
+@functools.cache
+def _server():
+    """Start the server of this process; return its socket and the interpreter that asks it."""
+    folder = tempfile.TemporaryDirectory(prefix="forks-")
+    path, interpreter, tests = f"{folder.name}/socket", Path(folder.name, "python"), Path(__file__).parent
+    interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{tests}/fork_client.py" "{path}" "$0" "$@"\n')
+    interpreter.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        server = subprocess.Popen([sys.executable, tests / "fork_server.py", str(listener.fileno())], stdin=subprocess.PIPE,
+                                  pass_fds=[listener.fileno()], start_new_session=True)
+
+    def end():
+        server.communicate()  # it ends with its standard input
+        folder.cleanup()
+
+    atexit.register(end)
+    return path, str(interpreter)

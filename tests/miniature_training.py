@@ -4,7 +4,7 @@
 
 Other keys are those of TrainingConfig; "hparams" overrides, "accident": [rank, step, "raise" | "kill" | "hang"], and
 "without_folder": a rank whose model_dir is another one, as on a machine that does not share it; "slow_writing": seconds that
-each checkpoint takes longer.
+each checkpoint takes longer. Nothing is exported, and nothing calibrated unless "calibration_images" asks for it.
 At its end each rank writes `digest-RANK.txt` into model_dir: of every number that it holds.
 """
 
@@ -20,6 +20,7 @@ import numpy as np
 from miniature import HPARAMS, build_miniature
 
 from dataset.class_names import ClassNames
+from efficientdet.artifacts import saved_model
 from efficientdet.checkpoints import restore
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.families.registry import hyperparameters_of
@@ -73,13 +74,14 @@ def main():
     run.CheckpointStore.save = slow(run.CheckpointStore.save, settings.pop("slow_writing", 0))
     runs = []
     run.Run.prepare = keeping(run.Run.prepare, runs)
+    saved_model.export_saved_model = lambda *_, **__: None
     training_start.build_detector = restore.build_detector = build_miniature
     if os.environ.get("HOROVOD_RANK") == str(settings.pop("without_folder", None)):
         settings["model_dir"] += "/elsewhere"
     hparams = hyperparameters_of("efficientdet-d0", {**HPARAMS, **settings.pop("hparams", {})})
     category_ids, names = zip(*settings.pop("categories"), strict=True)
     defaults = {"val_records": (), "val_json_file": None, "batch_size": 4, "eval_batch_size": 4, "checkpoint_period": 1,
-                "precision": "float32", "use_xla": False, "training_mode": "train300"}
+                "calibration_images": 0, "precision": "float32", "use_xla": False, "training_mode": "train300"}
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     try:
         outcome = train(TrainingConfig(hparams=hparams, class_names=ClassNames(category_ids, names),

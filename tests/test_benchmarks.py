@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked_programs
 import onnx
 import pytest
 from colour_artefact import write_colour_artefact
@@ -17,12 +18,17 @@ from PIL import Image
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+SMALL = "--model=retinanet-resnet18"
 
 
 def run(script, *flags, backend="tensorflow"):
-    done = subprocess.run([sys.executable, str(REPOSITORY / "benchmarks" / script), *flags], capture_output=True, text=True,
-                          timeout=1800, env={**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": "",
-                               "KERAS_BACKEND": backend})
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / script), *flags]
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": "", "KERAS_BACKEND": backend,
+           "XLA_FLAGS": "--xla_backend_optimization_level=0"}  # no time is asserted
+    if backend == "tensorflow":
+        done = forked_programs.run(command, env=env, timeout=600)
+    else:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -63,7 +69,7 @@ def test_assignment(backend, ways):
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 def test_training_step(precision):
-    shown = run("training_step.py", "--size=64", "--batch_size=2", "--steps=1", f"--precision={precision}")
+    shown = run("training_step.py", SMALL, "--size=64", "--batch_size=2", "--steps=1", f"--precision={precision}")
     assert re.findall(r"^(\w[\w ]+, [\w ]+\w) +\d+\.\d\d images/s, \d", shown, re.MULTILINE) == [
         "whole step, 8 boxes", "whole step, 40 boxes", "network, toy loss"]
     assert "peak memory" in shown
@@ -71,7 +77,7 @@ def test_training_step(precision):
 
 def test_training_step_under_jax():
     pytest.importorskip("jax")
-    shown = run("training_step.py", "--size=64", "--batch_size=2", "--steps=1", "--boxes", "3", backend="jax")
+    shown = run("training_step.py", SMALL, "--size=64", "--batch_size=2", "--steps=1", "--boxes", "3", backend="jax")
     assert len(re.findall(r"\d images/s, \d", shown)) == 1
     assert ", jax, float32, batch 2 at 64 px" in shown
 

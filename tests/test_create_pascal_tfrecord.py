@@ -1,8 +1,10 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import forked_programs
 import pytest
 from PIL import Image
 from pycocotools.coco import COCO
@@ -39,8 +41,9 @@ def devkit(tmp_path):
 
 
 def test_voc_layout(devkit):
-    done = call(f"--data_dir={devkit}", "--year=VOC2012", "--set=val", "--output_path=out/val", "--num_shards=1",
-                cwd=devkit)
+    done = forked_programs.run(
+        [sys.executable, SCRIPT, f"--data_dir={devkit}", "--year=VOC2012", "--set=val", "--output_path=out/val",
+         "--num_shards=1"], env=os.environ, cwd=devkit)
     assert (done.returncode, done.stderr) == (0, "")
     assert [path.name for path in (devkit / "out").glob("val-*")] == ["val-00000-of-00001.tfrecord"]
     written = json.loads((devkit / "out" / "val.instances.json").read_text())

@@ -3,11 +3,11 @@
 import json
 import os
 import re
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import forked_programs
 import pytest
 from label_sets import NAMES, PICTURES, WRITERS, Label, Picture, draw, write, write_yolo, yolo_line
 from PIL import Image
@@ -28,8 +28,7 @@ LABEL_MAP = ClassNames((2, 5, 9), ("bolt", "nut", "washer"))
 
 
 def call(*arguments, cwd):
-    return subprocess.run([sys.executable, str(SCRIPT), *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
-                          timeout=300)
+    return forked_programs.run([sys.executable, str(SCRIPT), *map(str, arguments)], env=os.environ, cwd=cwd)
 
 
 def records_of(annotations, images, output_prefix, *, label_map=LABEL_MAP, with_masks=False):

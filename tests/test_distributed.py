@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -44,6 +43,11 @@ def environment(**more):
     return {**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **more}
 
 
+def launched(count, program):
+    """The command line of so many ranks of a program, [sys.executable, script, argument, ...], each in a fork."""
+    return [*LAUNCHER, "-np", str(count), forked_programs.python(), *map(str, program[1:])]
+
+
 def run_ranks(count, drawn, model_dir, *, timeout=240, env=(), **settings):
     """(completed process, seconds) of a training by so many ranks; 1 without any launcher."""
     Path(model_dir).mkdir(exist_ok=True)
@@ -51,7 +55,7 @@ def run_ranks(count, drawn, model_dir, *, timeout=240, env=(), **settings):
     if count == 1:
         done = forked_programs.run(program, env=environment(**dict(env)), timeout=timeout)
     else:
-        done = subprocess.run([*LAUNCHER, "-np", str(count), *program], capture_output=True, text=True, timeout=timeout,
+        done = subprocess.run(launched(count, program), capture_output=True, text=True, timeout=timeout,
                               env=environment(**dict(env)))
     return done, time.monotonic() - start
 
@@ -121,7 +125,7 @@ def test_two_ranks_equal_one_with_twice_the_batch(drawn, tmp_path):
 @needs_horovod
 def test_ranks_with_joined_statistics_equal_one_with_twice_the_batch(drawn, tmp_path):
     """Batch norm and its running statistics included."""
-    steps = {"num_examples_per_epoch": 80, "stop_epoch": 1, "calibration_images": 0,
+    steps = {"num_examples_per_epoch": 80, "stop_epoch": 1,
              "hparams": {"moving_average_decay": 0.9, "num_epochs": 2}}
     succeeded(run_ranks(1, drawn, tmp_path / "one", batch_size=8, **steps)[0])
     succeeded(run_ranks(2, drawn, tmp_path / "two", batch_size=4, bn_group=2, **steps)[0])
@@ -153,8 +157,7 @@ assert mean.numpy().tolist() == [[0.5, 1.0], [0.5, 1.0], [2.5, 1.0], [2.5, 1.0]]
 assert slope.numpy().tolist() == [[1.5, 0.0], [1.5, 0.0], [3.5, 0.0], [3.5, 0.0]][world.rank], slope
 world.meet()  # Horovod ends for all where one process ends
 """)
-    subprocess.run([*LAUNCHER, "-np", "4", sys.executable, str(tmp_path / "groups.py")], check=True, env=environment(),
-                   timeout=240)
+    subprocess.run(launched(4, [sys.executable, tmp_path / "groups.py"]), check=True, env=environment(), timeout=240)
 
 
 @pytest.mark.parametrize(("variables", "message"), [
@@ -167,13 +170,13 @@ def test_groups_that_do_not_divide_the_ranks_are_refused(variables, message):
 
 @needs_horovod
 def test_ranks_end_bit_identical_evaluate_together_and_go_on_alone(drawn, tmp_path):
-    settings = {"training_mode": "traineval", "val_records": list(drawn.records("val")), "batch_size": 2}
+    settings = {"training_mode": "traineval", "val_records": list(drawn.records("val")), "batch_size": 2,
+                "calibration_images": None}
     done, _ = run_ranks(2, drawn, tmp_path / "two", stop_epoch=2, **settings)
     succeeded(done)
     digests = [(tmp_path / "two" / f"digest-{rank}.txt").read_text() for rank in (0, 1)]
     assert digests[0] == digests[1]
     assert done.stdout.count("csv format:") == 2  # only the first rank speaks; one of the two has no image to look at
-    shutil.rmtree(tmp_path / "two" / "emackpt-final")
     done, _ = run_ranks(1, drawn, tmp_path / "two", **settings)
     assert "32 images make step 16" in succeeded(done).stdout
     assert "1 processes go on where 2 stopped" in done.stdout

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from drawn_records import draw_records
 from standins import available, environment
-from test_distributed import LAUNCHER, needs_horovod
+from test_distributed import launched, needs_horovod
 
 from efficientdet.checkpoints.checkpoint import read_arrays, read_description
 from object_detection.coco.results import TESTDEV_FILE_NAME
@@ -45,13 +45,13 @@ def command(script, **flags):
     return [sys.executable, str(ROOT / script), *(f"--{name}={value}" for name, value in flags.items())]
 
 
-def call(env, script, *, launcher=(), **flags):
+def call(env, script, *, ranks=1, **flags):
     """What a program says on stdout."""
-    if launcher:
-        done = subprocess.run([*launcher, *command(script, **flags)], env=env, cwd="/", capture_output=True, text=True,
-                              timeout=240)
+    program = command(script, **flags)
+    if ranks > 1:
+        done = subprocess.run(launched(ranks, program), env=env, cwd="/", capture_output=True, text=True, timeout=240)
     else:
-        done = forked_programs.run(command(script, **flags), env=env)
+        done = forked_programs.run(program, env=env)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -87,6 +87,7 @@ def test_it_learns(trained, model_name):
     assert read_description(str(trained / "ckpt-final")).model_name == model_name
 
 
+@pytest.mark.parametrize("model_name", ["standin-two-stage"], indirect=True, scope="module")  # its steps draw regions at random
 def test_killed_and_resumed_it_ends_at_the_same_bits(drawn, model_name, env, trained, tmp_path):
     flags, log = training(drawn, model_name, tmp_path / "model"), tmp_path / "log"
     process = forked_programs.start(command("train.py", **flags), env=env, output=log)
@@ -152,10 +153,10 @@ def test_other_classes_start_from_its_weights(drawn, model_name, env, trained, t
 @needs_horovod
 def test_two_ranks_equal_one_with_twice_the_batch(drawn, model_name, env, tmp_path):
     losses = {}
-    for ranks, launcher in ((1, []), (2, [*LAUNCHER, "-np", "2"])):
+    for ranks in (1, 2):
         flags = training(drawn, model_name, tmp_path / str(ranks), batch_size=4 // ranks, num_epochs=3, hparams=EXACT,
                          log_steps=1)
-        call(env, "train.py", launcher=launcher, **flags)
+        call(env, "train.py", ranks=ranks, **flags)
         losses[ranks] = losses_in(tmp_path / str(ranks))
     assert len(losses[1]) == len(losses[2]) >= 3
     np.testing.assert_allclose(losses[2], losses[1], rtol=1e-5)

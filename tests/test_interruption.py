@@ -10,14 +10,14 @@ import time
 import forked_programs
 import pytest
 from drawn_records import draw_records
-from test_distributed import LAUNCHER, command, environment, needs_horovod, run_ranks, succeeded
+from test_distributed import LAUNCHER, command, environment, launched, needs_horovod, run_ranks, succeeded
 
 from efficientdet.checkpoints.checkpoint import read_arrays
 from efficientdet.training.interruption import INTERRUPTED_EXIT_CODE
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = {"deterministic": True, "checkpoint_steps": 2, "batch_size": 4}  # 3 epochs of 4 steps
+SETTINGS = {"deterministic": True, "checkpoint_steps": 2, "batch_size": 4, "calibration_images": None}  # 3 epochs of 4 steps
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +38,12 @@ def same_bits(folder, wanted):
     assert [name for name in wanted if found[name].tobytes() != wanted[name].tobytes()] == []
 
 
-def start(drawn, folder, *, launcher=(), **settings):
-    if not launcher:
-        return forked_programs.start(command(drawn, folder, **settings), env=environment(), output=folder / "output.txt")
+def start(drawn, folder, *, ranks=1, **settings):
+    program = command(drawn, folder, **settings)
+    if ranks == 1:
+        return forked_programs.start(program, env=environment(), output=folder / "output.txt")
     with open(folder / "output.txt", "a") as log:
-        return subprocess.Popen([*launcher, *command(drawn, folder, **settings)], stdout=log, stderr=log, env=environment(),
-                                start_new_session=True)
+        return subprocess.Popen(launched(ranks, program), stdout=log, stderr=log, env=environment(), start_new_session=True)
 
 
 def wait_for(condition, process, *, seconds=180):
@@ -66,13 +66,13 @@ def steps_saved(folder):
     return {int(file.name.split("-")[1].split(".")[0]) for file in folder.glob("ckpt-*.index") if "final" not in file.name}
 
 
-def kill_and_restart(drawn, folder, *, kills, launcher=(), **settings):
+def kill_and_restart(drawn, folder, *, kills, ranks=1, **settings):
     """Kill while a checkpoint is being written, or at any moment after one was, until so many kills are done."""
     chance, done = random.Random(kills), 0
     folder.mkdir(exist_ok=True)
     while done < kills:
         before = steps_saved(folder)
-        process = start(drawn, folder, launcher=launcher, **settings)
+        process = start(drawn, folder, ranks=ranks, **settings)
         while_writing = done % 2 == 0
 
         def moment(before=before, while_writing=while_writing):
@@ -83,7 +83,7 @@ def kill_and_restart(drawn, folder, *, kills, launcher=(), **settings):
         time.sleep(chance.uniform(0, 0.02 if while_writing else 0.3))
         kill_session(process)
         done += 1
-    process = start(drawn, folder, launcher=launcher, **settings)
+    process = start(drawn, folder, ranks=ranks, **settings)
     assert process.wait(timeout=240) == 0, (folder / "output.txt").read_text()[-3000:]
     return done
 
@@ -104,7 +104,7 @@ def test_two_ranks_killed_end_with_the_same_bits(drawn, tmp_path):
     done, _ = run_ranks(2, drawn, tmp_path / "killed", accident=[1, 3, "kill"], **settings)  # in the middle of an epoch,
     assert done.returncode != 0  # where each rank has statistics of its own
     assert steps_saved(tmp_path / "killed") == {2}
-    kill_and_restart(drawn, tmp_path / "killed", kills=1, launcher=[*LAUNCHER, "-np", "2"], **settings)
+    kill_and_restart(drawn, tmp_path / "killed", kills=1, ranks=2, **settings)
     assert "ckpt-2 after step 2" in (tmp_path / "killed" / "output.txt").read_text()
     same_bits(tmp_path / "killed", tmp_path / "whole")
     digests = {(tmp_path / folder / f"digest-{rank}.txt").read_text() for folder in ("whole", "killed") for rank in (0, 1)}
@@ -160,7 +160,7 @@ def test_asked_to_stop_saves_and_says_start_me_again(drawn, unbroken, tmp_path):
 
 @needs_horovod
 def test_two_ranks_asked_to_stop_agree_and_save(drawn, tmp_path):
-    process = start(drawn, tmp_path, launcher=[*LAUNCHER, "-np", "2"], **{**SETTINGS, "batch_size": 2}, stop_epoch=3)
+    process = start(drawn, tmp_path, ranks=2, **{**SETTINGS, "batch_size": 2}, stop_epoch=3)
     assert wait_for(lambda: steps_saved(tmp_path), process)
     process.send_signal(signal.SIGTERM)  # to the launcher, as Slurm and Kubernetes do
     assert process.wait(timeout=90) == INTERRUPTED_EXIT_CODE, (tmp_path / "output.txt").read_text()[-3000:]

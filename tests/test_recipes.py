@@ -8,8 +8,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import forked_programs
 import pytest
 from drawn_records import draw_records
+from endurance_run import path_to_miniature
 
 REPOSITORY = Path(__file__).parents[1]
 D0 = REPOSITORY / "scripts" / "D0"
@@ -405,8 +407,9 @@ def test_sigterm_reaches_the_program_and_its_exit_code_comes_back(tmp_path):
 def test_three_of_them_for_real_on_two_ranks(tmp_path):
     drawn = draw_records(tmp_path / "data", images={"train": 8, "val": 5})
     small = ["NGPU=2", "DEVICE=cpu", f"DATA={drawn.folder}", f"VAL_JSON={drawn.annotations('val')}", "BS=2", "EVAL_BS=2",
-             "HPARAMS=image_size=64,max_level=6,fpn_cell_repeats=1,box_class_repeats=1", "EVAL_SAMPLES=0", "BACKBONE="]
-    env = {"PATH": os.environ["PATH"], "TF_CPP_MIN_LOG_LEVEL": "3"}
+             "HPARAMS=image_size=64", "EVAL_SAMPLES=0", "BACKBONE=",
+             f"PYTHON={forked_programs.python()}"]
+    env = {"PATH": os.environ["PATH"], "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": path_to_miniature(tmp_path)}
     model = tmp_path / "model"
     done = run(D0 / "convergence-AMP-8xA100-80G.sh", *small, "EPOCHS=1", "STOP_EPOCH=1", "EXAMPLES=8", "LR=0.01", "WARMUP=0.5",
                f"MODEL_DIR={model}", "--checkpoint_period=1", env=env, timeout=1800)
