@@ -165,7 +165,7 @@ def test_an_unknown_argument_is_a_type_error_with_the_nearest_name(call, message
 
 @pytest.mark.parametrize(("call", "message"), [
     (lambda: efficientdet.train("nowhere", model_dir="m"), "nowhere: no file matches; the folder . "),
-    (lambda: efficientdet.train("x", model_dir="m", batch_size=0), "batch_size=0: wanted at least 1"),
+    (lambda: efficientdet.train("x", model_dir="m", batch_size=0), "batch_size=0: expected at least 1"),
     (lambda: efficientdet.train("x", model_dir="m", batch_size="many"), "batch_size=many: invalid literal"),
     (lambda: efficientdet.train("x", model_dir="m", precision="float8"), "precision=float8: value should be one of"),
     (lambda: efficientdet.train("x", model_dir="m", hparams={"image_sise": 3}), ".*image_sise"),
