@@ -4,7 +4,7 @@
 # libraries come from pip, and Horovod is built against the NCCL among them, so the image has each library once.
 #
 # NVIDIA driver on the host: 525.60.13 or later (CUDA 12), which NVIDIA_REQUIRE_CUDA below makes the container runtime check.
-# Estimated size: 7.3 GB, 3.6 GB to pull (docs/running.md says how that was estimated).
+# Estimated size: 7.3 GB, 3.6 GB to pull (docs/guides/train.md says how that was estimated).
 #
 # The digests are of the multi-platform index of each tag. To renew one: docker buildx imagetools inspect ubuntu:24.04
 # Other bases: BASE= and BUILD_BASE= of scripts/docker/build.sh. Both must be Ubuntu 24.04: .venv uses its Python and OpenMPI.

@@ -7,7 +7,7 @@
     [found] = efficientdet.load_detector("runs/first").predict("photo.jpg")
     found.save("annotated.jpg")
 
-docs/python.md describes all functions. Importing this package imports nothing heavy: TensorFlow and Keras come with the
+docs/reference/python.md describes all functions. Importing this package imports nothing heavy: TensorFlow and Keras come with the
 first call.
 """
 

@@ -145,7 +145,7 @@ def test_the_snippets_of_the_page_as_they_stand(exported, tmp_path, monkeypatch,
     with Image.open(images[0]) as image:
         image.resize((64, 64)).save(tmp_path / "photo.jpg")
     monkeypatch.chdir(tmp_path)
-    exec(compile(snippet, "docs/deploy.md", "exec"), {})
+    exec(compile(snippet, "docs/guides/export.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     if "for (y_min, x_min" not in snippet:  # `load_detector`, and the precision
         assert lines

@@ -242,7 +242,7 @@ def of(folder, annotations, images):
 
 
 def test_blood_cells(data_folder):
-    """docs/bccd.md and the data's own README tell what is known of them."""
+    """docs/tutorials/bccd.md and the data's own README tell what is known of them."""
     splits = [of(data_folder / "bccd", f"instances_{split}.json", "images") for split in ("train", "val", "test")]
     findings = {finding.about: finding for finding in quick_findings(splits[0], hyperparameters_of("efficientdet-d0", {}))}
     assert findings["padding"].line.startswith("25 % of every 512x512 input is padding; image_size=512x384")

@@ -70,7 +70,7 @@ def test_stretch_fills_the_input():
 
 
 def test_where_torchvisions_float64_rounds_otherwise():
-    """The counts of docs/detectors.md: the shorter side that is meant to be 800."""
+    """The counts of docs/reference/detectors.md: the shorter side that is meant to be 800."""
     rule, sides = host_resize(FitWithin()), range(1, 2000)
     theirs, ours = [math.floor(side * (800 / side)) for side in sides], [rule.scaled_size((side, side))[0] for side in sides]
     assert (theirs.count(799), ours.count(799), sum(np.not_equal(theirs, ours))) == (85, 98, 169)

@@ -103,7 +103,7 @@ class FitWithin(_Rule):
 
     The aspect is kept. The input is a square whose side is `longer`, rounded up to a `multiple` of the network's largest
     stride: wide and tall images have one shape, so a program is compiled once. Sides are rounded down, in float32 where
-    torchvision has float64: one of the two may be a pixel shorter (docs/detectors.md).
+    torchvision has float64: one of the two may be a pixel shorter (docs/reference/detectors.md).
     """
 
     shorter: int = 800

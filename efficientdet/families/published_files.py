@@ -2,7 +2,7 @@
 
 Each family lists its own, as PUBLISHED_FILES in its module `presets`, which needs Python alone: scripts/get_weights.sh runs
 before anything is installed. Addresses, sizes and figures of torchvision's files are those in torchvision 0.28
-(`torchvision/models/resnet.py`, `detection/*.py`); docs/weights.md says which published training starts from which.
+(`torchvision/models/resnet.py`, `detection/*.py`); docs/guides/weights.md says which published training starts from which.
 """
 
 import importlib

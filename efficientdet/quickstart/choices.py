@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-STEPS_FROM_RANDOM_WEIGHTS = 2500  # BCCD's 205 images reach an AP of 0.55 with 2,900 (docs/bccd.md)
+STEPS_FROM_RANDOM_WEIGHTS = 2500  # BCCD's 205 images reach an AP of 0.55 with 2,900 (docs/tutorials/bccd.md)
 STEPS_FROM_PUBLISHED_WEIGHTS = 1000
 SMALLEST_SIDE = 128
 JITTER = {"jitter_min": 0.8, "jitter_max": 1.25}  # published are 0.1 and 2

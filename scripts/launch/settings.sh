@@ -2,7 +2,7 @@
 # Settings of a recipe: which there are, what their values must look like, where they come from. Sourced by ../launch.sh.
 #
 # A setting comes from a KEY=VALUE word after the command, else from the environment, else from the recipe, its name in any case or
-# as a reference's documents spell it (docs/settings.md). No value is ever evaluated: numbers are checked to be numbers before any
+# as a reference's documents spell it (docs/reference/settings.md). No value is ever evaluated: numbers are checked to be numbers before any
 # arithmetic, which in bash would run a command inside a subscript.
 
 declare -A WANTED=( # setting -> what its value must look like; a setting without a value is not checked
