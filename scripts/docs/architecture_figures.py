@@ -65,7 +65,7 @@ def packages() -> str:
     """Return the figure of packages: each floor may import the ones below it, each package of a floor the ones before it."""
     floors, rooms, said = rules()
     between, parts, y = imports_between(floors), [], 30
-    parts.append(text(10, 18, "A floor imports floors below it; a package of a floor imports packages listed before it.", "small"))
+    parts.append(text(10, 18, "A floor imports floors below it; a package of a floor, those listed before it.", "small"))
     for floor in reversed(floors):
         names = rooms.get(floor, ())
         rows = -(-len(names) // 2)
