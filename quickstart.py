@@ -46,7 +46,8 @@ def main() -> None:
     images = FLAGS.images if is_zipfile(FLAGS.images or "") else image_folder(FLAGS.images)
     if not hyperparameters_of(FLAGS.model_name, {}).family.quickstart:
         chosen_for = ", ".join(name for name in model_names() if hyperparameters_of(name, {}).family.quickstart)
-        raise InputError(f"--model_name={FLAGS.model_name}: expected one of {chosen_for}; for others see docs/reference/detectors.md")
+        raise InputError(f"--model_name={FLAGS.model_name}: expected one of {chosen_for}; for others see "
+                         "docs/reference/detectors.md")
     checked_overrides()
     formats = wanted_formats(FLAGS.formats)  # before the training, not after it
     weights = FLAGS.weights if FLAGS.weights == NO_WEIGHTS else existing_checkpoint(FLAGS.weights, "weights")

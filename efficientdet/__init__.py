@@ -7,8 +7,8 @@
     [found] = efficientdet.load_detector("runs/first").predict("photo.jpg")
     found.save("annotated.jpg")
 
-docs/reference/python.md describes all functions. Importing this package imports nothing heavy: TensorFlow and Keras come with the
-first call.
+docs/reference/python.md describes all functions. Importing this package imports nothing heavy: TensorFlow and Keras come with
+the first call.
 """
 
 import os

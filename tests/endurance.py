@@ -1,6 +1,7 @@
 """Trainings that are killed, interrupted, starved of disk or left by a rank, and what becomes of them.
 
-    python tests/endurance.py [--kills=20] [--seed=0] [--only=kills,signals,ranks,disks,record] [--log=docs/measurements/endurance.md]
+    python tests/endurance.py [--kills=20] [--seed=0] [--only=kills,signals,ranks,disks,record] \\
+        [--log=docs/measurements/endurance.md]
 
 Every run is a whole `train.py` (see endurance_run.py); wherever one is gone on with, all its numbers are compared bit for bit
 with those of one that nothing happened to. Ends with 1 where anything is not as it should be. About twenty minutes on two

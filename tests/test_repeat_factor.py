@@ -7,8 +7,8 @@ import tiny_records
 from labelled import NAMES, healthy
 
 from dataset.input.input_config import InputConfig
+from dataset.input.order import StreamOrder, epoch_length, repeat_factors
 from dataset.input.pipeline import training_dataset
-from dataset.input.repeats import StreamOrder, epoch_length, repeat_factors
 from dataset.records.record_index import index_records
 
 

@@ -18,8 +18,8 @@ from dataset.files.image_decoding import decode_image
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.examples import evaluation_example, training_example
 from dataset.input.input_config import InputConfig
+from dataset.input.order import StreamOrder
 from dataset.input.record_batches import RecordBatches, Rows, as_written, read_record
-from dataset.input.repeats import StreamOrder
 from dataset.records.record_index import RecordIndex, RecordReader
 from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor

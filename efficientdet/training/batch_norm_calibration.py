@@ -1,10 +1,10 @@
 """Batch statistics measured with large batches, for trainings whose batches are small.
 
 The running statistics of a training are means over its batches. In batches of four images the later layers see less variety
-than in all images together, as each batch's own brightness and contrast are taken off before, so what they run up is too
-small, and the more so the higher the rate: on the drawn data of scripts/demo.sh AP is 0.25 for 0.53 with one seed of three,
-without a trace in the training loss (docs/measurements/performance.md). The weights are sound; statistics of 64 images at a time mend them.
-A forward pass keeps no activations, so eight times the batch of the training takes about its memory.
+than in all images together, as each batch's own brightness and contrast are subtracted before. The statistics become too
+small, the more so the higher the learning rate: on the drawn data of scripts/demo.sh AP is 0.25 instead of 0.53 with one seed
+of three, without a trace in the training loss (docs/measurements/performance.md). The weights are sound; statistics of 64
+images at a time fix them. A forward pass keeps no activations, so eight times the batch of the training takes about its memory.
 """
 
 from collections.abc import Iterable

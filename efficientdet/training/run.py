@@ -11,9 +11,9 @@ import numpy as np
 
 from dataset.input.decoded_cache import DecodedCache
 from dataset.input.input_config import InputConfig
+from dataset.input.order import epoch_length, repeat_factors
 from dataset.input.pipeline import training_dataset
 from dataset.input.record_batches import RecordBatches
-from dataset.input.repeats import epoch_length, repeat_factors
 from dataset.records.labelled_records import labelled_records
 from dataset.records.record_index import RecordIndex, index_records
 from dataset.records.verify import verify_records
