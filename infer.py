@@ -61,7 +61,7 @@ def define_flags() -> None:
                 "shows again, 0 to 0.9.")
     flags.DEFINE_bool("tile_whole", True, "With --tile: the whole image, too, for objects larger than a tile.")
     flags.DEFINE_list("format", [], f"What is drawn as files, too: {', '.join(FORMATS)}, several with commas between.")
-    flags.DEFINE_bool("save_crops", False, "Cut what is drawn out of its picture, into OUTPUT/crops/CLASS/.")
+    flags.DEFINE_bool("save_crops", False, "Cut what is drawn out of its image, into OUTPUT/crops/CLASS/.")
     flags.DEFINE_bool("debug", False, "Run step by step, without compilation.")
     finish_flags("infer")
 
@@ -71,7 +71,7 @@ def main() -> None:
     inputs = find_inputs(FLAGS.image_path or [required(None, "image_path")])
     settings = _settings()
     if FLAGS.model:
-        _annotate_with_artefact(inputs, settings)
+        _annotate_with_artifact(inputs, settings)
         return
     overrides = checked_overrides()
     if not FLAGS.model_dir and not FLAGS.saved_model_dir:
@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def _settings() -> dict:
-    """What `AnnotationConfig` is told whatever detects."""
+    """What `AnnotationConfig` is reported whatever detects."""
     if FLAGS.tile is None and (FLAGS["overlap"].present or FLAGS["tile_whole"].present):
         raise InputError("--overlap and --tile_whole go with --tile, which is missing")
     tiling = None if FLAGS.tile is None else Tiling.of(FLAGS.tile, overlap=FLAGS.overlap, whole=FLAGS.tile_whole)
@@ -106,17 +106,17 @@ def _settings() -> dict:
             "save_crops": FLAGS.save_crops}
 
 
-def _annotate_with_artefact(inputs: Inputs, settings: dict) -> None:
+def _annotate_with_artifact(inputs: Inputs, settings: dict) -> None:
     for flag in ("model_dir", "saved_model_dir", "hparams", "int8_images"):
         if FLAGS[flag].value:
             raise InputError(f"--model={FLAGS.model}: is a file that runs as it is, without --{flag}")
     existing_file(FLAGS.model, "model")
     from efficientdet.inference.annotate import AnnotationConfig, annotate
-    from efficientdet.inference.artifact import artefact_runtime
+    from efficientdet.inference.artifact import artifact_runtime
 
-    runtime = artefact_runtime(FLAGS.model, FLAGS.runtime, asked_by="--model")
+    runtime = artifact_runtime(FLAGS.model, FLAGS.runtime, asked_by="--model")
 
-    annotate(AnnotationConfig(inputs=inputs, output_dir=writable_folder(FLAGS.output_dir, "output_dir"), artefact=FLAGS.model,
+    annotate(AnnotationConfig(inputs=inputs, output_dir=writable_folder(FLAGS.output_dir, "output_dir"), artifact=FLAGS.model,
                               model=ModelConfig(runtime=runtime), **settings))
 
 

@@ -83,7 +83,7 @@ def main() -> None:
 
 def _dry(model: ModelConfig) -> None:
     if FLAGS.export_ckpt and Path(FLAGS.export_ckpt).is_dir():
-        raise InputError(f"--export_ckpt={FLAGS.export_ckpt}: is a folder; wanted a prefix inside, such as "
+        raise InputError(f"--export_ckpt={FLAGS.export_ckpt}: is a folder; expected a prefix inside, such as "
                          f"{FLAGS.export_ckpt}/ckpt")
     writable_file(FLAGS.export_ckpt, "export_ckpt")
     _prepare(needs_tensorflow=bool(model.ckpt_path or FLAGS.export_ckpt))
@@ -114,15 +114,15 @@ def _export_formats(model: ModelConfig, images: tuple[str, ...]) -> None:
         raise InputError(f"--formats={in_8_bits[0]}: needs images for its ranges; export.py --int8_images takes them")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     _prepare(needs_tensorflow=True)
-    from efficientdet.exports.export_artifacts import ExportConfig, export_artefacts
+    from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
 
-    export_artefacts(replace(model, precision="float32", amp=None, use_xla=False),
+    export_artifacts(replace(model, precision="float32", amp=None, use_xla=False),
                      ExportConfig(output_dir=output_dir, formats=formats, images=images))
 
 
 def _export_onnx(model: ModelConfig) -> None:
     if not FLAGS.onnx_path.endswith(".onnx"):
-        raise InputError(f"--onnx_path={FLAGS.onnx_path}: wanted a name that ends in .onnx")
+        raise InputError(f"--onnx_path={FLAGS.onnx_path}: expected a name that ends in .onnx")
     writable_file(FLAGS.onnx_path, "onnx_path")
     require_runtime("onnxruntime", asked_by="--onnx_path")
     _prepare(needs_tensorflow=bool(model.ckpt_path))
@@ -153,7 +153,7 @@ def _video(model: ModelConfig) -> None:
     required(FLAGS.input_video, "input_video")
     video = existing_file(FLAGS.input_video, "input_video")
     if not required(FLAGS.output_video, "output_video").lower().endswith(".mp4"):
-        raise InputError(f"--output_video={FLAGS.output_video}: wanted a name that ends in .mp4")
+        raise InputError(f"--output_video={FLAGS.output_video}: expected a name that ends in .mp4")
     writable_file(FLAGS.output_video, "output_video")
     _check_saved_model(model)
     from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
@@ -194,7 +194,7 @@ def _check_saved_model(model: ModelConfig) -> None:
     if FLAGS.saved_model_dir and model.runtime != "keras":
         raise InputError(f"--runtime={model['runtime']} runs a checkpoint's network; --saved_model_dir is TensorFlow's")
     if FLAGS.saved_model_dir and model.ckpt_path:
-        raise InputError("--saved_model_dir and --ckpt_path: wanted one of the two")
+        raise InputError("--saved_model_dir and --ckpt_path: expected one of the two")
 
 
 def _prepare(*, needs_tensorflow: bool) -> None:

@@ -1,7 +1,7 @@
-"""From a folder or zip of labelled images to a detector that runs elsewhere: `python quickstart.py FOLDER_OR_ZIP`
+"""From a folder or zip of labeled images to a detector that runs elsewhere: `python quickstart.py FOLDER_OR_ZIP`
 
 Converts the images, looks at them, chooses settings for them and for this machine, trains, evaluates and exports; says what it
-chose and why, and shows each command. The same command again goes on where it was stopped, with more --minutes after its end.
+chose and why, and shows each command. The same command again continues where it was stopped, with more --minutes after its end.
 """
 
 import sys

@@ -31,9 +31,9 @@ SIZE, CLASSES = 512, 90
 def drawn_objects(batch_size: int, slots: int, *, filled: float) -> Objects:
     """Boxes of any place, and sides alike in logarithm, cut to the image."""
     random = np.random.default_rng(0)
-    centres = random.uniform(0, SIZE, (batch_size, slots, 2))
+    centers = random.uniform(0, SIZE, (batch_size, slots, 2))
     sides = np.exp(random.uniform(np.log(4), np.log(400), (batch_size, slots, 2)))
-    boxes = np.clip(np.concatenate([centres - sides / 2, centres + sides / 2], axis=-1), 0, SIZE)
+    boxes = np.clip(np.concatenate([centers - sides / 2, centers + sides / 2], axis=-1), 0, SIZE)
     return Objects.of_boxes(*(ops.convert_to_tensor(values) for values in (
         boxes.astype(np.float32), random.integers(0, CLASSES, (batch_size, slots)).astype(np.int32),
         np.broadcast_to(np.arange(slots) < filled * slots, (batch_size, slots)), np.zeros((batch_size, slots), bool))))

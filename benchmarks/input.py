@@ -1,9 +1,9 @@
 """Images a second of the training input: `python benchmarks/input.py --records='DIR/train-*' [--seconds=5 --runs=3]`.
 
 In turn in one process: the same JPEGs merely decoded whole, which is the limit of any loader that looks at every pixel; ours,
-which hands over uint8 images and boxes, as the step normalises and assigns on its device; ours with both done on the CPU as
+which hands over uint8 images and boxes, as the step normalizes and assigns on its device; ours with both done on the CPU as
 well; and a yardstick that does the same work, written as loaders of detectors commonly are: the whole image decoded,
-normalised as float32, resized whole, cut, padded, and the anchors assigned, by the same function as ours.
+normalized as float32, resized whole, cut, padded, and the anchors assigned, by the same function as ours.
 """
 
 import argparse
@@ -106,8 +106,8 @@ def measure(files: list[str], index: RecordIndex, *, size: int, batch_size: int,
     loaders: dict[str, tuple[Callable, int]] = {
         "decoded whole": (lambda: decoded(files), 1),
         "ours, images and boxes": (lambda: training_dataset(index, config), batch_size),
-        "ours, normalised and assigned": (lambda: finished(index, config), batch_size),
-        "yardstick, normalised and assigned": (lambda: yardstick(files, size, batch_size=batch_size), batch_size)}
+        "ours, normalized and assigned": (lambda: finished(index, config), batch_size),
+        "yardstick, normalized and assigned": (lambda: yardstick(files, size, batch_size=batch_size), batch_size)}
     rates: dict[str, list] = {name: [] for name in loaders}
     for _ in range(runs):
         for name, (make, images) in loaders.items():
@@ -133,7 +133,7 @@ def main() -> None:
     for name, values in rates.items():
         print(f"{name:<35} {medians[name]:6.0f} images/s, {min(values):.0f} to {max(values):.0f}")
     whole, boxes, targets, peer = medians.values()
-    print(f"ours: {boxes / whole:.2f} of decoding; with normalisation and assignment {targets / whole:.2f} of it and "
+    print(f"ours: {boxes / whole:.2f} of decoding; with normalization and assignment {targets / whole:.2f} of it and "
           f"{targets / peer:.1f} times the yardstick")
 
 

@@ -67,7 +67,7 @@ class Client(threading.Thread):
 
 
 def form(path: str) -> Sent:
-    """An image file as the form that a client sends. Boxes are of the upright picture; these are taken as they are stored."""
+    """An image file as the form that a client sends. Boxes are of the upright image; these are taken as they are stored."""
     content = Path(path).read_bytes()
     head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="image"; filename="image"\r\n\r\n'
     height, width = stored_size(content)

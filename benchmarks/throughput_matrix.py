@@ -5,7 +5,7 @@
         --dropped_steps=100 --timed_steps=200 --device=auto|gpu|cpu --minutes_per_cell=30 --retry_failed]
 
 Writes matrix.md, matrix.csv and matrix.json. A cell that cannot run here says why, and no figure of another machine ever stands
-for it: published ones have columns of their own. The same command again goes on where it was stopped.
+for it: published ones have columns of their own. The same command again continues where it was stopped.
 """
 
 import json
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def _drawn_records(folder: Path, image_size: tuple[int, int]) -> str:
-    """Glob of records of pictures of about this height and width, with masks where the drawing has them; drawn once."""
+    """Glob of records of images of about this height and width, with masks where the drawing has them; drawn once."""
     height, width = image_size
     records = folder / f"drawn-{height}x{width}"
     if not records.is_dir():
@@ -103,12 +103,12 @@ def _drawn_records(folder: Path, image_size: tuple[int, int]) -> str:
 def _counts(name: str) -> tuple[int, ...]:
     numbers = whole_numbers(FLAGS[name].value, name)
     if not numbers or min(numbers) < 1:
-        raise InputError(f"--{name}={','.join(FLAGS[name].value)}: wanted whole numbers from 1 on")
+        raise InputError(f"--{name}={','.join(FLAGS[name].value)}: expected whole numbers from 1 on")
     return numbers
 
 
 def _end(number: int, _frame) -> None:
-    print("throughput_matrix.py: ended by SIGTERM; the same command goes on", file=sys.stderr)
+    print("throughput_matrix.py: ended by SIGTERM; the same command continues", file=sys.stderr)
     sys.exit(128 + number)
 
 

@@ -73,7 +73,7 @@ def toy_step(detector: DenseDetector, batch: Batch) -> Callable[[], float]:
     """Forward and backward of the network, on TensorFlow."""
     import tensorflow as tf
 
-    pixels = detector.normalise(batch.images, batch.sizes)
+    pixels = detector.normalize(batch.images, batch.sizes)
     weights = [variable.value for variable in detector.network.trainable_variables]
 
     @tf.function(autograph=False)

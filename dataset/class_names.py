@@ -25,7 +25,7 @@ class ClassNames:
     """The classes a data set names, in ascending order of category id; no two share a name.
 
     Names are all that a label map, a VOC file or a reader of results goes by: two classes of one name are one class
-    whose boxes would be learnt as each other's mistakes.
+    whose boxes would be learned as each other's mistakes.
     """
 
     category_ids: tuple[int, ...]
@@ -34,7 +34,7 @@ class ClassNames:
     def __post_init__(self):
         if len(self.category_ids) != len(self.names) or not self.names:
             raise InputError(f"class names: {len(self.category_ids)} ids and {len(self.names)} names; "
-                             "wanted the same number, at least one")
+                             "expected the same number, at least one")
         if list(self.category_ids) != sorted(set(self.category_ids)):
             raise InputError(f"class names: category ids {shown(list(self.category_ids))} are not ascending and distinct")
         for number, name in zip(self.category_ids, self.names, strict=True):
@@ -93,7 +93,7 @@ def class_names_in(content: Any, path: str | Path) -> ClassNames:
 def _id_and_name(entry: object, index: int) -> tuple[int, str]:
     with told_with(f"categories[{index}]"):
         if not isinstance(entry, dict):
-            raise InputError(f"is {shown(entry)}, wanted an object")
+            raise InputError(f"is {shown(entry)}, expected an object")
         category_id = whole_number(entry.get("id"), "id", least=-LARGEST_ID)
     with told_with(f"category {category_id}"):
         name = storable_text(entry.get("name"), "name").strip()

@@ -18,7 +18,7 @@ from absl import flags
 
 from dataset.conversion.conversion_flags import conversion_config, convert_and_report, define_shared_flags
 from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.other_annotations import recognised
+from dataset.conversion.other_annotations import recognized
 from dataset.files.file_kinds import FileKind
 from program_support import command_line
 
@@ -38,7 +38,7 @@ def main() -> None:
     values = flags.FLAGS
     config = conversion_config(image_folder=values.image_dir, include_masks=values.include_masks)
     given = values.object_annotations_file or values.image_info_file or values.caption_annotations_file
-    with recognised(given or values.image_dir, wanted=FileKind.COCO):
+    with recognized(given or values.image_dir, wanted=FileKind.COCO):
         data = read_coco(
             object_annotations_file=values.object_annotations_file, image_info_file=values.image_info_file,
             caption_annotations_file=values.caption_annotations_file,

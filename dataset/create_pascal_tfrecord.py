@@ -22,7 +22,7 @@ from absl import flags
 
 from dataset.conversion.conversion_flags import conversion_config, convert_and_report, define_shared_flags
 from dataset.conversion.formats.voc import read_voc
-from dataset.conversion.other_annotations import recognised
+from dataset.conversion.other_annotations import recognized
 from dataset.files.file_kinds import FileKind
 from program_support import command_line
 from program_support.errors import InputError
@@ -50,7 +50,7 @@ def main() -> None:
     values = flags.FLAGS
     image_folder, annotations_folder, image_set_file = _places(values)
     config = conversion_config(image_folder=image_folder, keep_annotations=True)
-    with recognised(annotations_folder, image_folder, wanted=FileKind.VOC):
+    with recognized(annotations_folder, image_folder, wanted=FileKind.VOC):
         data = read_voc(
             annotations_folder=annotations_folder, image_folder=image_folder, image_set_file=image_set_file,
             label_map_file=values.label_map_json_path, ignore_difficult=values.ignore_difficult_instances)

@@ -2,7 +2,7 @@
 
     python dataset/create_tfrecord.py --images=photos --annotations=labels --output_dir=records
 
-The format is told by content and said in a line. What the data has as train, val and test stays so; where it has no val,
+The format is reported by content and said in a line. What the data has as train, val and test stays so; where it has no val,
 --val_fraction of the images is kept aside for it.
 """
 
@@ -24,7 +24,7 @@ from dataset.conversion.class_numbering import read_label_map
 from dataset.conversion.conversion_flags import conversion_config, convert_and_report, define_writing_flags
 from dataset.conversion.conversion_report import Report
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.format_recognition import FORMATS, recognise
+from dataset.conversion.format_recognition import FORMATS, recognize
 from dataset.conversion.image_split import split_off
 from dataset.conversion.label_parts import read_labels
 from dataset.conversion.named_splits import SPLITS
@@ -63,7 +63,7 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
     images = ImageFolder(image_folder(values.images))
     annotations = values.annotations or values.images
     label_map = read_label_map(values.label_map_json_path) if values.label_map_json_path else None
-    labels = recognise(annotations, wanted=values.format)
+    labels = recognize(annotations, wanted=values.format)
     print(labels.reason, flush=True)
     parts = read_labels(labels, annotations, images, with_masks=values.include_masks, label_map=label_map,
                         output_folder=values.output_dir)
@@ -81,7 +81,7 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
 
 def _with_val(parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, values: flags.FlagValues
               ) -> dict[str, AnnotatedDataSet]:
-    """The parts by their names, with a val out of the train where the data has none and one is wanted; says which."""
+    """The parts by their names, with a val out of the train where the data has none and one is requested; says which."""
     found = {split or "train": data for split, data in parts.items()}
     if "val" in found or not values.val_fraction or "train" not in found:
         whose = "that of the data" if "" not in parts else "none, all is train"
@@ -97,7 +97,7 @@ def _with_val(parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, values
 
 
 def _tell_of_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:
-    """Images that are learnt and measured upon, as in ultralytics' coco128, whose val is its train."""
+    """Images that are learned and measured upon, as in ultralytics' coco128, whose val is its train."""
     learnt = {image.file_name for image in parts["train"].images} if "train" in parts else set()
     for split, data in parts.items():
         if split != "train" and (shared := sum(image.file_name in learnt for image in data.images)):

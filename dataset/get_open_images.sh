@@ -102,13 +102,13 @@ for argument in "${@:2}"; do
     *) fail "$argument: there is no such option; see bash dataset/get_open_images.sh --help" ;;
   esac
 done
-[[ $max_images != *[!0-9]* ]] || fail "--max_images=$max_images: wanted a whole number"
+[[ $max_images != *[!0-9]* ]] || fail "--max_images=$max_images: expected a whole number"
 IFS=, read -r -a wanted <<< "$splits"
-[[ ${#wanted[@]} -gt 0 ]] || fail "--splits=: wanted train, validation or test, with commas between them"
+[[ ${#wanted[@]} -gt 0 ]] || fail "--splits=: expected train, validation or test, with commas between them"
 for split in "${wanted[@]}"; do
   case $split in
     train | validation | test) ;;
-    *) fail "--splits=$splits: wanted train, validation or test, with commas between them" ;;
+    *) fail "--splits=$splits: expected train, validation or test, with commas between them" ;;
   esac
 done
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

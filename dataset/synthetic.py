@@ -1,4 +1,4 @@
-"""The embedded data set: pictures that are drawn, with exact boxes and masks, as JPEGs and COCO annotation files.
+"""The embedded data set: images that are drawn, with exact boxes and masks, as JPEGs and COCO annotation files.
 
 Five classes of very different size and shape lie on textured ground, cover one another and reach over the border; some
 images are crowded, some hold a shoal that is annotated as one crowd region, a few are empty. A mask shows exactly the pixels
@@ -26,14 +26,14 @@ from program_support.field_flags import define_flag
 def draw_data_set(
     folder: str | Path, *, images: dict[str, int], image_size: tuple[int, int] = (128, 128), seed: int = 0
 ) -> None:
-    """Draw `images[split]` pictures for each split.
+    """Draw `images[split]` images for each split.
 
     Writes `<folder>/<split>/<image id>.jpg` and `<folder>/annotations/instances_<split>.json`. Each side of an image is
     0.8 to 1.25 times that of `image_size` (height, width). Image ids differ between the splits. An image depends on the
     seed, the split's name and its number in it alone. Raises InputError where a file cannot be written.
     """
     if min(image_size) < 32 or min(images.values(), default=0) < 1 or seed < 0:
-        raise InputError(f"drawing {images} images of {image_size[0]}x{image_size[1]} with seed {seed}; wanted at "
+        raise InputError(f"drawing {images} images of {image_size[0]}x{image_size[1]} with seed {seed}; expected at "
                          "least one image a split, sides of at least 32 and a seed of at least 0")
     folder = Path(folder)
     with telling_write_errors(folder):
@@ -79,7 +79,7 @@ def _define_flags() -> None:
 def _parse_size(text: str) -> tuple[int, int]:
     sides = text.lower().split("x")
     if len(sides) > 2 or not all(side.isdecimal() for side in sides):
-        raise InputError(f"--image_size={text}: wanted one side, or height x width such as 480x640")
+        raise InputError(f"--image_size={text}: expected one side, or height x width such as 480x640")
     return int(sides[0]), int(sides[-1])
 
 

@@ -12,7 +12,7 @@ _SMALL = 2**14  # numbers of one image; calling a program of its own would cost 
 
 @keras.saving.register_keras_serializable("efficientdet")
 class SiLU(keras.layers.Layer):
-    """x sigmoid(x), as a product: Keras's own computes the sigmoid anew for its gradient. [B, ..] -> the same shape."""
+    """x sigmoid(x), as a product: Keras's own computes the sigmoid again for its gradient. [B, ..] -> the same shape."""
 
     def call(self, inputs, training=None):
         """As the class says."""

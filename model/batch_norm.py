@@ -1,4 +1,4 @@
-"""Batch normalisation whose moments are float32 under any policy, by the fused kernel where the backend has one."""
+"""Batch normalization whose moments are float32 under any policy, by the fused kernel where the backend has one."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from object_detection.structures import Tensor
 
 @keras.saving.register_keras_serializable("efficientdet")
 class BatchNormalization(keras.layers.BatchNormalization):
-    """Batch normalisation over the last axis of [B, H, W, C].
+    """Batch normalization over the last axis of [B, H, W, C].
 
     Keras's own layer is not fused on the TensorFlow backend (a third of the training speed on a CPU) and rounds the batch
     moments to 16 bits under a 16-bit policy. The running variance is that of the batch, not the unbiased one.
@@ -25,8 +25,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
         """[B, H, W, C] -> [B, H, W, C]; with training=True uses the batch's moments and moves the running ones."""
         learns = bool(training) and self.trainable
         alone = not learns or self.mean_over_ranks is None
-        normalise = _fused if alone and keras.backend.backend() == "tensorflow" else _by_moments
-        outputs, mean, variance = normalise(self, inputs, learns)
+        normalize = _fused if alone and keras.backend.backend() == "tensorflow" else _by_moments
+        outputs, mean, variance = normalize(self, inputs, learns)
         if learns:
             self.moving_mean.assign(self.moving_mean * self.momentum + mean * (1.0 - self.momentum))
             self.moving_variance.assign(self.moving_variance * self.momentum + variance * (1.0 - self.momentum))
@@ -68,7 +68,7 @@ def _joined(mean: Tensor, variance: Tensor, mean_over_ranks: Callable) -> tuple[
 
 
 def join_statistics(network: keras.Model, mean_over_ranks: Callable[[Tensor], Tensor]) -> None:
-    """In training, let every layer of the network normalise by the statistics of several ranks (Peng et al. 2018, MegDet)."""
+    """In training, let every layer of the network normalize by the statistics of several ranks (Peng et al. 2018, MegDet)."""
     for layer in network.layers:
         if isinstance(layer, BatchNormalization):
             layer.mean_over_ranks = mean_over_ranks

@@ -21,7 +21,7 @@ WEIGHT_METHODS = ("fastattn", "sum")
 class BifpnConfig:
     """Shape of the pyramid: `cells` repeats of top-down and bottom-up fusion over levels min_level .. max_level.
 
-    weight_method: "fastattn" (positive weights, normalised by their sum) or "sum"; fusion_relu: keep those weights from
+    weight_method: "fastattn" (positive weights, normalized by their sum) or "sum"; fusion_relu: keep those weights from
     turning negative, as the paper does and NVIDIA's code does not; half_pixel_upsampling: see `NearestResize`.
     """
 
@@ -41,7 +41,7 @@ class BifpnConfig:
 
 @keras.saving.register_keras_serializable("efficientdet")
 class WeightedFusion(keras.layers.Layer):
-    """Weighted mean of feature maps of one shape ("fast normalised fusion", Tan et al. 2020, eq. in section 3.3)."""
+    """Weighted mean of feature maps of one shape ("fast normalized fusion", Tan et al. 2020, eq. in section 3.3)."""
 
     def __init__(self, *, fusion_relu: bool = True, **kwargs):
         super().__init__(**kwargs)
@@ -75,23 +75,23 @@ class WeightedFusion(keras.layers.Layer):
 class NearestResize(keras.layers.Layer):
     """[B, h, w, F] to [B, H, W, F] by copying rows and columns.
 
-    Source row of row i is floor(i h / H), as google/automl's networks have it, or with half_pixel_centres
+    Source row of row i is floor(i h / H), as google/automl's networks have it, or with half_pixel_centers
     floor((i + 0.5) h / H), as NVIDIA's. They differ where H is no multiple of h.
     """
 
-    def __init__(self, size: tuple[int, int], *, half_pixel_centres: bool = False, **kwargs):
+    def __init__(self, size: tuple[int, int], *, half_pixel_centers: bool = False, **kwargs):
         super().__init__(**kwargs)
         self.size = tuple(size)
-        self.half_pixel_centres = half_pixel_centres
+        self.half_pixel_centers = half_pixel_centers
 
     def source_rows(self, source: int, target: int) -> list[int]:
         """For each of `target` rows (or columns) the one of `source` that it copies."""
-        if not self.half_pixel_centres:
+        if not self.half_pixel_centers:
             return [row * source // target for row in range(target)]
         # In float32 as TensorFlow computes it: of an even number of rows the middle falls on a whole number, to which
         # the product comes from above or from below.
-        centres = np.arange(target, dtype=np.float32) + np.float32(0.5)
-        return np.minimum(np.floor(centres * (np.float32(source) / np.float32(target))), source - 1).astype(int).tolist()
+        centers = np.arange(target, dtype=np.float32) + np.float32(0.5)
+        return np.minimum(np.floor(centers * (np.float32(source) / np.float32(target))), source - 1).astype(int).tolist()
 
     def call(self, inputs):
         """[B, h, w, F] -> [B, H, W, F]."""
@@ -110,7 +110,7 @@ class NearestResize(keras.layers.Layer):
 
     def get_config(self):
         """What `from_config` needs."""
-        return {**super().get_config(), "size": self.size, "half_pixel_centres": self.half_pixel_centres}
+        return {**super().get_config(), "size": self.size, "half_pixel_centers": self.half_pixel_centers}
 
 
 def build_bifpn(features: list[Tensor], config: BifpnConfig) -> list[Tensor]:
@@ -172,10 +172,10 @@ def _after_fusion(features: Tensor, config: BifpnConfig, *, name: str) -> Tensor
         conv = keras.layers.SeparableConv2D(config.filters, 3, padding="same", use_bias=use_bias, name=f"{name}.conv")
     else:
         conv = keras.layers.Conv2D(config.filters, 3, padding="same", use_bias=use_bias, name=f"{name}.conv")
-    normalise = BatchNormalization(name=f"{name}.bn")
+    normalize = BatchNormalization(name=f"{name}.bn")
     if config.conv_bn_act_pattern:
-        return activate(normalise(conv(features)))
-    return normalise(conv(activate(features)))
+        return activate(normalize(conv(features)))
+    return normalize(conv(activate(features)))
 
 
 def _resampled(features: Tensor, size: tuple[int, int], config: BifpnConfig, *, name: str) -> Tensor:
@@ -184,7 +184,7 @@ def _resampled(features: Tensor, size: tuple[int, int], config: BifpnConfig, *, 
         return _downsampled(features, config, name=name)
     features = _with_filters(features, config, name=name)
     if tuple(features.shape[1:3]) != tuple(size):
-        features = NearestResize(size, half_pixel_centres=config.half_pixel_upsampling, name=f"{name}.upsample")(features)
+        features = NearestResize(size, half_pixel_centers=config.half_pixel_upsampling, name=f"{name}.upsample")(features)
     return features
 
 

@@ -12,12 +12,12 @@ from model.dense_losses import BOX_LOSSES, CLASS_LOSSES, POSITIVES_OF_EACH_IMAGE
 from model.dense_postprocessing import DensePostprocessing
 from model.detector import Detector
 from model.folding import folded, has_frozen_norms
-from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalised
+from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalized
 from model.weight_decay import WeightDecay
 from object_detection.assignment.anchor_assignment import IouAssigner
 from object_detection.assignment.assigner import Assigner
 from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, anchor_grid, grid_of_levels
-from object_detection.geometry.box_geometry import generalised_iou
+from object_detection.geometry.box_geometry import generalized_iou
 from object_detection.losses import hardest
 from object_detection.structures import Detections, Objects, Targets, Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig
@@ -29,7 +29,7 @@ class DenseDetectorConfig:
 
     anchors: EfficientDet's rule, or levels of any shapes (see `grid_of_levels`), in the order of the network's outputs.
     suppression: how scores and boxes are read; its `box_coder` also encodes the targets. mean and stddev of
-    red, green and blue are shares of 255. normalisations: how often they are applied; 2 for NVIDIA's checkpoints, 1 for all
+    red, green and blue are shares of 255. normalizations: how often they are applied; 2 for NVIDIA's checkpoints, 1 for all
     others.
     """
 
@@ -40,7 +40,7 @@ class DenseDetectorConfig:
     suppression: SuppressionConfig = field(default_factory=SuppressionConfig)
     mean: tuple[float, float, float] = IMAGENET_MEAN
     stddev: tuple[float, float, float] = IMAGENET_STDDEV
-    normalisations: int = 1
+    normalizations: int = 1
 
 
 class DenseDetector(Detector):
@@ -64,27 +64,27 @@ class DenseDetector(Detector):
         self.postprocessing = DensePostprocessing(config.suppression, self.anchors, self.level_sizes,
                                                   num_logits=network.output_shape[0][-1])
         self._inference, self._training = folded(network), folded(network, training=True)
-        self._loss_sums, self._normalise = self._sums_of_losses, self.normalise
+        self._loss_sums, self._normalize = self._sums_of_losses, self.normalize
         if tensorflow_cpu.applies():
             self._loss_sums = tensorflow_cpu.in_one_pass(self._sums_of_losses)
-            self._normalise = tensorflow_cpu.in_one_pass(self.normalise)
+            self._normalize = tensorflow_cpu.in_one_pass(self.normalize)
         self._weight_decay = WeightDecay(network, coefficient=config.losses.weight_decay, decays=config.losses.decays)
 
     def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
         """Class logits [B, A, K] and box deltas [B, A, 4], float32 whatever the precision."""
         if training:
-            normalised = self.normalise(images, sizes)
-            class_logits, box_deltas = (self._training(normalised) if has_frozen_norms(self.network)
-                                        else self.network(normalised, training=True))
+            normalized = self.normalize(images, sizes)
+            class_logits, box_deltas = (self._training(normalized) if has_frozen_norms(self.network)
+                                        else self.network(normalized, training=True))
         else:
-            normalise = self.normalise if None in images.shape else self._normalise  # XLA wants to know B
-            class_logits, box_deltas = self._inference(normalise(images, sizes))
+            normalize = self.normalize if None in images.shape else self._normalize  # XLA wants to know B
+            class_logits, box_deltas = self._inference(normalize(images, sizes))
         return ops.cast(class_logits, "float32"), ops.cast(box_deltas, "float32")
 
-    def normalise(self, images: Tensor, sizes: Tensor) -> Tensor:
+    def normalize(self, images: Tensor, sizes: Tensor) -> Tensor:
         """uint8 [B, H, W, 3] -> float32, mean and deviation removed, then 0 outside `sizes` [B, 2]."""
-        values = normalised(images, sizes, mean=self.config.mean, stddev=self.config.stddev)
-        for _ in range(self.config.normalisations - 1):
+        values = normalized(images, sizes, mean=self.config.mean, stddev=self.config.stddev)
+        for _ in range(self.config.normalizations - 1):
             # over the padding too, as its network does it
             values = (values - np.float32(self.config.mean)) / np.float32(self.config.stddev)
         return values
@@ -97,7 +97,7 @@ class DenseDetector(Detector):
 
     @property
     def _each_image_by_itself(self) -> bool:
-        return self.config.losses.normaliser == POSITIVES_OF_EACH_IMAGE
+        return self.config.losses.normalizer == POSITIVES_OF_EACH_IMAGE
 
     def counts(self, targets: Targets) -> dict[str, Tensor]:
         """How many anchors of the batch have an object; `images`, where each image is divided by its own."""
@@ -106,12 +106,12 @@ class DenseDetector(Detector):
             return positives
         return {**positives, "images": ops.cast(ops.shape(targets.positive)[0], "float32")}
 
-    def normalisers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
+    def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
         """Positives and one more, so that a batch without any divides by something, four offsets making a box; or images."""
         if self._each_image_by_itself:
             return dict.fromkeys(("cls_loss", "box_loss", "box_iou_loss"), counts["images"])
-        normaliser = counts["positives"] + 1.0
-        return {"cls_loss": normaliser, "box_loss": 4.0 * normaliser, "box_iou_loss": 4.0 * normaliser}
+        normalizer = counts["positives"] + 1.0
+        return {"cls_loss": normalizer, "box_loss": 4.0 * normalizer, "box_iou_loss": 4.0 * normalizer}
 
     def loss_sums(self, outputs: tuple[Tensor, Tensor], targets: Targets) -> dict[str, Tensor]:
         """`cls_loss`, `box_loss` and, if configured, `box_iou_loss`."""
@@ -176,7 +176,7 @@ class DenseDetector(Detector):
         return counted * (positive + hardest(ranked, ops.floor(ratio * ops.sum(positive, axis=1))))
 
     def _sum(self, losses: Tensor, positive: Tensor) -> Tensor:
-        """Over all entries [B, A] or [B, A, 4]; of each image divided by its positives, where these are its normaliser."""
+        """Over all entries [B, A] or [B, A, 4]; of each image divided by its positives, where these are its normalizer."""
         if not self._each_image_by_itself:
             return ops.sum(losses)
         of_images = ops.sum(losses, axis=tuple(range(1, len(losses.shape))))
@@ -187,5 +187,5 @@ class DenseDetector(Detector):
         anchors, decode = ops.convert_to_tensor(self.anchors), self.config.suppression.box_coder.decode
         # Elsewhere both are the anchor itself, so that no infinite box can turn the gradient of a masked term into NaN.
         predicted = decode(ops.where(targets.positive[..., None], box_deltas, 0.0), anchors)
-        overlap = generalised_iou(predicted, decode(targets.box_deltas, anchors), kind=self.config.losses.iou_loss_type)
+        overlap = generalized_iou(predicted, decode(targets.box_deltas, anchors), kind=self.config.losses.iou_loss_type)
         return ops.where(targets.positive, 1.0 - overlap, 0.0)

@@ -33,7 +33,7 @@ BOX_LOSSES: dict[str, Callable] = {  # of errors and LossConfig.delta, each entr
     "l1": lambda errors, delta: l1_loss(errors),
 }
 POSITIVES_OF_EACH_IMAGE = "positives of each image"
-NORMALISERS = ("positives of the batch", POSITIVES_OF_EACH_IMAGE)
+NORMALIZERS = ("positives of the batch", POSITIVES_OF_EACH_IMAGE)
 
 
 @checked_part
@@ -43,7 +43,7 @@ class LossConfig:
     class_loss: "focal", of one sigmoid per class, with alpha, gamma and label_smoothing; or "softmax cross entropy", whose
     first logit is the background's, the class of anchors without an object.
     box_loss: "huber", "smooth l1" (Huber's divided by delta, which is its beta) or "l1", which has no delta.
-    normaliser: "positives of the batch" divides the sum over a batch by its positives + 1, boxes by four times that;
+    normalizer: "positives of the batch" divides the sum over a batch by its positives + 1, boxes by four times that;
     "positives of each image" divides each image's sums by its own positives (at least 1) and takes the mean over images, as
     torchvision's detectors do.
     decays: which weights weight_decay is for: "kernels" of convolutions, or "all", those of batch norm and biases too.
@@ -61,7 +61,7 @@ class LossConfig:
     box_loss_weight: float = 50.0
     iou_loss_type: Annotated[str, one_of(*IOU_KINDS)] | None = None
     iou_loss_weight: float = 1.0
-    normaliser: Annotated[str, one_of(*NORMALISERS)] = "positives of the batch"
+    normalizer: Annotated[str, one_of(*NORMALIZERS)] = "positives of the batch"
     hard_negative_ratio: Positive | None = None
     weight_decay: float = 4e-5
     decays: Annotated[str, one_of(*DECAYED_WEIGHTS)] = "kernels"

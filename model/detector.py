@@ -23,7 +23,7 @@ class Detector:
     batch at hand; the training step adds counts up over processes and parts before they become normalizers, so that several
     processes divide by the same numbers as one with all images.
 
-    A family must define `normalise`, `outputs`, `targets`, `counts`, `loss_sums`, `normalisers` and `detections`. The other
+    A family must define `normalize`, `outputs`, `targets`, `counts`, `loss_sums`, `normalizers` and `detections`. The other
     methods have defaults, for a network that is trained and evaluated in the same way.
     """
 
@@ -33,7 +33,7 @@ class Detector:
     anchors: np.ndarray | None = None  # [A, 4] float32 yxyx of a detector whose outputs belong to anchors
     output_names: tuple[str, ...] | None = None  # of the outputs in an exported file; None: the network's own
 
-    def normalise(self, images: Tensor, sizes: Tensor) -> Tensor:
+    def normalize(self, images: Tensor, sizes: Tensor) -> Tensor:
         """Return the network's input, float32 [B, H, W, 3], from uint8 images; 0 outside `sizes` [B, 2] (height, width)."""
         raise NotImplementedError
 
@@ -68,7 +68,7 @@ class Detector:
         """
         raise NotImplementedError
 
-    def normalisers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
+    def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the divisor of each of the sums."""
         raise NotImplementedError
 
@@ -128,9 +128,9 @@ class Detector:
 
 
 def losses(detector: Detector, outputs: Outputs, targets: Targets, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The detection losses by name, each divided by its normaliser; their sum, with the regularisation, is minimised."""
-    sums, normalisers = detector.loss_sums(outputs, targets), detector.normalisers(counts)
-    return {name: value / normalisers[name] for name, value in sums.items()}
+    """The detection losses by name, each divided by its normalizer; their sum, with the regularisation, is minimized."""
+    sums, normalizers = detector.loss_sums(outputs, targets), detector.normalizers(counts)
+    return {name: value / normalizers[name] for name, value in sums.items()}
 
 
 def detections_in_original(detector: Detector, images: Tensor, sizes: Tensor, scales: Tensor) -> Detections:

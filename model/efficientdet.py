@@ -28,7 +28,7 @@ class EfficientDetConfig:
 def build_efficientdet(
     config: EfficientDetConfig, *, precision: str = "float32", backbone_weights: str | None = None
 ) -> keras.Model:
-    """The network from normalised images to raw outputs.
+    """The network from normalized images to raw outputs.
 
     -> a functional model: [B, H, W, 3] float -> class logits [B, A, K] and box deltas [B, A, 4], in the compute dtype of
     `precision` ("float32", "mixed_float16" or "mixed_bfloat16"). Order of A: level, row, column, anchor.

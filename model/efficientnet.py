@@ -25,16 +25,16 @@ _BLOCK_LAYER = re.compile(r"block(?P<stage>\d)(?P<repeat>[a-z])_(?P<role>\w+)")
 def build_backbone(
     name: str, image_size: tuple[int, int], *, survival_prob: float | None = None, weights: str | None = None
 ) -> keras.Model:
-    """Features of levels 1 to 5 of normalised images.
+    """Features of levels 1 to 5 of normalized images.
 
     [B, H, W, 3] -> five tensors, strides 2 to 32; each the last one before the next change of stride. `name` is
     "efficientnet-b0" .. "efficientnet-b7"; survival_prob: stochastic depth (None: none); weights: "imagenet" (what
     keras.applications downloads), the path of such a file, or None (random).
 
-    Raises InputError for another name, and where the weights belong to inputs normalised otherwise.
+    Raises InputError for another name, and where the weights belong to inputs normalized otherwise.
     """
     if not (known := _NAME.fullmatch(name)):
-        raise InputError(f"backbone {name!r}; wanted efficientnet-b0 to efficientnet-b7")
+        raise InputError(f"backbone {name!r}; expected efficientnet-b0 to efficientnet-b7")
     application = getattr(keras.applications, f"EfficientNetB{known[1]}")
     with nullcontext() if weights else keras.StatelessScope():
         original = application(include_top=False, weights=weights, input_shape=(*image_size, 3))
@@ -51,7 +51,7 @@ def build_backbone(
         if isinstance(layer, keras.layers.Activation) and layer.activation is keras.activations.silu:
             return SiLU(name=config["name"])
         if isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)):
-            return keras.layers.Identity(name=config["name"])  # the detector normalises: padding must stay zero
+            return keras.layers.Identity(name=config["name"])  # the detector normalizes: padding must stay zero
         if isinstance(layer, keras.layers.ZeroPadding2D):
             return keras.layers.Identity(name=config["name"])  # the next convolution pads as much by itself
         if isinstance(layer, keras.layers.DepthwiseConv2D):

@@ -26,7 +26,7 @@ def folded(network: keras.Model, *, training: bool = False) -> Callable[[Tensor]
 
         def operation(layer):
             if isinstance(layer, BatchNormalization):
-                return partial(_normalised, layer, training=training)
+                return partial(_normalized, layer, training=training)
             if id(layer) in before_norms:
                 return partial(_Convolution, layer)
             return partial(layer, training=True) if training and layer._call_has_training_arg else layer
@@ -64,7 +64,7 @@ class _Convolution:
         return ops.add(outputs, ops.reshape(shift, (1, 1, 1, -1)))  # in this form a bias to TensorFlow, which fuses it
 
 
-def _normalised(layer: BatchNormalization, inputs: Tensor | _Convolution, *, training: bool, **_mask) -> Tensor:
+def _normalized(layer: BatchNormalization, inputs: Tensor | _Convolution, *, training: bool, **_mask) -> Tensor:
     return (inputs.scaled(*scale_and_shift(layer)) if isinstance(inputs, _Convolution)
             else layer(inputs, training=training))
 

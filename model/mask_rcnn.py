@@ -38,7 +38,7 @@ class MaskRcnnConfig:
     """The shape of the network, and how the first stage's outputs become proposals and the second's become detections.
 
     anchor_levels: the anchors of P2 to P6, from the image's size and the cells (rows, columns) of each. pooling: of the
-    features of regions. trainable_stages: how many of the backbone's five are learnt, counted from the last.
+    features of regions. trainable_stages: how many of the backbone's five are learned, counted from the last.
     """
 
     backbone: str
@@ -63,7 +63,7 @@ class MaskRcnn(NamedTuple):
 
 
 def build_mask_rcnn(config: MaskRcnnConfig, *, precision: str = "float32") -> MaskRcnn:
-    """The networks from normalised images, in the compute dtype of `precision`.
+    """The networks from normalized images, in the compute dtype of `precision`.
 
     network: [B, H, W, 3] and sizes [B, 2] int32 of what is image -> boxes [B, D, 4], scores [B, D], classes [B, D] int32 and
     masks [B, D, 28, 28], probabilities, all float32 but the classes. first_stage: [B, H, W, 3] -> levels [B, h, w, C] from P2

@@ -1,6 +1,6 @@
 """The arithmetic of a network: multiplications with an addition in its convolutions and matrix products, by its layers.
 
-Everything else (activations, normalisation, resampling, what reads the outputs) is left out: it takes time, but no arithmetic
+Everything else (activations, normalization, resampling, what reads the outputs) is left out: it takes time, but no arithmetic
 that published counts hold.
 """
 

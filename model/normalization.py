@@ -9,7 +9,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of pixels in 0 .. 1, red green blue
 IMAGENET_STDDEV = (0.229, 0.224, 0.225)
 
 
-def normalised(images: Tensor, sizes: Tensor, *, mean: tuple[float, float, float] = IMAGENET_MEAN,
+def normalized(images: Tensor, sizes: Tensor, *, mean: tuple[float, float, float] = IMAGENET_MEAN,
                stddev: tuple[float, float, float] = IMAGENET_STDDEV) -> Tensor:
     """uint8 [B, H, W, 3] -> float32, mean and deviation removed, which are shares of 255, then 0 outside `sizes` [B, 2]."""
     values = (ops.cast(images, "float32") / 255.0 - np.float32(mean)) / np.float32(stddev)

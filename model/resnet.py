@@ -62,13 +62,13 @@ RESNETS = {
 def build_resnet(
     images: Tensor, name: str, *, prefix: str = "", stage_strides: Sequence[int] = (1, 2, 2, 2), epsilon: float = 1e-5
 ) -> list[Tensor]:
-    """The outputs of each stage, after its last ReLU: [B, H, W, 3] normalised -> [B, h, w, C], the first at stride 4.
+    """The outputs of each stage, after its last ReLU: [B, H, W, 3] normalized -> [B, h, w, C], the first at stride 4.
 
     name: one of RESNETS. prefix: before the names of all layers. stage_strides: of each stage; as many stages are built.
     epsilon: of batch norm. Raises InputError for another name.
     """
     if name not in RESNETS:
-        raise InputError(f"backbone {name!r}; wanted one of {', '.join(RESNETS)}")
+        raise InputError(f"backbone {name!r}; expected one of {', '.join(RESNETS)}")
     config = RESNETS[name]
     norm = functools.partial(BatchNormalization, momentum=0.9, epsilon=epsilon)
     features = convolution(images, 64, 7, stride=2, name=f"{prefix}conv1")

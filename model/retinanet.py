@@ -19,7 +19,7 @@ _DEPTH = 4  # hidden convolutions of a head
 
 @dataclass(frozen=True, kw_only=True)
 class RetinaNetConfig:
-    """The shape of the network. trainable_stages: how many of the backbone's five are learnt, counted from the last.
+    """The shape of the network. trainable_stages: how many of the backbone's five are learned, counted from the last.
 
     head_kernel_stddev: of the heads' hidden kernels at the start. With the published 0.01 each of the four convolutions
     keeps a third of its input, so that a backbone without weights learns nothing for hundreds of steps; 0.03 keeps all of it.
@@ -36,7 +36,7 @@ class RetinaNetConfig:
 
 
 def build_retinanet(config: RetinaNetConfig, *, precision: str = "float32") -> tuple[keras.Model, list[tuple[int, int]]]:
-    """The network from normalised images to raw outputs, and the cells (rows, columns) of each of its levels P3 to P7.
+    """The network from normalized images to raw outputs, and the cells (rows, columns) of each of its levels P3 to P7.
 
     A functional model: [B, H, W, 3] float -> class logits [B, A, K] and box deltas [B, A, 4], in the compute dtype of
     `precision`. Order of A: level, row, column, anchor.

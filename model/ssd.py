@@ -29,7 +29,7 @@ class SsdConfig:
 
 
 def build_ssd(config: SsdConfig, *, precision: str = "float32") -> keras.Model:
-    """The network from normalised images to raw outputs.
+    """The network from normalized images to raw outputs.
 
     -> a functional model: [B, H, W, 3] float -> class logits [B, A, 1 + num_classes], the background's first, and box deltas
     [B, A, 4], in the compute dtype of `precision`. Order of A: map, shape, row, column, as of `ssd300_levels`. Raises

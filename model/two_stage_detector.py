@@ -12,7 +12,7 @@ from keras import ops
 from model.detector import Detector
 from model.folding import folded, has_frozen_norms
 from model.mask_rcnn import FINEST, MASK_SIDE, MaskRcnn
-from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalised
+from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV, normalized
 from model.region_layers import nms, worth_computing
 from model.weight_decay import DECAYED_WEIGHTS, WeightDecay
 from object_detection.assignment.anchor_assignment import IouAssigner, assign_anchors
@@ -80,7 +80,7 @@ class FirstStage(NamedTuple):
 
 
 class TwoStageTargets(NamedTuple):
-    """What is learnt: by anchors, and by regions drawn of the proposals and the objects, those with an object first."""
+    """What is learned: by anchors, and by regions drawn of the proposals and the objects, those with an object first."""
 
     anchors: Targets
     positive: Tensor  # [B, A] bool, the anchors that count, with an object
@@ -113,14 +113,14 @@ class TwoStageDetector(Detector):
         `FirstStage`."""
         if training:
             return self.training_outputs(images, sizes, training=True)
-        return tuple(self._inference([self.normalise(images, sizes), sizes]))
+        return tuple(self._inference([self.normalize(images, sizes), sizes]))
 
     def training_outputs(self, images: Tensor, sizes: Tensor, *, training: bool) -> FirstStage:
         """Return the first stage's outputs; the heads run in `loss_sums`, on the regions that `targets` samples."""
         run = self._evaluated
         if training:
             run = self._training if has_frozen_norms(self.first_stage) else partial(self.first_stage, training=True)
-        *levels, logits, deltas = run(self.normalise(images, sizes))
+        *levels, logits, deltas = run(self.normalize(images, sizes))
         return FirstStage(tuple(levels), *(ops.cast(values, "float32") for values in (logits, deltas)), sizes)
 
     def trained_network(self) -> keras.Model:
@@ -131,9 +131,9 @@ class TwoStageDetector(Detector):
         return keras.Model([images, regions], [logits, deltas, *self.heads.classes_and_deltas(levels, regions),
                                                self.heads.masks(levels, with_masks, with_masks[..., 0])])
 
-    def normalise(self, images: Tensor, sizes: Tensor) -> Tensor:
+    def normalize(self, images: Tensor, sizes: Tensor) -> Tensor:
         """uint8 [B, H, W, 3] -> float32, mean and deviation removed, then 0 outside `sizes` [B, 2]."""
-        return normalised(images, sizes, mean=self.config.mean, stddev=self.config.stddev)
+        return normalized(images, sizes, mean=self.config.mean, stddev=self.config.stddev)
 
     def targets(self, objects: Objects, outputs: FirstStage | None = None, seeds: Tensor | None = None) -> TwoStageTargets:
         """Of the proposals that `outputs` make; which count is drawn by `seeds` [B, 2]."""
@@ -190,7 +190,7 @@ class TwoStageDetector(Detector):
         boxes = {name: beta * box_loss_sum(found[name], wanted[name], positive[name], beta=beta) for name in found}
         return {"objectness_loss": objectness, **boxes, **second, "box_loss": self.config.region_beta * box}
 
-    def normalisers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
+    def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `TwoStageConfig.means`."""
         least = {name: ops.maximum(count, 1.0) for name, count in counts.items()}
         second = {"cls_loss": least["regions"], "mask_loss": least["masks"]}

@@ -11,7 +11,7 @@ AVERAGE_SUFFIX = "/ExponentialMovingAverage"
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _NO_MODEL_TENSOR = re.compile(
     r"global_step|save_counter|_CHECKPOINTABLE_OBJECT_GRAPH|.*/(?:Momentum|Adam|Adam_1)|optimizer/.*|save_counter/.*|.*/\.OPTIMIZER_SLOT/.*"
-    r"|run/.*")  # run/: what only a training that goes on needs
+    r"|run/.*")  # run/: what only a training that continues needs
 
 
 def is_object_based(names: Iterable[str]) -> bool:

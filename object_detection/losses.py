@@ -128,7 +128,7 @@ def smooth_l1_loss(errors: Tensor, *, beta: float) -> Tensor:
     Huber's loss of delta = beta divided by beta. Raises ValueError for a beta that is not above 0; for 0 see `l1_loss`.
     """
     if beta <= 0:
-        raise ValueError(f"beta is {beta}; wanted above 0")
+        raise ValueError(f"beta is {beta}; expected above 0")
     return huber_loss(ops.cast(errors, "float32"), delta=beta) / beta
 
 

@@ -19,7 +19,7 @@ class Objects(NamedTuple):
     classes: Tensor  # [B, M] int32, 0 .. K-1
     valid: Tensor  # [B, M] bool, False for padding
     crowd: Tensor  # [B, M] bool, a region of many objects: never an object to learn
-    difficult: Tensor  # [B, M] bool, hard to recognise (VOC's flag): learnt like any other, counted by no evaluation
+    difficult: Tensor  # [B, M] bool, hard to recognize (VOC's flag): learned like any other, counted by no evaluation
     masks: Tensor  # [B, M, S, S] uint8, 1 where a point of the object lies in the middle of a cell of its box
 
     @classmethod

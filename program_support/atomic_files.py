@@ -73,7 +73,7 @@ def write_bytes(path: str | Path, content: bytes, *, flush: bool = False) -> Non
 def unfinished_folder(path: str | Path, *, also: re.Pattern | None = None) -> Iterator[Path]:
     """A folder beside `path` for files that are renamed out of it when they are whole; it is removed at the end.
 
-    Removes what processes that are gone left in the place, and files that match `also` and nobody has touched for an hour.
+    Removes what processes that are gone left in the place, and files that match `also` and no one has touched for an hour.
     Raises OSError where the folder cannot be made.
     """
     folder = unfinished_path(path)
@@ -108,7 +108,7 @@ def flush_to_disk(path: str | Path) -> None:
 
 
 def _remove_abandoned(own: Path, *, also: re.Pattern | None) -> None:
-    """Best effort: what belongs to somebody else stays where it may not be removed."""
+    """Best effort: what belongs to a user else stays where it may not be removed."""
     for found in own.parent.glob(".*"):
         match = _UNFINISHED.fullmatch(found.name)
         if found == own or not (match or (also and also.fullmatch(found.name))):

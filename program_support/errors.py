@@ -13,7 +13,7 @@ _NOT_SHOWN = {"Cc", "Cs", "Zl", "Zp"}  # controls, among them a terminal's escap
 class InputError(ValueError):
     """A file, flag or value from outside is wrong; the entry points print the message and exit with code 2.
 
-    The message is one line that says what was found, what was wanted, and where (file, image id, annotation id).
+    The message is one line that says what was found, what was requested, and where (file, image id, annotation id).
     """
 
 

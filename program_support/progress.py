@@ -39,7 +39,7 @@ class Rate:
 
 
 class Progress:
-    """Progress of `total` steps, told on stderr; use it as a context. None: nobody knows how many there will be.
+    """Progress of `total` steps, told on stderr; use it as a context. None: no one knows how many there will be.
 
     `steps_per_epoch` splits the count into epochs; `done` steps were done by an earlier run. On a terminal prints of
     others appear above the bar. `silent`: for every rank but the first. `patient`: for what starts slowly and is soon done as a
@@ -93,7 +93,7 @@ class Progress:
         self._draw()
 
     def go_back(self, done: int) -> None:
-        """Only so many steps are done after all; the rate starts anew."""
+        """Only so many steps are done after all; the rate starts from scratch."""
         self._first, self._done, self._images = done, done, 0
         self._rate = Rate(self._clock() - self._paused)
         self._draw()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 def captured_stderr() -> Iterator[Callable[[], str]]:
     """Yields a function that returns what the process, C libraries included, wrote to stderr so far (its first 64 KiB).
 
-    Through a pipe: a file could find the disk full, and then nobody would hear of damage.
+    Through a pipe: a file could find the disk full, and then no one would hear of damage.
     """
     reading, writing = os.pipe()
     for end in (reading, writing):

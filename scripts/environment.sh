@@ -19,7 +19,7 @@ use_environment() {
     if ! _has_pip "$PYTHON"; then
         _make_environment
     elif ! _is_suitable "$PYTHON"; then
-        _give_up "$REPOSITORY/.venv has $("$PYTHON" --version); wanted Python 3.11 to 3.13: remove that folder"
+        _give_up "$REPOSITORY/.venv has $("$PYTHON" --version); expected Python 3.11 to 3.13: remove that folder"
     fi
     if ! _is_installed "$extra"; then
         _install "$extra"
@@ -174,7 +174,7 @@ _why() {
         *"Network is unreachable"* | *"Connection refused"* | *"timed out"* | *"ProxyError"*)
         reason="the package index cannot be reached (network or proxy?); $reason"
         ;;
-    *"No space left on device"*) reason="no space left on the device; wanted about 3 GB" ;;
+    *"No space left on device"*) reason="no space left on the device; expected about 3 GB" ;;
     esac
     printf '%s' "$reason"
 }

@@ -19,7 +19,7 @@ def end_command(shell_id: int) -> None:
     """Ask what a shell runs to stop, wait until it did, and kill what did not in a minute.
 
     The shell ends with its command and with the command's exit code, and whoever started it waits for that. Horovod's own
-    function waits for the shell as well, and of two who wait the second is told 0: a training that was interrupted would
+    function waits for the shell as well, and of two who wait the second is reported 0: a training that was interrupted would
     have succeeded.
     """
     try:

@@ -18,7 +18,7 @@ source scripts/environment.sh
 VERSION=0.28.1
 CHECK_SECONDS=300
 CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/efficientdet/horovod"
-WORK="" # of a build that is going on
+WORK="" # of a build that is continuing
 
 main() {
     local how
@@ -334,7 +334,7 @@ import tensorflow as tf
 hvd.init()
 total = hvd.allreduce(tf.constant([1.0 + hvd.rank(), 10.0]), op=hvd.Sum).numpy().tolist()
 if total != [3.0, 20.0]:
-    raise SystemExit(f"Error: {hvd.size()} processes got {total}; wanted [3.0, 20.0]")' || status=$?
+    raise SystemExit(f"Error: {hvd.size()} processes got {total}; expected [3.0, 20.0]")' || status=$?
     case "$status" in
     0) ;;
     124 | 137) _give_up "horovodrun did not end in $CHECK_SECONDS s (log: $log)" ;;

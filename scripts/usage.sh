@@ -26,6 +26,6 @@ takes_no_words() {
         print_header "$0"
         exit 0
     fi
-    printf "%s: error: unexpected word '%s'; wanted none (--help says what can be set)\n" "${0##*/}" "$1" >&2
+    printf "%s: error: unexpected word '%s'; expected none (--help says what can be set)\n" "${0##*/}" "$1" >&2
     exit 2
 }

@@ -78,7 +78,7 @@ def found_arrays(given) -> dict[str, np.ndarray]:
     terms, gradients = _trained(detector, Batch(images, sizes, objects, None, None, None), targets)
     found |= {f"losses.{name}": value for name, value in terms.items()}
     found |= {f"gradients.{i}": gradient for i, gradient in enumerate(gradients)}
-    found |= dict(zip(("b0.logits", "b0.deltas"), _b0_outputs(detector.normalise(images, sizes), given), strict=True))
+    found |= dict(zip(("b0.logits", "b0.deltas"), _b0_outputs(detector.normalize(images, sizes), given), strict=True))
     found |= _two_stages(images, sizes, objects, given)
     return {name: ops.convert_to_numpy(value) for name, value in found.items()}
 
@@ -142,7 +142,7 @@ def _two_stage_detector():
 
 
 def _two_stages(images, sizes, objects, given):
-    """Detections, what is learnt and the losses of a Mask R-CNN with the given weights; objects fill their boxes."""
+    """Detections, what is learned and the losses of a Mask R-CNN with the given weights; objects fill their boxes."""
     detector = _two_stage_detector()
     for name, variable in named_variables(detector.network).items():
         variable.assign(given[f"regions:{name}"])

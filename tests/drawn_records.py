@@ -25,7 +25,7 @@ class Drawn(NamedTuple):
 
 
 def draw_records(folder: Path, *, images: dict[str, int], side: int = 64, with_masks: bool = False) -> Drawn:
-    """Draw and convert `images[split]` pictures for each split, two shards each."""
+    """Draw and convert `images[split]` images for each split, two shards each."""
     draw_data_set(folder, images=images, image_size=(side, side), seed=1)
     for split in images:
         convert(read_coco(object_annotations_file=str(folder / "annotations" / f"instances_{split}.json"),

@@ -94,7 +94,7 @@ class Course:
                 *(f"--{name}={value}" for name, value in flags.items() if value is not None)]
 
     def start(self) -> subprocess.Popen | ForkedProgram:
-        """Begin, or go on."""
+        """Begin, or continue."""
         self._before = self._signature()
         env = {**os.environ, "PYTHONPATH": self._path, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", **self._env}
         if self.forked:

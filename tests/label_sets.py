@@ -1,4 +1,4 @@
-"""One labelled set of pictures, written as each format has it."""
+"""One labeled set of images, written as each format has it."""
 
 import csv
 import json

@@ -32,7 +32,7 @@ def iou(one, other) -> float:
     return intersection / (area(one) + area(other) - intersection) if intersection > 0 else 0.0
 
 
-def generalised_iou(one, other, kind: str) -> float:
+def generalized_iou(one, other, kind: str) -> float:
     """IoU minus the penalty of GIoU, DIoU or CIoU, of two boxes that are not empty."""
     one, other = np.float64(one), np.float64(other)
     overlap = iou(one, other)
@@ -42,8 +42,8 @@ def generalised_iou(one, other, kind: str) -> float:
     if kind == "giou":
         union = (area(one) + area(other)) / (1 + overlap)  # since union + intersection = both areas
         return overlap - (area(hull) - union) / area(hull)
-    centres = math.dist((one[:2] + one[2:]) / 2, (other[:2] + other[2:]) / 2)
-    distance_iou = overlap - (centres / math.dist(hull[:2], hull[2:])) ** 2
+    centers = math.dist((one[:2] + one[2:]) / 2, (other[:2] + other[2:]) / 2)
+    distance_iou = overlap - (centers / math.dist(hull[:2], hull[2:])) ** 2
     if kind == "diou":
         return distance_iou
     slants = [math.atan((box[3] - box[1]) / (box[2] - box[0])) for box in (one, other)]
@@ -68,9 +68,9 @@ def decode(offsets, anchor) -> list[float]:
     low, high = [], []
     for axis in (0, 1):
         side = anchor[axis + 2] - anchor[axis]
-        centre = anchor[axis] + side / 2 + offsets[axis] * side
-        low.append(centre - side * math.exp(offsets[axis + 2]) / 2)
-        high.append(centre + side * math.exp(offsets[axis + 2]) / 2)
+        center = anchor[axis] + side / 2 + offsets[axis] * side
+        low.append(center - side * math.exp(offsets[axis + 2]) / 2)
+        high.append(center + side * math.exp(offsets[axis + 2]) / 2)
     return low + high
 
 
@@ -134,7 +134,7 @@ def match(boxes, anchor_boxes, *, positive_iou, negative_iou=None, claim="best",
 
 
 def _claims(overlap, own, claim):
-    """(anchor, object) of what is learnt whatever the threshold; later ones overrule earlier ones."""
+    """(anchor, object) of what is learned whatever the threshold; later ones overrule earlier ones."""
     touching = [number for number in range(len(overlap)) if overlap[number].max() > 0]
     if claim == "best":
         return [(overlap[number].argmax(), number) for number in reversed(touching)]

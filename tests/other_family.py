@@ -55,14 +55,14 @@ class OtherFamily(Detector):
         maps = layers.Conv2D(2, 1, name="maps")(features)
         self.network = drawn(keras.Model(image, {"boxes": boxes, "maps": maps, "places": places, "values": values}))
 
-    def normalise(self, images, sizes):
+    def normalize(self, images, sizes):
         rows, columns = (ops.arange(side)[None] < sizes[:, axis, None] for axis, side in enumerate((16, 24)))
         inside = ops.logical_and(rows[:, :, None], columns[:, None])[..., None]
         pixels = (ops.cast(images, "float32") - np.float32([120, 110, 100])) / 60.0
         return ops.where(inside, pixels, np.float32([1, 0, -1])) if self.masks_padding else pixels
 
     def outputs(self, images, sizes, *, training=False):
-        return self.network(self.normalise(images, sizes), training=training)
+        return self.network(self.normalize(images, sizes), training=training)
 
     def detections(self, outputs, sizes):
         corner = outputs["boxes"][..., :2]

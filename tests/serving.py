@@ -92,11 +92,11 @@ def reply_of(response: http.client.HTTPResponse) -> Reply:
     return Reply(response.status, headers, json.loads(content) if is_json else content.decode())
 
 
-def encoded(colour: tuple[int, int, int] = (200, 100, 50), *, size: tuple[int, int] = (64, 64), kind: str = "PNG",
+def encoded(color: tuple[int, int, int] = (200, 100, 50), *, size: tuple[int, int] = (64, 64), kind: str = "PNG",
             **settings: Any) -> bytes:
-    """A file with an image of one colour; `size` (width, height)."""
+    """A file with an image of one color; `size` (width, height)."""
     stream = io.BytesIO()
-    Image.new("RGB", size, colour).save(stream, kind, **settings)
+    Image.new("RGB", size, color).save(stream, kind, **settings)
     return stream.getvalue()
 
 

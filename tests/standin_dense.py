@@ -65,7 +65,7 @@ class StandinDense(Family):
         from efficientdet.object_detection.suppression.tensor_suppression import SuppressionConfig
 
         if backbone_weights:
-            raise InputError(f"--backbone_init={backbone_weights}: nobody has published a trunk of standin-dense")
+            raise InputError(f"--backbone_init={backbone_weights}: no one has published a trunk of standin-dense")
         network, cells = network_of(hparams, num_classes, precision)
         anchors = [AnchorLevel(counts=counts, strides=(stride, stride), offset=(stride - 0.5, stride - 0.5), shapes=shapes)
                    for counts, stride, shapes in zip(cells, (8, 16), SHAPES, strict=True)]
@@ -73,7 +73,7 @@ class StandinDense(Family):
             image_size=hparams.input_size, anchors=anchors, mean=(0.5, 0.5, 0.5), stddev=(0.25, 0.25, 0.25),
             assigner=IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties"),
             losses=LossConfig(class_loss="softmax cross entropy", box_loss="smooth l1", delta=1.0, box_loss_weight=1.0,
-                              normaliser="positives of each image", weight_decay=hparams.decays_in_loss),
+                              normalizer="positives of each image", weight_decay=hparams.decays_in_loss),
             suppression=SuppressionConfig(
                 method="hard", scores="softmax", candidates_per_level=50, candidates=100, max_detections=20,
                 score_threshold=0.01, box_coder=FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0), log_size_limit=4.0))))

@@ -1,4 +1,4 @@
-"""A family of somebody else's: proposals, regions drawn from them at random, classes, boxes and masks of regions."""
+"""A family of a user else's: proposals, regions drawn from them at random, classes, boxes and masks of regions."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -50,11 +50,11 @@ class Regions(layers.Layer):
         _, places = graph.add_several("TopK", [flat, np.array([REGIONS])], 2)
         places = graph.add("Unsqueeze", [places, np.array([2])])
         sides = (self.anchors[:, 2:] - self.anchors[:, :2])[None]
-        centres, logs = graph.add_several("Split", [graph.add("Clip", [deltas, np.float32(-2), np.float32(2)])], 2, axis=2,
+        centers, logs = graph.add_several("Split", [graph.add("Clip", [deltas, np.float32(-2), np.float32(2)])], 2, axis=2,
                                           num_outputs=2)
-        centres = graph.add("Add", [graph.add("Mul", [centres, sides]), (self.anchors[:, 2:] + self.anchors[:, :2])[None] / 2])
+        centers = graph.add("Add", [graph.add("Mul", [centers, sides]), (self.anchors[:, 2:] + self.anchors[:, :2])[None] / 2])
         halves = graph.add("Mul", [graph.add("Exp", [logs]), sides / 2])
-        boxes = graph.add("Concat", [graph.add("Sub", [centres, halves]), graph.add("Add", [centres, halves])], axis=2)
+        boxes = graph.add("Concat", [graph.add("Sub", [centers, halves]), graph.add("Add", [centers, halves])], axis=2)
         return [graph.add("GatherND", [part, places], batch_dims=1) for part in (features, boxes)]
 
 
@@ -78,13 +78,13 @@ class TwoStage(Detector):
                  (("classes", num_classes + 1), ("deltas", 4), ("masks", SIDE**2))]
         self.network = keras.Model(image, [layers.Reshape((-1, 1))(logits), layers.Reshape((-1, 4))(deltas), boxes, *heads])
 
-    def normalise(self, images, sizes):
+    def normalize(self, images, sizes):
         inside = [ops.arange(side)[None] < sizes[:, i, None] for i, side in enumerate(self.image_size)]
         inside = ops.logical_and(inside[0][:, :, None], inside[1][:, None])[..., None]
         return ops.where(inside, ops.cast(images, "float32") / 127.5 - 1.0, 0.0)
 
     def outputs(self, images, sizes, *, training=False):
-        return tuple(ops.cast(out, "float32") for out in self.network(self.normalise(images, sizes), training=training))
+        return tuple(ops.cast(out, "float32") for out in self.network(self.normalize(images, sizes), training=training))
 
     def targets(self, objects, outputs=None, seeds=None):
         boxes, learnable = outputs[2], ops.logical_and(objects.valid, ops.logical_not(objects.crowd))
@@ -117,7 +117,7 @@ class TwoStage(Detector):
                 "box_loss": ops.sum(l1_loss(refined - targets.deltas) * inside[..., None]),
                 "mask_loss": ops.sum(ops.mean(ops.softplus(masks) - wanted * masks, axis=-1) * inside)}
 
-    def normalisers(self, counts):
+    def normalizers(self, counts):
         anchors, regions, objects = (counts[name] + 1.0 for name in ("positives", "regions", "objects"))
         return {"proposal_loss": anchors, "proposal_box_loss": anchors, "cls_loss": regions, "box_loss": objects,
                 "mask_loss": objects}

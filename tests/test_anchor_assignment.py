@@ -23,7 +23,7 @@ def alone(boxes):
     """Anchors of which no two stand on one lattice."""
     boxes = np.float32(boxes)
     columns, ones = (boxes[:, :2].T + boxes[:, 2:].T) / 2, np.ones((2, len(boxes)), np.int32)
-    return AnchorGrid(boxes=boxes, level_sizes=(len(boxes),), centres=columns, strides=np.float32(ones),
+    return AnchorGrid(boxes=boxes, level_sizes=(len(boxes),), centers=columns, strides=np.float32(ones),
                       sides=boxes[:, 2:].T - boxes[:, :2].T, counts=ones,
                       first=np.arange(len(boxes), dtype=np.int32), steps=ones)
 
@@ -100,7 +100,7 @@ def test_random_batches_against_the_oracle(seed):
     grid = anchor_grid(AnchorConfig(min_level=3, max_level=5, num_scales=2, anchor_scale=2.0), (96, 64))
     objects = Objects.of_boxes(oracles.random_boxes(rng, (3, 8)), rng.integers(0, 5, (3, 8)).astype(np.int32),
                                rng.random((3, 8)) < 0.8, rng.random((3, 8)) < 0.2)
-    objects.boxes[0, 3] = objects.boxes[0, 2]  # the same box twice, learnt as the first
+    objects.boxes[0, 3] = objects.boxes[0, 2]  # the same box twice, learned as the first
     objects.valid[0, 2:4], objects.crowd[0, 2:4] = True, False
     objects.valid[2] = False
     targets = assigned(objects, grid)
@@ -128,7 +128,7 @@ def test_the_published_assignment(case):
 
 
 def test_counts_of_the_published_anchors():
-    """Both found by running NVIDIA's labeller; the small box is learnt on levels 5 and 6, the large one on 6 and 7."""
+    """Both found by running NVIDIA's labeller; the small box is learned on levels 5 and 6, the large one on 6 and 7."""
     grid = anchor_grid(AnchorConfig(aspect_ratios=((1, 1), (1.4, 0.7), (0.7, 1.4))), (512, 512))
     targets = assigned(objects_of([((0, 0, 511, 511), 0, True, False), ((100, 100, 300, 300), 1, True, False)],
                                   [((7, 9, 8, 10), 2, True, False), ((0, 0, 0, 0), 0, False, False)]), grid)
@@ -144,7 +144,7 @@ def test_counts_of_the_published_anchors():
 def drawn_boxes(rng, kind, *, grid, slots):
     """[3, slots, 4] of one kind; drawn where the anchors are, cut to the image but for "outside"."""
     low, high = grid.boxes[:, :2].min(), grid.boxes[:, 2:].max()
-    centres = rng.uniform(0, high + low, (3, slots, 2))
+    centers = rng.uniform(0, high + low, (3, slots, 2))
     sides = np.exp(rng.uniform(np.log(2), np.log(high), (3, slots, 2)))
     if kind == "thin":
         sides[..., 0] = 10.0 ** rng.uniform(-6, 0, (3, slots))
@@ -152,7 +152,7 @@ def drawn_boxes(rng, kind, *, grid, slots):
         sides = 10.0 ** rng.uniform(-5, 0.5, (3, slots, 2))
     elif kind == "huge":
         sides *= 1000
-    boxes = np.concatenate([centres - sides / 2, centres + sides / 2], axis=-1)
+    boxes = np.concatenate([centers - sides / 2, centers + sides / 2], axis=-1)
     if kind == "anchors":
         boxes = grid.boxes[rng.integers(0, len(grid.boxes), (3, slots))]
     elif kind == "outside":
@@ -222,7 +222,7 @@ def test_a_program_of_any_number_of_slots():
 
 
 def test_more_candidates_than_one_turn_takes():
-    """A line one pixel high and as wide as the image lies alike in hundreds of anchors, of which the first is wanted."""
+    """A line one pixel high and as wide as the image lies alike in hundreds of anchors, of which the first is requested."""
     line = ((100, 0, 101, 512), 7, True, False)
     windows = candidate_windows(np.float32([line[0]]), np.array([True]), GRIDS["D0"], positive_iou=0.5)
     assert np.prod(windows.counts, axis=1).sum() > 64
@@ -280,8 +280,8 @@ def test_many_objects_in_one_place_by_every_rule(rule):
     """Equal boxes and nearly equal ones, so that claims clash again and again."""
     rng = np.random.default_rng(0)
     for spread in (0.0, 0.5, 8.0):
-        centres = rng.choice([20.0, 60.0], (3, 30, 2)) + np.round(rng.normal(size=(3, 30, 2)) * spread * 4) / 4
-        boxes = np.concatenate([centres - 12, centres + 12], axis=-1).astype(np.float32)
+        centers = rng.choice([20.0, 60.0], (3, 30, 2)) + np.round(rng.normal(size=(3, 30, 2)) * spread * 4) / 4
+        boxes = np.concatenate([centers - 12, centers + 12], axis=-1).astype(np.float32)
         objects = Objects.of_boxes(boxes, rng.integers(0, 90, (3, 30)).astype(np.int32), rng.random((3, 30)) < 0.9,
                           np.zeros((3, 30), bool))
         for name in ("uneven", "proposals'"):
@@ -375,13 +375,13 @@ def test_the_published_matching_of_ssd300(golden_folder, case):
     golden, defaults = (np.load(golden_folder / "families" / f"ssd_{name}.npz") for name in ("encode", "default_boxes"))
     grid = GRIDS["SSD300's"]
     grid = dataclasses.replace(grid, boxes=defaults["ltrb"][:, YX], **{
-        name: getattr(grid, name) / np.float32(300) for name in ("centres", "strides", "sides")})
+        name: getattr(grid, name) / np.float32(300) for name in ("centers", "strides", "sides")})
     targets = assigned(golden_objects(golden[f"{case}_boxes"], golden[f"{case}_labels"]), grid, rule=RULES["SSD300's"])
     np.testing.assert_array_equal(targets.classes[0], golden[f"{case}_labels_out"])
     positive = targets.positive[0]
     decoded = to_numpy(PLAIN_BOX_CODER.decode(targets.box_deltas[0][positive], grid.boxes[positive]))[:, YX]
-    centres, sides = (decoded[:, :2] + decoded[:, 2:]) / 2, decoded[:, 2:] - decoded[:, :2]
-    np.testing.assert_allclose(np.concatenate([centres, sides], axis=1), golden[f"{case}_boxes_out"][positive], atol=1e-6)
+    centers, sides = (decoded[:, :2] + decoded[:, 2:]) / 2, decoded[:, 2:] - decoded[:, :2]
+    np.testing.assert_allclose(np.concatenate([centers, sides], axis=1), golden[f"{case}_boxes_out"][positive], atol=1e-6)
 
 
 @pytest.mark.parametrize("case", SSD_CASES)

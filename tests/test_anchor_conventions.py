@@ -65,10 +65,10 @@ GRIDS = {
     "SSD300": grid_of_levels(ssd300_levels()),
     "of any kind": grid_of_levels([
         AnchorLevel(counts=(3, 4), strides=(5.0, 7.5), offset=(-2.0, 3.0), shapes=TWO_SHAPES,
-                    centre_limit=(6.0, 20.0)),
+                    center_limit=(6.0, 20.0)),
         AnchorLevel(counts=(1, 2), strides=(50.0, 7.0), offset=(9.0, 0.0), shapes=TWO_SHAPES[:1]),
         AnchorLevel(counts=(4, 5), strides=(9.0, 4.0), offset=(1.0, 1.0), shapes=TWO_SHAPES, shape_major=True,
-                    centre_limit=(12.0, 8.0))]),
+                    center_limit=(12.0, 8.0))]),
 }
 
 
@@ -81,9 +81,9 @@ def test_the_lattices_are_the_boxes(name):
         for row in range(rows):
             for column in range(columns):
                 number = grid.first[lattice] + row * grid.steps[0, lattice] + column * grid.steps[1, lattice]
-                centre = grid.centres[:, lattice] + (row, column) * grid.strides[:, lattice]
+                center = grid.centers[:, lattice] + (row, column) * grid.strides[:, lattice]
                 half = grid.sides[:, lattice] / 2
-                np.testing.assert_allclose(grid.boxes[number], [*(centre - half), *(centre + half)], atol=1e-3)
+                np.testing.assert_allclose(grid.boxes[number], [*(center - half), *(center + half)], atol=1e-3)
                 met[number] += 1
     assert (met == 1).all()
 

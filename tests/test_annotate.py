@@ -14,7 +14,7 @@ from efficientdet.inference import annotate as annotate_module
 from efficientdet.inference.annotate import AnnotationConfig, annotate
 from efficientdet.inference.image_rows import OpenedModel, rows_of_signature
 from efficientdet.inference.inputs import Inputs
-from efficientdet.reports.drawing import class_colour
+from efficientdet.reports.drawing import class_color
 from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import decoded, pasted_run_lengths, run_lengths
 from program_support.errors import InputError
@@ -59,7 +59,7 @@ def test_masks_are_drawn_where_the_object_is_and_written_as_run_lengths(place, m
     np.testing.assert_array_equal(decoded(result["segmentation"]), wanted)
     with Image.open(place / "out" / "a.jpg") as drawing:
         inside = np.asarray(drawing)[TOP + 3 : BOTTOM - 3, LEFT + 3 : RIGHT - 3].astype(float)
-    tinted = 255 + 0.45 * (np.array(class_colour(1)) - 255)
+    tinted = 255 + 0.45 * (np.array(class_color(1)) - 255)
     assert np.abs(np.median(inside, axis=(0, 1)) - tinted).max() < 8
 
 
@@ -101,7 +101,7 @@ def test_boxes_are_in_the_stored_pixels_when_asked(place, orientation):
 
 
 def test_labels_are_upright_for_the_viewer(place):
-    """What a viewer makes of the drawing equals a drawing of the upright picture, but for the JPEG's loss."""
+    """What a viewer makes of the drawing equals a drawing of the upright image, but for the JPEG's loss."""
     turned = save(place / "a.jpg", orientation=6)
     with Image.open(turned) as image:
         upright = np.asarray(ImageOps.exif_transpose(image))

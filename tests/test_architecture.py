@@ -30,7 +30,7 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
     ),
     "dataset": (
         "synthetic_images",  # the parts that dataset/synthetic.py draws images from
-        "files",  # of strangers: read safely, recognised, told what is wrong with them
+        "files",  # of strangers: read safely, recognized, told what is wrong with them
         "records",  # TFRecords: their schema, their index, what is in them
         "conversion",  # annotated images become records
         "input",  # records become batches
@@ -69,7 +69,7 @@ ENTRY_POINTS_MAY_USE = {"efficientdet", "dataset.files.image_files", "program_su
                          "program_support.command_line", "program_support.errors", "program_support.field_flags"}
 SCRIPTS = ("dataset.create_tfrecord", "dataset.create_coco_tfrecord", "dataset.create_pascal_tfrecord",
            "dataset.create_open_images_tfrecord", "dataset.download_open_images", "dataset.synthetic")
-SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a user's mistake is told before
+SLOW = {"tensorflow", "keras", "jax", "tensorboard"}  # seconds to import: a user's mistake is reported before
 
 # Packages that some floors must not know, and the modules that may.
 KNOWN_IN = {

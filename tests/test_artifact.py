@@ -23,7 +23,7 @@ from dataset.class_names import read_class_names
 from dataset.input.pipeline import original_images
 from dataset.input.resize import FitWithin, Letterbox, Stretch, host_resize
 from dataset.records.record_index import index_records
-from efficientdet.artifacts.artifact_files import read_artefact
+from efficientdet.artifacts.artifact_files import read_artifact
 from efficientdet.artifacts.litert_file import write_litert
 from efficientdet.checkpoints import restore
 from efficientdet.checkpoints.checkpoint import read_whole
@@ -31,8 +31,8 @@ from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
 from efficientdet.configuration.artifact_formats import wanted_formats
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
-from efficientdet.exports import export_artifacts as artefacts
-from efficientdet.exports.export_artifacts import ExportConfig, export_artefacts
+from efficientdet.exports import export_artifacts as artifacts
+from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
 from efficientdet.families.registry import hyperparameters_of
 from model.two_stage_detector import TwoStageDetector
 from program_support.errors import InputError
@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.parametrize("rule", [
-    Letterbox((64, 96)), Letterbox((64, 96), half_pixel_centres=False), Letterbox((64, 96), antialias=True), Stretch((50, 31)),
+    Letterbox((64, 96)), Letterbox((64, 96), half_pixel_centers=False), Letterbox((64, 96), antialias=True), Stretch((50, 31)),
     Stretch((50, 31), antialias=True), FitWithin(40, 70)], ids=str)
 @pytest.mark.parametrize("size", [(48, 64), (7, 5), (123, 311), (300, 20), (64, 96)])
 def test_pixels_are_those_of_tensorflow(rule, size):
@@ -63,7 +63,7 @@ MODEL = {"model_name": "efficientdet-d0", "model_name_given": False, "overrides"
 
 
 def found_as_truth(folder, records):
-    """A COCO json with the best of what the checkpoint finds in records, whose AP is so not zero: no weights were learnt."""
+    """A COCO json with the best of what the checkpoint finds in records, whose AP is so not zero: no weights were learned."""
     detector = efficientdet.load_detector(folder / "ckpt", precision="float32")
     categories = [{"id": number, "name": name}
                   for number, name in zip(detector.class_names.category_ids, detector.class_names.names, strict=True)]
@@ -90,7 +90,7 @@ def exported(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(restore, "build_detector", build_miniature)
         truth = found_as_truth(folder, records)
-        export_artefacts(
+        export_artifacts(
             ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL),
             ExportConfig(output_dir=str(folder), formats=FORMATS, runs=2,
                          images=tuple(map(str, images)), records=records, json_file=truth, calibration_records=records,
@@ -103,15 +103,15 @@ def exported(tmp_path_factory):
 
 def test_the_table(exported):
     folder, images, measures = exported
-    content = json.loads((folder / "artefacts.json").read_text())
-    table = {line["format"]: line for line in content["artefacts"]}
+    content = json.loads((folder / "artifacts.json").read_text())
+    table = {line["format"]: line for line in content["artifacts"]}
     assert tuple(table) == FORMATS
     assert content["checkpoint"]["ap"] == pytest.approx(measures.numbers["AP"], abs=1e-6)
     assert measures.numbers["AP"] > 0.3
     assert table["onnx-efficientnms"]["compared"] == 3 * 720
     assert table["onnx-efficientnms"]["median_ms"] is None
     everything = efficientdet.load_detector(folder / "ckpt", precision="float32").predict(images, min_score=0)
-    least = ScoreThresholds.stored_in(read_artefact(folder / "detector.onnx")[1].description)
+    least = ScoreThresholds.stored_in(read_artifact(folder / "detector.onnx")[1].description)
     shown = sum(int((found.scores >= least.of(found.category_ids)).sum()) for found in everything)
     assert 0 < shown < sum(map(len, everything)) == 60
     assert all(line["compared"] == shown and line["p99_ms"] >= line["median_ms"] > 0
@@ -121,7 +121,7 @@ def test_the_table(exported):
         assert table[name]["score_difference"] < 1e-5
         assert table[name]["box_difference"] < 0.01
         assert name == "onnx-efficientnms" or table[name]["quality"]["ap"] == pytest.approx(measures.numbers["AP"], abs=1e-6)
-    shown = (folder / "artefacts.md").read_text()
+    shown = (folder / "artifacts.md").read_text()
     assert "| onnx | detector.onnx | " in shown
     assert f"AP of 3 images of the validation records; the checkpoint has {measures.numbers['AP']:.4f}" in shown
 
@@ -130,7 +130,7 @@ def test_every_file_stores_the_thresholds(exported):
     folder, _, measures = exported
     assert measures.score_thresholds["overall"] > 0
     for name in FILES:
-        assert read_artefact(folder / name)[1].description.score_thresholds == measures.score_thresholds
+        assert read_artifact(folder / name)[1].description.score_thresholds == measures.score_thresholds
     assert not read_whole(folder / "ckpt")[1].score_thresholds  # export.py leaves the checkpoint alone
 
 
@@ -167,7 +167,7 @@ def test_the_page_has_a_snippet_for_every_kind_of_file():
 
 def test_8_bits_say_where_they_cost_most(exported):
     folder, _, _ = exported
-    line = json.loads((folder / "artefacts.json").read_text())["artefacts"][2]
+    line = json.loads((folder / "artifacts.json").read_text())["artifacts"][2]
     assert line["quality"]["ap_difference"] < -0.01
     assert set(line["loss"]["images"]) == {"record 0", "record 1", "record 2"}
     layers = line["loss"]["layers"]
@@ -177,7 +177,7 @@ def test_8_bits_say_where_they_cost_most(exported):
     backbone = {name: value for name, value in layers.items() if name.startswith("efficientnet-miniature")}
     assert max(backbone, key=backbone.get).startswith("efficientnet-miniature.blocks_0.conv2d/")  # no error before its own
     assert line["quality"]["class_losses"]
-    assert line["megabytes"] < json.loads((folder / "artefacts.json").read_text())["artefacts"][0]["megabytes"]
+    assert line["megabytes"] < json.loads((folder / "artifacts.json").read_text())["artifacts"][0]["megabytes"]
     kernels = {tensor.data_type for tensor in onnx.load(folder / "detector-int8.onnx").graph.initializer
                if len(tensor.dims) == 4 and tensor.dims[0] > 1}
     assert kernels == {onnx.TensorProto.INT8, onnx.TensorProto.FLOAT}  # the last ones stay
@@ -247,7 +247,7 @@ def changed(folder, tmp_path, **props):
 @pytest.mark.parametrize(("props", "message"), [
     ({"efficientdet.version": "2"}, "was written as version 2 of exported files; this program reads 1"),
     ({"efficientdet.input": None}, "it lacks efficientdet.input; export.py writes them"),
-    ({"efficientdet.input": '{"kind": "zoom", "size": [1, 1]}'}, "resize rule 'zoom'; wanted one of letterbox, stretch, fit"),
+    ({"efficientdet.input": '{"kind": "zoom", "size": [1, 1]}'}, "resize rule 'zoom'; expected one of letterbox, stretch, fit"),
     ({"efficientdet.input": '{"kind": "fit", "size": [9]}'}, "wanted all above zero"),
     ({"efficientdet.input": "[]"}, "a resize rule is"),
     ({"efficientdet": "{}"}, "what it says of itself is damaged"),
@@ -255,13 +255,13 @@ def changed(folder, tmp_path, **props):
 ])
 def test_a_file_that_says_too_little_is_one_line(exported, tmp_path, props, message):
     with pytest.raises(InputError, match=message.replace("[", r"\[")) as caught:
-        read_artefact(changed(exported[0], tmp_path, **props))
+        read_artifact(changed(exported[0], tmp_path, **props))
     assert "\n" not in str(caught.value)
 
 
 def test_other_files_are_told(exported, tmp_path):
-    with pytest.raises(InputError, match="puts out class_logits, box_deltas, best_logits; wanted boxes, scores, classes"):
-        read_artefact(exported[0] / "network.onnx")
+    with pytest.raises(InputError, match="puts out class_logits, box_deltas, best_logits; expected boxes, scores, classes"):
+        read_artifact(exported[0] / "network.onnx")
     content = (exported[0] / "detector.onnx").read_bytes()
     rng = np.random.default_rng(0)
     others = {"empty": b"", "text": b"<html>", "noise": rng.bytes(5000), "half": content[:len(content) // 2]}
@@ -269,11 +269,11 @@ def test_other_files_are_told(exported, tmp_path):
         for suffix in (".onnx", ".xml", ".tflite"):
             (tmp_path / (name + suffix)).write_bytes(damaged)
             with pytest.raises(InputError, match=name):
-                read_artefact(tmp_path / (name + suffix))
+                read_artifact(tmp_path / (name + suffix))
     with pytest.raises(InputError, match=r"nothing\.onnx: cannot be read"):
-        read_artefact(tmp_path / "nothing.onnx")
+        read_artifact(tmp_path / "nothing.onnx")
     with pytest.raises(InputError, match=r"that ends in \.onnx, \.xml, \.tflite"):
-        read_artefact(tmp_path / "detector.pb")
+        read_artifact(tmp_path / "detector.pb")
 
 
 def test_an_openvino_file_without_whole_weights(exported, tmp_path):
@@ -299,7 +299,7 @@ def test_a_full_disk_leaves_nothing_under_the_final_name(exported, tmp_path, mon
 
     monkeypatch.setattr("os.replace", refuse)
     with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"):
-        export_artefacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL),
+        export_artifacts(ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL),
                          ExportConfig(output_dir=str(tmp_path), formats=(name,), runs=1))
     assert list(tmp_path.iterdir()) == []
 
@@ -308,12 +308,12 @@ def test_a_file_that_finds_something_else_is_an_error_unless_nothing_was_learnt(
     folder, _, _ = exported
     model = ModelConfig(ckpt_path=f"{folder}/ckpt", **MODEL)
     config = ExportConfig(output_dir=str(tmp_path), formats=("onnx",), runs=1)
-    monkeypatch.setattr(artefacts, "_LEAST_AGREEMENT", 1.1)  # which no file reaches
-    monkeypatch.setattr(artefacts, "_TRAINED", 0.0)
-    with pytest.raises(RuntimeError, match=r"detector.onnx does not find what the checkpoint finds; .*artefacts.md"):
-        export_artefacts(model, config)
-    monkeypatch.setattr(artefacts, "_TRAINED", 1.1)
-    export_artefacts(model, config)
+    monkeypatch.setattr(artifacts, "_LEAST_AGREEMENT", 1.1)  # which no file reaches
+    monkeypatch.setattr(artifacts, "_TRAINED", 0.0)
+    with pytest.raises(RuntimeError, match=r"detector.onnx does not find what the checkpoint finds; .*artifacts.md"):
+        export_artifacts(model, config)
+    monkeypatch.setattr(artifacts, "_TRAINED", 1.1)
+    export_artifacts(model, config)
     assert "warning: detector.onnx does not find all that the checkpoint finds; no score of this one" in capsys.readouterr().out
 
 
@@ -343,13 +343,13 @@ def test_a_litert_file_in_8_bits_without_its_second_file(exported, tmp_path):
     folder, _, _ = exported
     shutil.copy(folder / "detector-int8.tflite", tmp_path / "renamed.tflite")
     with pytest.raises(InputError, match=r"renamed-postprocessing\.tflite: cannot be read \(No such file"):
-        read_artefact(tmp_path / "renamed.tflite")
+        read_artifact(tmp_path / "renamed.tflite")
     shutil.copy(folder / "detector-int8-postprocessing.tflite", tmp_path / "renamed-postprocessing.tflite")
-    network, postprocessing = read_artefact(tmp_path / "renamed.tflite")[0]
+    network, postprocessing = read_artifact(tmp_path / "renamed.tflite")[0]
     assert postprocessing == (folder / "detector-int8-postprocessing.tflite").read_bytes()
     assert len(network) == (folder / "detector-int8.tflite").stat().st_size
     with pytest.raises(InputError, match=r"postprocessing\.tflite: is no file of this project that detects"):
-        read_artefact(tmp_path / "renamed-postprocessing.tflite")
+        read_artifact(tmp_path / "renamed-postprocessing.tflite")
 
 
 def test_writing_and_running_litert_says_nothing(exported, tmp_path, capfd, caplog):
@@ -370,8 +370,8 @@ def test_what_litert_has_no_operation_for_is_told():
 
 
 @pytest.mark.parametrize(("names", "message"), [
-    ((), "--formats is empty; wanted some of onnx, onnx-raw"),
-    (("onnx", "tflite"), "--formats=tflite: wanted some of onnx, onnx-raw"),
+    ((), "--formats is empty; expected some of onnx, onnx-raw"),
+    (("onnx", "tflite"), "--formats=tflite: expected some of onnx, onnx-raw"),
     (("litert",), r"--formats=litert needs the package ai_edge_litert: pip install -e '\.\[litert\]'"),
     (("openvino",), r"--formats=openvino needs the package openvino: pip install -e '\.\[export\]'"),
 ])

@@ -1,4 +1,4 @@
-"""Exported files that are damaged, are of somebody else, or say what is not so: one line, and no wait."""
+"""Exported files that are damaged, are of a user else, or say what is not so: one line, and no wait."""
 
 import json
 import os
@@ -6,12 +6,12 @@ import os
 import numpy as np
 import onnx
 import pytest
-from colour_artefact import write_colour_artefact
+from color_artifact import write_color_artifact
 
 import efficientdet
-from efficientdet.artifacts.artifact_files import read_artefact
+from efficientdet.artifacts.artifact_files import read_artifact
 from efficientdet.artifacts.artifact_metadata import DESCRIPTION, INPUT
-from efficientdet.exports.artifact_table import ArtefactTable
+from efficientdet.exports.artifact_table import ArtifactTable
 from program_support.errors import InputError
 
 IMAGE = np.full((40, 60, 3), 200, np.uint8)
@@ -20,7 +20,7 @@ IMAGE = np.full((40, 60, 3), 200, np.uint8)
 @pytest.fixture
 def changed(tmp_path):
     """Writes a file that detects, with other metadata."""
-    model = onnx.load(write_colour_artefact(tmp_path / "plain.onnx"))
+    model = onnx.load(write_color_artifact(tmp_path / "plain.onnx"))
     said = {prop.key: prop.value for prop in model.metadata_props}
 
     def write(name, text=None, **values):
@@ -38,23 +38,23 @@ def test_the_file_detects_as_it_is(changed):
 
 
 @pytest.mark.parametrize(("values", "message"), [
-    ({"hparams": [1]}, r"damaged \(hparams is \[1\]; wanted dict\)"),
+    ({"hparams": [1]}, r"damaged \(hparams is \[1\]; expected dict\)"),
     ({"score_thresholds": {"overall": 2.0, "classes": {}}}, r"damaged \(score_thresholds is .*; expected overall"),
     ({"score_thresholds": {"overall": 0.5}}, r"damaged \(score_thresholds is .*; expected overall and classes"),
     ({"score_thresholds": {"overall": 0.5, "classes": {"red": "x"}}}, r"damaged \(score_thresholds is .*, scores from 0 to 1"),
-    ({"hparams": None}, r"damaged \(hparams is None; wanted dict\)"),
-    ({"model_name": 5}, r"damaged \(model_name is 5; wanted str\)"),
+    ({"hparams": None}, r"damaged \(hparams is None; expected dict\)"),
+    ({"model_name": 5}, r"damaged \(model_name is 5; expected str\)"),
     ({"text": "[" * 100_000}, "what it says of itself is damaged"),
 ])
 def test_a_description_of_other_kinds(changed, values, message):
     with pytest.raises(InputError, match=message):
-        read_artefact(changed(DESCRIPTION, **values))
+        read_artifact(changed(DESCRIPTION, **values))
 
 
 def test_what_predict_returns_by_default(tmp_path):
-    """Scores are the colour's shares, 0.8, 0.5 and 0.2, of the classes red, broken and blue; none is stored in the first."""
+    """Scores are the color's shares, 0.8, 0.5 and 0.2, of the classes red, broken and blue; none is stored in the first."""
     image = np.full((40, 60, 3), (204, 127, 51), np.uint8)
-    names = {name: efficientdet.load_detector(write_colour_artefact(tmp_path / f"{name}.onnx", stored))
+    names = {name: efficientdet.load_detector(write_color_artifact(tmp_path / f"{name}.onnx", stored))
              for name, stored in (("none", {}), ("one", {"overall": 0.1, "classes": {}}),
                                   ("classes", {"overall": 0.1, "classes": {"red": 0.9, "blue & co": 0.2}}))}
     assert [str(detector.thresholds) for detector in names.values()] == [
@@ -66,7 +66,7 @@ def test_what_predict_returns_by_default(tmp_path):
 
 def test_an_input_that_would_fill_the_memory(changed):
     with pytest.raises(InputError, match=r"size .1000000, 1000000.*of two sides at most 16384"):
-        read_artefact(changed(INPUT, size=[10**6, 10**6]))
+        read_artifact(changed(INPUT, size=[10**6, 10**6]))
 
 
 @pytest.mark.parametrize("images", [[IMAGE], [IMAGE, IMAGE]])
@@ -91,7 +91,7 @@ def test_outputs_of_other_shapes(changed):
         del model.graph.output[:]
         model.graph.output.extend(outputs)
         onnx.save(model, path := changed(INPUT).with_name("other.onnx"))
-        with pytest.raises(InputError, match=rf"other\.onnx: puts out {told} for an image; wanted boxes \[D, 4\], scores"):
+        with pytest.raises(InputError, match=rf"other\.onnx: puts out {told} for an image; expected boxes \[D, 4\], scores"):
             efficientdet.load_detector(path).predict(IMAGE)
 
 
@@ -106,11 +106,11 @@ def test_boxes_that_are_not_finite_are_left_out(changed):
     assert (found.names, found.boxes.tolist()) == (("red",), [[0, 0, 30, 20]])
 
 
-@pytest.mark.parametrize("name", ["artefacts.json", "artefacts.md"])
+@pytest.mark.parametrize("name", ["artifacts.json", "artifacts.md"])
 def test_a_table_that_cannot_be_written_is_one_line(tmp_path, name):
     (tmp_path / name).mkdir()
-    table = ArtefactTable(model="d0", machine="none", versions={}, compared_in="", checkpoint=None, validation_images=0,
-                          calibration_images=0, artefacts=[])
+    table = ArtifactTable(model="d0", machine="none", versions={}, compared_in="", checkpoint=None, validation_images=0,
+                          calibration_images=0, artifacts=[])
     with pytest.raises(InputError, match=rf"{name}: cannot be written \(Is a directory\)"):
         table.write(str(tmp_path))
 
@@ -120,4 +120,4 @@ def test_a_pipe_is_not_waited_for(tmp_path, suffix):
     path = tmp_path / f"pipe{suffix}"
     os.mkfifo(path)
     with pytest.raises(InputError, match=r"cannot be read .it is a named pipe"):
-        read_artefact(path)
+        read_artifact(path)

@@ -12,7 +12,7 @@ from dataset.input.resize import Stretch
 
 
 def picture(height, width, seed=0):
-    """Smooth colours with some grain: [h, w, 3] uint8."""
+    """Smooth colors with some grain: [h, w, 3] uint8."""
     random = np.random.default_rng(seed)
     coarse = Image.fromarray(random.integers(0, 256, (6, 6, 3), dtype=np.uint8))
     smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), np.float64)
@@ -30,7 +30,7 @@ def crop(*, offset, window, size, flip=False):
 
 
 def bilinear(image, *, rows, columns):
-    """The image at these source coordinates (pixel centres at whole numbers), borders repeated: float64."""
+    """The image at these source coordinates (pixel centers at whole numbers), borders repeated: float64."""
 
     def along(values, places):
         places = np.clip(places, 0, len(values) - 1)
@@ -50,7 +50,7 @@ def half_pixel(*, start, length, count):
 
 # --- crop
 
-GREY_LEVEL = 0.9  # the crop's interpolation is OpenCV's, in integers: the last of them may be the neighbour of the nearest
+GRAY_LEVEL = 0.9  # the crop's interpolation is OpenCV's, in integers: the last of them may be the neighbor of the nearest
 
 
 def test_crop_resamples_the_window_alone():
@@ -66,7 +66,7 @@ def test_crop_resamples_the_window_alone():
         )
         if drawn.flip:
             expected = expected[:, ::-1]
-        assert np.abs(result[:height, :width] - expected).max() < GREY_LEVEL
+        assert np.abs(result[:height, :width] - expected).max() < GRAY_LEVEL
         assert (result[height:] == 0).all()
         assert (result[:, width:] == 0).all()
 
@@ -74,7 +74,7 @@ def test_crop_resamples_the_window_alone():
 @pytest.mark.parametrize(
     ("scaled", "offset", "window"), [((120, 160), (10, 20), (24, 24)), ((30, 40), (2, 4), (32, 32))])
 def test_crop_equals_resizing_all_and_cutting(scaled, offset, window):
-    """Where the window is commensurate; the outermost pixel aside, whose neighbour outside the window is not read."""
+    """Where the window is commensurate; the outermost pixel aside, whose neighbor outside the window is not read."""
     source, ratio = picture(60, 80), scaled[0] / 60
     size = tuple(int(side * ratio) for side in window)
     whole = tf.image.resize(source, scaled).numpy()
@@ -82,7 +82,7 @@ def test_crop_equals_resizing_all_and_cutting(scaled, offset, window):
     expected = whole[top : top + size[0], left : left + size[1]]
     plan = crop(offset=offset, window=window, size=size)
     result = crop_image(tf.constant(encoded(source)), plan, size=size).numpy()
-    assert np.abs(result - expected)[1:-1, 1:-1].max() < GREY_LEVEL
+    assert np.abs(result - expected)[1:-1, 1:-1].max() < GRAY_LEVEL
 
 
 def test_jpeg_window_equals_the_whole_jpeg_but_for_the_chroma_at_its_border():
@@ -208,7 +208,7 @@ def test_resize_and_flip_shows_what_evaluation_does():
         drawn = augmentation.draw(tf.constant([60, 80]), tf.constant([1, number]))
         flips.append(bool(drawn.flip))
         seen = augmentation.image(tf.constant(encoded(source)), drawn).numpy().astype(int)
-        assert np.abs(seen - (whole[:, ::-1] if drawn.flip else whole)).max() <= 1  # a grey level in the middle rounds up
+        assert np.abs(seen - (whole[:, ::-1] if drawn.flip else whole)).max() <= 1  # a gray level in the middle rounds up
         boxes, kept = augmentation.boxes(tf.constant([[0.5, 0.25, 1.0, 0.5]]), drawn, source_size=tf.constant([60, 80]))
         np.testing.assert_allclose(boxes, [[24, 20, 48, 30]] if drawn.flip else [[24, 10, 48, 20]], atol=1e-4)
         assert kept.numpy().tolist() == [True]

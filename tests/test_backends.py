@@ -59,7 +59,7 @@ def test_both_detect_the_same(both, part):
     np.testing.assert_array_equal(tensorflow[f"{part}.valid"], jax[f"{part}.valid"])
     np.testing.assert_array_equal(tensorflow[f"{part}.classes"], jax[f"{part}.classes"])
     np.testing.assert_allclose(tensorflow[f"{part}.scores"], jax[f"{part}.scores"], atol=1e-5)
-    # Random weights make boxes of up to 35,000 pixels, where neighbouring float32 numbers are 0.004 apart.
+    # Random weights make boxes of up to 35,000 pixels, where neighboring float32 numbers are 0.004 apart.
     np.testing.assert_allclose(tensorflow[f"{part}.boxes"], jax[f"{part}.boxes"], rtol=1e-5, atol=1e-3)
 
 

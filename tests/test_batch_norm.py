@@ -44,10 +44,10 @@ def test_the_fused_kernel_agrees_with_the_moments(learns, shape):
     layer = layer_of()
     inputs = tf.constant(np.random.default_rng(2).normal(size=shape).astype(np.float32))
     results, gradients = [], []
-    for normalise in (batch_norm._fused, batch_norm._by_moments):
+    for normalize in (batch_norm._fused, batch_norm._by_moments):
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            outputs, mean, variance = normalise(layer, inputs, learns)
+            outputs, mean, variance = normalize(layer, inputs, learns)
             loss = tf.reduce_sum(outputs * tf.sin(outputs))
         results.append((outputs, mean, variance))
         gradients.append(tape.gradient(loss, [inputs, layer.gamma.value, layer.beta.value]))
@@ -65,14 +65,14 @@ def test_a_batch_of_one_row_has_no_variance():
     np.testing.assert_allclose(layer.moving_variance, [0.5] * 3)
 
 
-@pytest.mark.parametrize("normalise", [batch_norm._fused, batch_norm._by_moments])
+@pytest.mark.parametrize("normalize", [batch_norm._fused, batch_norm._by_moments])
 @pytest.mark.parametrize(("policy", "dtype"), [("mixed_bfloat16", tf.bfloat16), ("mixed_float16", tf.float16)])
-def test_moments_stay_float32_under_16_bits(normalise, policy, dtype):
+def test_moments_stay_float32_under_16_bits(normalize, policy, dtype):
     """A sum of 40,000 values of about 40 overflows float16, and bfloat16 has 8 bits of mantissa."""
     layer = layer_of(2, policy=policy)
     inputs = tf.cast(np.random.default_rng(3).normal(size=(4, 100, 100, 2)) * 2 + 40, dtype)
     exact = inputs.numpy().astype(np.float64)
-    outputs, mean, variance = normalise(layer, inputs, True)
+    outputs, mean, variance = normalize(layer, inputs, True)
     assert outputs.dtype == dtype
     assert mean.dtype == variance.dtype == tf.float32
     np.testing.assert_allclose(mean, exact.mean(axis=(0, 1, 2)), rtol=1e-5)

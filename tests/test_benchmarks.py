@@ -10,7 +10,7 @@ from pathlib import Path
 import forked_programs
 import onnx
 import pytest
-from colour_artefact import write_colour_artefact
+from color_artifact import write_color_artifact
 from drawn_records import draw_records
 from onnx import TensorProto, helper
 from PIL import Image
@@ -41,7 +41,7 @@ def test_evaluation():
 
 
 def test_serve_load(tmp_path):
-    model = write_colour_artefact(tmp_path / "colours.onnx")
+    model = write_color_artifact(tmp_path / "colors.onnx")
     Image.new("RGB", (40, 30), (200, 10, 10)).save(tmp_path / "a.png")
     shown = run("serve_load.py", f"--model={model}", f"--images={tmp_path}/*.png", "--clients=2", "--minutes=0.02",
                 "--", "--max_batch=2")
@@ -54,8 +54,8 @@ def test_input(tmp_path):
     drawn = draw_records(tmp_path, images={"train": 16}, side=64)
     shown = run("input.py", f"--records={drawn.folder}/train-*.tfrecord", "--size=128", "--seconds=0.2", "--runs=1")
     assert [line.split("  ")[0] for line in shown.splitlines()[:4]] == [
-        "decoded whole", "ours, images and boxes", "ours, normalised and assigned", "yardstick, normalised and assigned"]
-    assert re.search(r"ours: \d\.\d\d of decoding; with normalisation and assignment \d\.\d\d of it and \d+\.\d times the "
+        "decoded whole", "ours, images and boxes", "ours, normalized and assigned", "yardstick, normalized and assigned"]
+    assert re.search(r"ours: \d\.\d\d of decoding; with normalization and assignment \d\.\d\d of it and \d+\.\d times the "
                      "yardstick", shown)
 
 

@@ -118,13 +118,13 @@ def test_upsampling_copies_what_tensorflow_copies(source, half_pixel):
     for size in [(2 * source, 2 * source + 2), (2 * source - 1, 2 * source + 1), (source, source + 1)]:
         wanted = tf.raw_ops.ResizeNearestNeighbor(
             images=features, size=size, align_corners=False, half_pixel_centers=half_pixel)
-        np.testing.assert_array_equal(NearestResize(size, half_pixel_centres=half_pixel)(features), wanted)
+        np.testing.assert_array_equal(NearestResize(size, half_pixel_centers=half_pixel)(features), wanted)
 
 
 @pytest.mark.parametrize(("half_pixel", "three_to_five", "four_to_seven"), [
     (False, [0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2, 3]), (True, [0, 0, 1, 2, 2], [0, 0, 1, 2, 2, 3, 3])])
 def test_upsampling_by_hand(half_pixel, three_to_five, four_to_seven):
-    layer = NearestResize((5, 7), half_pixel_centres=half_pixel)
+    layer = NearestResize((5, 7), half_pixel_centers=half_pixel)
     features = tf.reshape(tf.range(12.0), (1, 3, 4, 1))
     found = np.asarray(layer(features))[0, :, :, 0]
     np.testing.assert_array_equal(found[:, 0] / 4, three_to_five)
@@ -153,7 +153,7 @@ def test_every_upsampling_of_a_pyramid_follows_its_convention(half_pixel, height
 
 
 def test_layers_survive_their_configuration():
-    for layer in (WeightedFusion(fusion_relu=False), NearestResize((5, 3)), NearestResize((5, 3), half_pixel_centres=True)):
+    for layer in (WeightedFusion(fusion_relu=False), NearestResize((5, 3)), NearestResize((5, 3), half_pixel_centers=True)):
         again = type(layer).from_config(layer.get_config())
         assert again.get_config() == layer.get_config()
 

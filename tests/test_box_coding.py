@@ -9,7 +9,7 @@ from oracles import to_numpy
 from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, PLAIN_BOX_CODER, FasterRcnnBoxCoder
 
 ANCHOR = [0.0, 0.0, 40.0, 20.0]
-BOX = [10.0, 20.0, 30.0, 60.0]  # centre (20, 40), 20 high, 40 wide; the anchor's (20, 10), 40 high, 20 wide
+BOX = [10.0, 20.0, 30.0, 60.0]  # center (20, 40), 20 high, 40 wide; the anchor's (20, 10), 40 high, 20 wide
 YX = [1, 0, 3, 2]  # from x, y, x, y or dx, dy, dw, dh, and back
 DELTAS = [0.0, 1.5, math.log(0.5), math.log(2.0)]
 
@@ -62,7 +62,7 @@ def test_weights_by_hand():
 
 
 def test_the_limit_holds_of_sizes_above_and_after_the_weights():
-    """A height of e^(50/5) = 22,000 anchors is cut to 62.5, e^(20/5) = 55 is not; no limit holds below, nor of centres."""
+    """A height of e^(50/5) = 22,000 anchors is cut to 62.5, e^(20/5) = 55 is not; no limit holds below, nor of centers."""
     boxes = to_numpy(WEIGHTED.decode(tf.constant([[0.0, 0, 50, 20], [300, 0, -500, 0]]), tf.constant([ANCHOR] * 2)))
     np.testing.assert_allclose(boxes[:, 2:] - boxes[:, :2], [[40 * 62.5, 20 * math.exp(4)], [0, 20]], rtol=1e-5)
     np.testing.assert_allclose((boxes[:, 0] + boxes[:, 2]) / 2, [20, 20 + 30 * 40], rtol=1e-5)

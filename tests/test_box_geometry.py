@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 from oracles import to_numpy
 
-from object_detection.geometry.box_geometry import IOU_KINDS, box_area, clip_boxes, generalised_iou, iou, pairwise_iou
+from object_detection.geometry.box_geometry import IOU_KINDS, box_area, clip_boxes, generalized_iou, iou, pairwise_iou
 
 ONE = [0.0, 0.0, 2.0, 2.0]
-OTHER = [1.0, 1.0, 3.0, 3.0]  # intersection 1, union 7, hull 9, centres 2 apart squared, diagonal squared 18
+OTHER = [1.0, 1.0, 3.0, 3.0]  # intersection 1, union 7, hull 9, centers 2 apart squared, diagonal squared 18
 
 
 def test_areas_by_hand():
@@ -47,14 +47,14 @@ def test_clipping_goes_by_the_size_of_each_image():
 @pytest.mark.parametrize(("kind", "wanted"), [
     ("iou", 1 / 7), ("giou", 1 / 7 - 2 / 9), ("diou", 1 / 7 - 1 / 9), ("ciou", 1 / 7 - 1 / 9)])
 def test_penalties_by_hand(kind, wanted):
-    assert float(generalised_iou(tf.constant(ONE), tf.constant(OTHER), kind=kind)) == pytest.approx(wanted, abs=1e-6)
+    assert float(generalized_iou(tf.constant(ONE), tf.constant(OTHER), kind=kind)) == pytest.approx(wanted, abs=1e-6)
 
 
 def test_complete_iou_of_a_lying_and_a_standing_box_by_hand():
-    # intersection 4, union 12, centres (1, 2) and (2, 1), hull 4 x 4
+    # intersection 4, union 12, centers (1, 2) and (2, 1), hull 4 x 4
     shape = 4 / math.pi**2 * (math.atan(2) - math.atan(0.5)) ** 2
     wanted = 1 / 3 - 2 / 32 - shape**2 / (1 - 1 / 3 + shape)
-    found = generalised_iou(tf.constant([0.0, 0, 2, 4]), tf.constant([0.0, 0, 4, 2]), kind="ciou")
+    found = generalized_iou(tf.constant([0.0, 0, 2, 4]), tf.constant([0.0, 0, 4, 2]), kind="ciou")
     assert float(found) == pytest.approx(wanted, abs=1e-6)
 
 
@@ -63,8 +63,8 @@ def test_random_pairs_against_the_oracle(kind):
     rng = np.random.default_rng(1)
     boxes, others = oracles.random_boxes(rng, (60,)), oracles.random_boxes(rng, (60,))
     others[:5] = boxes[:5]
-    wanted = [oracles.generalised_iou(box, other, kind) for box, other in zip(boxes, others, strict=True)]
-    np.testing.assert_allclose(generalised_iou(boxes, others, kind=kind), wanted, atol=2e-5)
+    wanted = [oracles.generalized_iou(box, other, kind) for box, other in zip(boxes, others, strict=True)]
+    np.testing.assert_allclose(generalized_iou(boxes, others, kind=kind), wanted, atol=2e-5)
 
 
 @pytest.mark.parametrize("kind", IOU_KINDS)
@@ -74,7 +74,7 @@ def test_empty_boxes_give_finite_values_and_gradients(kind):
     boxes = tf.Variable(tf.repeat(degenerate, 8, axis=0))
     others = tf.Variable(tf.tile(degenerate, [8, 1]))  # every one with every other
     with tf.GradientTape() as tape:
-        overlaps = generalised_iou(boxes.value(), others.value(), kind=kind)
+        overlaps = generalized_iou(boxes.value(), others.value(), kind=kind)
         total = tf.reduce_sum(overlaps)
     assert np.isfinite(overlaps).all()
     for gradient in tape.gradient(total, [boxes, others]):
@@ -83,4 +83,4 @@ def test_empty_boxes_give_finite_values_and_gradients(kind):
 
 def test_an_unknown_kind_is_named():
     with pytest.raises(ValueError, match=r"'siou'.*iou, giou, diou, ciou"):
-        generalised_iou(tf.constant(ONE), tf.constant(OTHER), kind="siou")
+        generalized_iou(tf.constant(ONE), tf.constant(OTHER), kind="siou")

@@ -104,7 +104,7 @@ def test_other_formats_become_jpeg(image_format):
     assert np.abs(np.asarray(result).astype(int) - np.asarray(smooth)).mean() < 2
 
 
-def test_cmyk_keeps_its_colours():
+def test_cmyk_keeps_its_colors():
     flat = Image.new("RGB", (32, 16), (200, 30, 90))
     checked = check_image(encoded(flat.convert("CMYK"), quality=95))
     assert checked.fix == "JPEG CMYK re-encoded as RGB JPEG"

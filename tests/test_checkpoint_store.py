@@ -43,7 +43,7 @@ def save(store, *steps, images=None):
 
 
 def resumed(folder, name):
-    """A store of a training that goes on from a checkpoint."""
+    """A store of a training that continues from a checkpoint."""
     store = CheckpointStore(folder)
     store.goes_on_from(read_checkpoint(str(folder / name)).prefix)
     return store
@@ -308,14 +308,14 @@ DAMAGES = {
     "bundle of another": (another_s_bundle, r"does not belong to .*ckpt-400.index"),
     "bundle of another, earlier version": (another_s_bundle_of_an_earlier_version,
                                            r"ckpt-400: its arrays are those after step 300, .*json is of step 400"),
-    "no description": (no_description, "is no checkpoint of a training that could go on"),
-    "run is no mapping": (by_hand("run", []), r"run is \[\]; wanted dict"),
-    "unknown in run": (by_hand("run", {"speed": 1}), "speed of run is 1; wanted only images_seen, images_a_step"),
-    "word in run": (by_hand("run", {"images_seen": "many"}), "images_seen of run is 'many'; wanted int"),
-    "yes in run": (by_hand("run", {"rollbacks": True}), "rollbacks of run is True; wanted int"),
-    "no ranks": (by_hand("run", {"ranks": 0}), "and 0 ranks; wanted at least 0 and 1"),
-    "step is a word": (by_hand("global_step", "400"), "global_step is '400'; wanted int"),
-    "category without name": (by_hand("categories", [{"id": 1}]), r"a category is \{'id': 1\}; wanted an id and a name"),
+    "no description": (no_description, "is no checkpoint of a training that could continue"),
+    "run is no mapping": (by_hand("run", []), r"run is \[\]; expected dict"),
+    "unknown in run": (by_hand("run", {"speed": 1}), "speed of run is 1; expected only images_seen, images_a_step"),
+    "word in run": (by_hand("run", {"images_seen": "many"}), "images_seen of run is 'many'; expected int"),
+    "yes in run": (by_hand("run", {"rollbacks": True}), "rollbacks of run is True; expected int"),
+    "no ranks": (by_hand("run", {"ranks": 0}), "and 0 ranks; expected at least 0 and 1"),
+    "step is a word": (by_hand("global_step", "400"), "global_step is '400'; expected int"),
+    "category without name": (by_hand("categories", [{"id": 1}]), r"a category is \{'id': 1\}; expected an id and a name"),
     "bit of the data": (lambda folder: damage(folder / "ckpt-400.data-00000-of-00001"), "cannot be read as a checkpoint"),
     "bit of the index": (lambda folder: damage(folder / "ckpt-400.index"), "does not belong to"),
     "empty index": (lambda folder: (damage(folder / "ckpt-400.index"), (folder / "ckpt-400.index").write_bytes(b"")),

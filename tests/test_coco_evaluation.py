@@ -88,7 +88,7 @@ def test_images_unknown_to_the_ground_truth():
     assert "1 of the 2 evaluated images are not in the ground truth" in measures.table()
 
 
-def test_neighbouring_large_image_ids():
+def test_neighboring_large_image_ids():
     images = (2**53, 2**53 + 1)
     measures = measure([(2**53 + 1, 3, BOX)], [(2**53 + 1, 3, BOX, 0.6), (2**53, 3, BOX, 0.7)], images=images)
     assert measures.unknown_images == 2
@@ -116,13 +116,13 @@ def test_an_evaluator_serves_twice(capfd):
                                                      "the objects [3] of truth.json"),
     ([(0, 3, BOX)], [(0, 3, (0.1, 0.1, 0.5, 0.5), 0.6)], [0, 1], 0.0, "fractions instead of pixels"),
     ([(0, 3, BOX)], [(0, 3, (600, 20, 100, 50), 0.6)], [0, 1], 0.0,
-     "boxes outside the images: 1 of 1 have their centre there, such as [20.0, 600.0, 70.0, 700.0] (yxyx) on image 0 "
+     "boxes outside the images: 1 of 1 have their center there, such as [20.0, 600.0, 70.0, 700.0] (yxyx) on image 0 "
      "of height and width [400, 500]"),
     ([(0, 3, BOX)], [(0, 3, (10, 20, -5, 50), 0.6)], [0, 1], 0.0, "1 of 1 boxes have no area"),
     ([(0, 3, BOX), (1, 7, BOX)], [(0, 7, BOX, 0.6)], [0, 1], 0.0,
      "same class is IoU 0.00, of any class 1.00; the highest score is 0.6: the classes seem mixed up"),
     ([(0, 3, BOX)], [(0, 3, (60, 20, 100, 50), 0.012), (1, 3, BOX, 0.01)], [0, 1], 0.0,
-     "same class is IoU 0.33, of any class 0.33; the highest score is 0.012: the detector has hardly learnt"),
+     "same class is IoU 0.33, of any class 0.33; the highest score is 0.012: the detector has hardly learned"),
 ])
 def test_causes_of_nothing(objects, found, images, ap, cause):
     measures = measure(objects, found, images=images)
@@ -305,7 +305,7 @@ def test_masks_that_the_ground_truth_fetches_late():
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize("iou_type", ["bbox", "segm"])
 def test_a_perfect_result_on_photos_has_ap_1(data_folder, split, iou_type):
-    """Polygons, run lengths and crowds: crowds are found by nobody, and nobody misses them."""
+    """Polygons, run lengths and crowds: crowds are found by no one, and no one misses them."""
     truth = read_ground_truth(data_folder / f"coco_sample/annotations/instances_{split}2017.json")
     results = [{**annotation, "score": 1.0} for annotation in truth.annotations if not annotation["iscrowd"]]
     measures = CocoEvaluator(truth).evaluate_results(results, image_ids=list(truth.image_sizes), iou_type=iou_type)

@@ -39,10 +39,10 @@ def test_no_image_at_all():
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"category_id": 4}, r"annotation 5 of image 0 has category_id 4; the categories are \[3, 7\]"),
-    ({"category_id": "3"}, "category_id '3'; wanted an integer"),
-    ({"image_id": True}, "image_id True; wanted an integer"),
-    ({"image_id": "2299"}, "image_id '2299'; wanted an integer"),
-    ({"bbox": [1, 2, 3]}, r"bbox \[1, 2, 3\]; wanted four"),
+    ({"category_id": "3"}, "category_id '3'; expected an integer"),
+    ({"image_id": True}, "image_id True; expected an integer"),
+    ({"image_id": "2299"}, "image_id '2299'; expected an integer"),
+    ({"bbox": [1, 2, 3]}, r"bbox \[1, 2, 3\]; expected four"),
     ({"bbox": [1, 2, 3, float("nan")]}, "wanted four finite"),
     ({"bbox": None}, "bbox None"),
     ({"area": "12"}, "area '12'"),
@@ -77,5 +77,5 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 def test_string_ids_are_refused(data_folder):
-    with pytest.raises(InputError, match="wanted an integer"):
+    with pytest.raises(InputError, match="expected an integer"):
         read_ground_truth(data_folder / "cocoeval/fce_ignore/gt.json")

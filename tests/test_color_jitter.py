@@ -1,4 +1,4 @@
-"""Changes of colours against Pillow, whose functions torchvision's ColorJitter calls."""
+"""Changes of colors against Pillow, whose functions torchvision's ColorJitter calls."""
 
 import colorsys
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 from PIL import Image, ImageEnhance
 from test_augmentation import picture
 
-from dataset.input.color_jitter import ColourJitter
+from dataset.input.color_jitter import ColorJitter
 
 NONE = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0}
 ENHANCERS = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}
@@ -16,7 +16,7 @@ IN_ORDER = np.arange(4) / 4
 
 
 def changed(image, draws, order=IN_ORDER, **amounts):
-    return ColourJitter(**NONE | amounts).changed(image, np.float32(draws), np.float32(order))
+    return ColorJitter(**NONE | amounts).changed(image, np.float32(draws), np.float32(order))
 
 
 @pytest.mark.parametrize("draw", [0.0, 0.3, 0.5, 0.7, 0.999])
@@ -60,17 +60,17 @@ def test_changes_come_in_the_order_drawn():
 
 def test_drawn_from_a_seed():
     image = tf.constant(picture(16, 16))
-    jitter = ColourJitter()
+    jitter = ColorJitter()
     one, again, other = (jitter(image, tf.constant(seed, tf.int64)).numpy() for seed in ([1, 2], [1, 2], [1, 3]))
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
     factors = [jitter(tf.fill([1, 1, 3], tf.constant(128, tf.uint8)), tf.constant([0, number])).numpy()[0, 0, 0] / 128
-               for number in range(60)]  # grey has brightness alone: the mean of one pixel is its own
+               for number in range(60)]  # gray has brightness alone: the mean of one pixel is its own
     assert 0.86 < min(factors) < 0.92
     assert 1.08 < max(factors) < 1.14
 
 
-def test_grey_stays_grey():
-    grey = np.repeat(picture(12, 12)[..., :1], 3, axis=-1)
-    found = changed(grey, [0.2, 0.8, 0.9, 0.9], brightness=0.3, contrast=0.3, saturation=0.5, hue=0.1)
+def test_gray_stays_gray():
+    gray = np.repeat(picture(12, 12)[..., :1], 3, axis=-1)
+    found = changed(gray, [0.2, 0.8, 0.9, 0.9], brightness=0.3, contrast=0.3, saturation=0.5, hue=0.1)
     assert (found[..., :1] == found).all()

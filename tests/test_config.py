@@ -119,7 +119,7 @@ def test_writable_file(tmp_path):
     assert writable_file("", "f") is None
     assert writable_file(str(tmp_path / "a" / "b"), "f") == str(tmp_path / "a" / "b")
     assert list((tmp_path / "a").iterdir()) == []
-    with pytest.raises(InputError, match="is a folder; wanted the name of a file"):
+    with pytest.raises(InputError, match="is a folder; expected the name of a file"):
         writable_file(str(tmp_path), "f")
     (tmp_path / "file").touch()
     assert writable_file(str(tmp_path / "file"), "f")

@@ -36,7 +36,7 @@ def config(model_dir, *, overrides=None, **changes):
 
 
 def conventions(hparams):
-    return hparams.aspect_ratios, hparams.normalisations, hparams.fusion_relu, hparams.half_pixel_upsampling
+    return hparams.aspect_ratios, hparams.normalizations, hparams.fusion_relu, hparams.half_pixel_upsampling
 
 
 def described(prefix, hparams, *, arrays=None, age=0):
@@ -67,7 +67,7 @@ def test_nvidias_conventions_come_with_its_weights_and_are_said(tmp_path):
     assert (network.bifpn.fusion_relu, network.bifpn.half_pixel_upsampling) == (False, True)
     [line] = lines
     assert line.startswith(f"takes over from {tmp_path / 'emackpt-10'}: aspect_ratios ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), ")
-    assert line.endswith("normalisations 2, fusion_relu False, half_pixel_upsampling True")
+    assert line.endswith("normalizations 2, fusion_relu False, half_pixel_upsampling True")
 
 
 def test_nvidias_saved_model_of_the_backbone_normalizes_once(tmp_path):
@@ -80,7 +80,7 @@ def test_nvidias_saved_model_of_the_backbone_normalizes_once(tmp_path):
     nvidias(tmp_path / "mounted" / "variables" / "variables", weights)
     start = config(tmp_path / "out", backbone_init=existing_backbone(str(tmp_path / "mounted")))
     assert with_conventions_of_start(start) == (start, [])
-    assert start.hparams.normalisations == 1
+    assert start.hparams.normalizations == 1
 
 
 def test_of_a_backbone_alone_only_what_is_its_own(tmp_path):
@@ -101,16 +101,16 @@ def test_a_checkpoint_of_ours_hands_them_on(tmp_path):
     stored = hyperparameters_of("efficientdet-d0", {**NVIDIA_CONVENTIONS, "anchor_scale": 2.0, "momentum": 0.5}).to_dict()
     prefix = described(tmp_path / "ckpt-final", json.loads(json.dumps(stored)))
     found, [line] = with_conventions_of_start(config(tmp_path / "out", pretrained_ckpt=prefix))
-    assert (found.hparams.half_pixel_upsampling, found.hparams.normalisations, found.hparams.anchor_scale) == (True, 2, 2.0)
+    assert (found.hparams.half_pixel_upsampling, found.hparams.normalizations, found.hparams.anchor_scale) == (True, 2, 2.0)
     assert found.hparams.momentum == 0.9  # no convention of the weights
     assert "anchor_scale 2.0" in line
 
 
 @pytest.mark.parametrize(("stored", "half_pixel"), [
-    ({}, False), ({"normalisations": 1}, False),
+    ({}, False), ({"normalizations": 1}, False),
     ({key: value for key, value in NVIDIA_CONVENTIONS.items() if key != "half_pixel_upsampling"}, True),
     ({**NVIDIA_CONVENTIONS, "half_pixel_upsampling": False}, False),
-    ({"normalisations": 2, "fusion_relu": False}, False)])
+    ({"normalizations": 2, "fusion_relu": False}, False)])
 def test_a_description_from_before_the_convention(tmp_path, stored, half_pixel):
     """Without it upsampling is google/automl's, unless all else is NVIDIA's."""
     prefix = described(tmp_path / "ckpt", json.loads(json.dumps(stored)))
@@ -120,16 +120,16 @@ def test_a_description_from_before_the_convention(tmp_path, stored, half_pixel):
 
 def test_a_training_that_goes_on_keeps_its_own(tmp_path):
     """Whatever it started from: here one that was begun from NVIDIA's weights with other conventions than theirs."""
-    described(tmp_path / "ckpt-100", {"normalisations": 1, "anchor_scale": 3.0}, age=5)
-    described(tmp_path / "ckpt-90", {"normalisations": 1, "anchor_scale": 2.0})  # the last one written
+    described(tmp_path / "ckpt-100", {"normalizations": 1, "anchor_scale": 3.0}, age=5)
+    described(tmp_path / "ckpt-90", {"normalizations": 1, "anchor_scale": 2.0})  # the last one written
     (tmp_path / "ckpt-120.json").write_text("{")
     source = nvidias(tmp_path / "start")
     cases = [("auto", (1, 2.0)), (str(tmp_path / "ckpt-100"), (1, 3.0)), ("never", (2, 4.0))]
     for resume, wanted in cases:
         found, _ = with_conventions_of_start(config(tmp_path, pretrained_ckpt=source, resume=resume))
-        assert (found.hparams.normalisations, found.hparams.anchor_scale) == wanted, resume
+        assert (found.hparams.normalizations, found.hparams.anchor_scale) == wanted, resume
     found, _ = with_conventions_of_start(config(tmp_path, pretrained_ckpt=source, benchmark=True))
-    assert found.hparams.normalisations == 2  # a benchmark goes on from nothing
+    assert found.hparams.normalizations == 2  # a benchmark continues from scratch
 
 
 def test_number_of_classes_is_said_or_refused(tmp_path):
@@ -166,5 +166,5 @@ def test_a_training_builds_says_and_stores_them(tmp_path, monkeypatch, capsys):
     [training] = started
     assert conventions(training.hparams) == NVIDIAS
     stored = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert (stored["hparams"]["half_pixel_upsampling"], stored["hparams"]["normalisations"]) == (True, 2)
+    assert (stored["hparams"]["half_pixel_upsampling"], stored["hparams"]["normalizations"]) == (True, 2)
     assert (stored["model_name"], stored["hparams"]["name"]) == ("efficientdet-d0", "mine")

@@ -47,7 +47,7 @@ def test_converts_quietly(data):
     (["--image_dir=."], "--object_annotations_file"),
     (["--image_dir=.", "--object_annotations_file=b.json"], "b.json: cannot be read"),
     (["--image_dir=.", "--caption_annotations_file=a.json"], "captions alone"),
-    (["--image_dir=.", "--object_annotations_file=data.yaml"], "data.yaml: is a YOLO data.yaml, wanted a COCO json"),
+    (["--image_dir=.", "--object_annotations_file=data.yaml"], "data.yaml: is a YOLO data.yaml, expected a COCO json"),
     (["--image_dir=.", "stray"], "unexpected argument 'stray'"),
 ])
 def test_mistakes_end_in_one_line_before_tensorflow(data, arguments, message, monkeypatch):

@@ -1,4 +1,4 @@
-"""Records out of labels of any format: the same pictures give the same bytes, and the program around it."""
+"""Records out of labels of any format: the same images give the same bytes, and the program around it."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from dataset.class_names import ClassNames
 from dataset.conversion.class_numbering import VOC_NAMES
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.folder_files import ImageFolder
-from dataset.conversion.format_recognition import recognise
+from dataset.conversion.format_recognition import recognize
 from dataset.conversion.label_parts import read_labels
 from dataset.conversion.sharding.shards import convert
 from dataset.input.ground_truth import ground_truth_of_records
@@ -34,7 +34,7 @@ def call(*arguments, cwd):
 def records_of(annotations, images, output_prefix, *, label_map=LABEL_MAP, with_masks=False):
     """The bytes of the records of all images."""
     folder = ImageFolder(images)
-    [data] = read_labels(recognise(str(annotations)), str(annotations), folder, with_masks=with_masks, label_map=label_map,
+    [data] = read_labels(recognize(str(annotations)), str(annotations), folder, with_masks=with_masks, label_map=label_map,
                          output_folder=str(output_prefix.parent)).values()
     convert(data, ConversionConfig(image_folder=str(images), output_prefix=str(output_prefix), num_shards=1, processes=1,
                                    max_bad_fraction=0.0, include_masks=with_masks), say=lambda line: None)
@@ -167,8 +167,8 @@ def test_names_of_files_that_are_no_text(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ([], "--images=: no such folder; wanted the one with the images"),
-    (["--images=photos/a.jpg"], "--images=photos/a.jpg: is a file; wanted the one with the images"),
+    ([], "--images=: no such folder; expected the one with the images"),
+    (["--images=photos/a.jpg"], "--images=photos/a.jpg: is a file; expected the one with the images"),
     (["--images=a.zip"], "--images=a.zip: is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER"),
     ([f"--images={'x' * 300}"], "no such folder"),
     (["--images=photos", f"--annotations={'x' * 300}"], "there is no such file or folder"),

@@ -63,7 +63,7 @@ def test_losses_against_the_oracle(detector):
                 for a in range(720) for k in range(3))
     huber = sum(oracles.huber_loss(float(deltas[0, a, i] - wanted_deltas[a, i]), delta=0.1)
                 for a in np.flatnonzero(positives) for i in range(4))
-    overlap = sum(1 - oracles.generalised_iou(oracles.decode(deltas[0, a], detector.anchors[a]),
+    overlap = sum(1 - oracles.generalized_iou(oracles.decode(deltas[0, a], detector.anchors[a]),
                                               oracles.decode(wanted_deltas[a], detector.anchors[a]), "ciou")
                   for a in np.flatnonzero(positives))
     wanted = {"cls_loss": focal / 7, "box_loss": 50 * huber / 28, "box_iou_loss": overlap / 28}
@@ -194,10 +194,10 @@ def test_training_moves_the_batch_statistics_and_evaluation_does_not():
     assert all((to_numpy(variable.value) != old).any() for variable, old in zip(statistics, before, strict=True))
 
 
-def test_padding_is_zero_after_normalisation(detector):
+def test_padding_is_zero_after_normalization(detector):
     images = np.full((2, 64, 64, 3), 255, np.uint8)
     sizes = np.int32([[64, 64], [10, 20]])
-    found = to_numpy(detector.normalise(images, sizes))
+    found = to_numpy(detector.normalize(images, sizes))
     white = (1 - MEAN) / STDDEV
     np.testing.assert_allclose(found[0], np.broadcast_to(white, (64, 64, 3)), rtol=1e-5)
     np.testing.assert_allclose(found[1, :10, :20], np.broadcast_to(white, (10, 20, 3)), rtol=1e-5)
@@ -205,9 +205,9 @@ def test_padding_is_zero_after_normalisation(detector):
     assert not found[1, :, 20:].any()
 
 
-def test_nvidias_second_normalisation_goes_over_the_padding_too(detector):
-    twice = with_config(detector, normalisations=2)
-    found = to_numpy(twice.normalise(np.full((1, 64, 64, 3), 255, np.uint8), np.int32([[10, 20]])))
+def test_nvidias_second_normalization_goes_over_the_padding_too(detector):
+    twice = with_config(detector, normalizations=2)
+    found = to_numpy(twice.normalize(np.full((1, 64, 64, 3), 255, np.uint8), np.int32([[10, 20]])))
     np.testing.assert_allclose(found[0, 0, 0], ((1 - MEAN) / STDDEV - MEAN) / STDDEV, rtol=1e-5)
     np.testing.assert_allclose(found[0, 63, 63], -MEAN / STDDEV, rtol=1e-5)
 

@@ -123,14 +123,14 @@ def wanted_losses(outputs, objects, config):
                 of_image["box_loss"] += sum(map(BOX_LOSSES[losses.box_loss], deltas[anchor] - offsets))
                 found = oracles.decode(np.minimum(deltas[anchor] / coder.weights, [np.inf, np.inf, *[
                     math.inf if coder.log_size_limit is None else coder.log_size_limit] * 2]), place)
-                of_image["box_iou_loss"] += 1 - oracles.generalised_iou(found, box, "giou")
+                of_image["box_iou_loss"] += 1 - oracles.generalized_iou(found, box, "giou")
         most = None if losses.hard_negative_ratio is None else int(losses.hard_negative_ratio * (matched >= 0).sum())
         of_image["cls_loss"] += sum(sorted(of_others, reverse=True)[:most])
         sums.append(of_image)
         positives.append((matched >= 0).sum())
     weights = {"cls_loss": losses.class_loss_weight, "box_loss": losses.box_loss_weight,
                "box_iou_loss": losses.iou_loss_weight}
-    if losses.normaliser == "positives of each image":
+    if losses.normalizer == "positives of each image":
         return {name: weights[name] * np.mean([of_image[name] / max(1, count) for of_image, count in
                                                zip(sums, positives, strict=True)]) for name in weights}
     divisor = {"cls_loss": 1, "box_loss": 4, "box_iou_loss": 4}
@@ -146,12 +146,12 @@ OPTIONS = {
                 "assigner": IouAssigner(positive_iou=0.6, negative_iou=0.3)},
     "l1": {"losses": {"box_loss": "l1", "box_loss_weight": 3.0}},
     "smooth l1": {"losses": {"box_loss": "smooth l1", "class_loss_weight": 2.0}},
-    "each image": {"losses": {"normaliser": "positives of each image"}},
+    "each image": {"losses": {"normalizer": "positives of each image"}},
     "hard negatives": {"losses": {"hard_negative_ratio": 1.5}, "assigner": IouAssigner(negative_iou=0.3)},
-    "SSD's": {"losses": {"hard_negative_ratio": 3.0, "normaliser": "positives of each image", "box_loss": "smooth l1",
+    "SSD's": {"losses": {"hard_negative_ratio": 3.0, "normalizer": "positives of each image", "box_loss": "smooth l1",
                          "class_loss": "softmax cross entropy"},
               "scores": "softmax", "assigner": IouAssigner(strictly=True, claim="best, last")},
-    "all": {"losses": {"normaliser": "positives of each image", "box_loss": "smooth l1",
+    "all": {"losses": {"normalizer": "positives of each image", "box_loss": "smooth l1",
                        "class_loss": "softmax cross entropy"}, "box_coder": CODER,
             "scores": "softmax", "assigner": IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties")},
 }
@@ -186,7 +186,7 @@ def test_two_parts_make_a_whole(name):
         for total, values in ((counts, detector.counts(of_part)),
                               (sums, detector.loss_sums(tuple(values[part] for values in outputs), of_part))):
             total.update({key: total.get(key, 0.0) + float(value) for key, value in values.items()})
-    divisors = detector.normalisers({key: np.float32(value) for key, value in counts.items()})
+    divisors = detector.normalizers({key: np.float32(value) for key, value in counts.items()})
     assert {key: value / float(divisors[key]) for key, value in sums.items()} == pytest.approx(
         {key: float(value) for key, value in whole.items()}, rel=1e-5)
 
@@ -230,7 +230,7 @@ def test_outputs_are_read_as_configured_everywhere(name):
 def test_mean_and_deviation_are_those_given():
     detector = detector_of(mean=(0.1, 0.2, 0.3), stddev=(0.5, 1.0, 2.0))
     images, sizes = np.full((1, 64, 56, 3), 51, np.uint8), np.int32([[60, 30]])
-    found = to_numpy(detector.normalise(images, sizes))
+    found = to_numpy(detector.normalize(images, sizes))
     np.testing.assert_allclose(found[0, 59, 29], [0.2, 0.0, -0.05], atol=1e-6)
     assert not found[0, 60:].any()
     assert not found[0, :, 30:].any()
@@ -272,21 +272,21 @@ def ssd_detector(*, classes):
     inputs = keras.Input((anchors, classes)), keras.Input((anchors, 4))
     return DenseDetector(keras.Model(inputs, list(inputs)), DenseDetectorConfig(
         image_size=(300, 300), anchors=ssd300_levels(), losses=LossConfig(
-            class_loss="softmax cross entropy", normaliser="positives of each image", hard_negative_ratio=3.0,
+            class_loss="softmax cross entropy", normalizer="positives of each image", hard_negative_ratio=3.0,
             box_loss="smooth l1", delta=1.0, box_loss_weight=1.0),
         suppression=SuppressionConfig(scores="softmax", box_coder=FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0)))))
 
 
 def corners(xywh):
-    """Centre and size x, y, w, h to float32 yxyx."""
-    centres, half = xywh[..., 1::-1], xywh[..., :1:-1] / 2
-    return np.concatenate([centres - half, centres + half], axis=-1)
+    """Center and size x, y, w, h to float32 yxyx."""
+    centers, half = xywh[..., 1::-1], xywh[..., :1:-1] / 2
+    return np.concatenate([centers - half, centers + half], axis=-1)
 
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"hard_negative_ratio": 0.0}, "LossConfig.hard_negative_ratio is 0.0; expected a finite number above 0"),
     ({"box_loss": "l2"}, "LossConfig.box_loss is l2; expected one of huber, smooth l1, l1"),
-    ({"normaliser": "images"}, "LossConfig.normaliser is images; expected one of positives of the batch")])
+    ({"normalizer": "images"}, "LossConfig.normalizer is images; expected one of positives of the batch")])
 def test_unknown_losses_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         LossConfig(**options)

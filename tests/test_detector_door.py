@@ -104,9 +104,9 @@ def test_a_checkpoint_that_names_no_classes_is_told_them(stored):
 
 @pytest.mark.parametrize(("image", "message"), [
     ("nosuch.jpg", "nosuch.jpg: there is no such file"),
-    (np.zeros((4, 5, 3)), r"image 0 is float64 \[4, 5, 3\]; wanted uint8 \[height, width, 3\]"),
-    (np.zeros((4, 5), np.uint8), r"image 0 is uint8 \[4, 5\]; wanted"),
-    ([3], "image 0 is of type int; wanted a file name, a PIL image or an array")])
+    (np.zeros((4, 5, 3)), r"image 0 is float64 \[4, 5, 3\]; expected uint8 \[height, width, 3\]"),
+    (np.zeros((4, 5), np.uint8), r"image 0 is uint8 \[4, 5\]; expected"),
+    ([3], "image 0 is of type int; expected a file name, a PIL image or an array")])
 def test_what_is_no_image_is_one_line(stored, image, message):
     detector = efficientdet.load_detector(stored[0] / "ckpt", precision="float32")
     with pytest.raises(efficientdet.InputError, match=f"^{message}"):
@@ -157,10 +157,10 @@ def cut_short():
 
 @pytest.mark.parametrize(("image", "message"), [
     (cut_short(), r"image 0 cannot be decoded \(.*truncated"),
-    (Image.new("L", (0, 5)), r"image 0 is uint8 \[5, 0, 3\]; wanted uint8 \[height, width, 3\]"),
-    (None, "image 0 is of type NoneType; wanted a file name, a PIL image or an array"),
-    (b"\xff\xd8", "image 0 is of type bytes; wanted"),
-    (5, "image 0 is of type int; wanted")])
+    (Image.new("L", (0, 5)), r"image 0 is uint8 \[5, 0, 3\]; expected uint8 \[height, width, 3\]"),
+    (None, "image 0 is of type NoneType; expected a file name, a PIL image or an array"),
+    (b"\xff\xd8", "image 0 is of type bytes; expected"),
+    (5, "image 0 is of type int; expected")])
 def test_what_only_looks_like_an_image_is_one_line(image, message):
     detector = LoadedDetector(lambda images: pytest.fail("it was detected in"), ClassNames((1,), ("cat",)), batch_size=1)
     with pytest.raises(efficientdet.InputError, match=f"^{message}"):
@@ -170,9 +170,9 @@ def test_what_only_looks_like_an_image_is_one_line(image, message):
 @pytest.mark.parametrize(("path", "settings", "message"), [
     ("nosuch", {}, "nosuch: there is no checkpoint of that name"),
     ("drawn", {}, "drawn: no checkpoint in this folder; it holds "),
-    ("ckpt", {"runtime": "tensorrt"}, "runtime='tensorrt': wanted one of keras, onnxruntime, openvino"),
+    ("ckpt", {"runtime": "tensorrt"}, "runtime='tensorrt': expected one of keras, onnxruntime, openvino"),
     ("ckpt", {"int8_images": ["a.jpg"]}, "int8_images goes with runtime='openvino'"),
-    ("ckpt", {"batch_size": 0}, "batch_size=0: wanted at least 1"),
+    ("ckpt", {"batch_size": 0}, "batch_size=0: expected at least 1"),
     ("ckpt", {"model_name": "efficientdet-d1"}, "ckpt: holds efficientdet-d0; --model_name=efficientdet-d1"),
     ("saved", {"runtime": "onnxruntime"}, "saved: is a SavedModel, which runs as it is")])
 def test_a_wrong_path_or_setting_is_one_line(stored, path, settings, message):

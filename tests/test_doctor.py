@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelled import healthy, jpeg, picture, with_boxes, with_pictures, without_objects_of
+from labeled import healthy, jpeg, picture, with_boxes, with_pictures, without_objects_of
 from PIL import Image
 
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.image_statistics import look_at
-from dataset.conversion.labelled_annotations import labelled_annotations
+from dataset.conversion.labeled_annotations import labeled_annotations
 from dataset.conversion.sharding.shards import convert
 from efficientdet.data_checks.anchor_fit import best_overlaps
 from efficientdet.data_checks.check_report import write_page
@@ -77,7 +77,7 @@ def test_more_objects_than_slots():
     many = with_boxes(healthy(), 3, [(place, place, place + 40, place + 50) for place in range(1, 70, 7)])
     finding = found(many, "slots", replace(HPARAMS, max_instances_per_image=8))
     assert (finding.settings, finding.images) == ({"max_instances_per_image": 16}, ["0-3.jpg"])
-    assert "the most 13: 5 are not learnt" in finding.line
+    assert "the most 13: 5 are not learned" in finding.line
 
 
 def test_images_without_objects():
@@ -195,19 +195,19 @@ def test_same_pictures_in_both_splits_and_classes_in_one():
 
 
 def test_dark_blank_and_broken_pictures(tmp_path):
-    dark, blank = (jpeg(Image.new("RGB", (128, 128), colour)) for colour in ((3, 3, 3), (120, 120, 120)))
+    dark, blank = (jpeg(Image.new("RGB", (128, 128), color)) for color in ((3, 3, 3), (120, 120, 120)))
     images = with_pictures(healthy(), {1: dark, 2: blank, 6: b"no image", 8: picture(np.random.default_rng(9), quality=95),
                                        9: picture(np.random.default_rng(8), (128, 96))})
     examination = examine({"training": images}, HPARAMS, images_read=100)
     lines = [(finding.level, finding.line) for finding in examination.findings]
     assert (WARNING, "1 of 12 cannot be decoded: 0-6.jpg") in lines
     assert (NOTE, "1 of 12 are nearly black: 0-1.jpg") in lines
-    assert (WARNING, "1 of 12 are not of the size that their labels say (another picture, or turned by its EXIF tag): 0-9.jpg"
+    assert (WARNING, "1 of 12 are not of the size that their labels say (another image, or turned by its EXIF tag): 0-9.jpg"
             ) in lines
-    assert (NOTE, "2 of 12 show nothing but one colour: 0-1.jpg, 0-2.jpg") in lines
+    assert (NOTE, "2 of 12 show nothing but one color: 0-1.jpg, 0-2.jpg") in lines
     assert [number for number, _ in examination.splits[0].suspicious] == [1, 2, 6]
     page = write_page(tmp_path, examination).read_text(encoding="utf-8")
-    assert "2 things to mend" in page
+    assert "2 things to fix" in page
     assert "0-2.jpg: dark, white or blank" in page
     assert "http" not in page.replace("http-equiv", "")
     assert json.loads((tmp_path / "doctor.json").read_text())["findings"] == numbers(examination)["findings"]
@@ -237,7 +237,7 @@ def test_settings_as_flags_take_them():
 
 
 def of(folder, annotations, images):
-    return labelled_annotations(read_coco(object_annotations_file=str(folder / "annotations" / annotations)),
+    return labeled_annotations(read_coco(object_annotations_file=str(folder / "annotations" / annotations)),
                                 str(folder / images))
 
 

@@ -118,7 +118,7 @@ def test_a_server_that_cannot_begin_in_the_middle(server, tmp_path):
 
 def test_a_transfer_that_never_gets_further_is_given_up(server, tmp_path):
     server.plan += [{"until": 1000}] * 10
-    with pytest.raises(InputError, match=r"connection ended after 0 of 511000 bytes\); run this again and it goes on"):
+    with pytest.raises(InputError, match=r"connection ended after 0 of 511000 bytes\); run this again and it continues"):
         kept(FILE, tmp_path)
     assert len(server.asked) == 4
     assert left_in(tmp_path) == [f"{NAME}.part"]
@@ -261,10 +261,10 @@ def test_a_file_system_without_locks(server, tmp_path, monkeypatch):
 
 
 def test_where_the_cache_is(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("HOME", "/home/a user")
     for variable in ("XDG_CACHE_HOME", "EFFICIENTDET_WEIGHTS"):
         monkeypatch.delenv(variable, raising=False)
-    assert str(cache_folder()) == "/home/somebody/.cache/efficientdet/weights"
+    assert str(cache_folder()) == "/home/a user/.cache/efficientdet/weights"
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     assert str(cache_folder()) == "/cache/efficientdet/weights"
     monkeypatch.setenv("EFFICIENTDET_WEIGHTS", "/weights")
@@ -336,8 +336,8 @@ def test_an_archive_that_is_not_what_came_at_first_is_told(server, tmp_path):
     (packed(CHECKPOINT)[:-30], "cannot be unpacked"),
     (packed({"../../outside.index": b""}), "cannot be unpacked"),
     (packed(CHECKPOINT, links=[("link.index", "/etc/passwd")]), "'link.index' is neither a file nor a folder"),
-    (packed({"a/model.index": b"", "b/model.index": b""}), "has checkpoints in 2 folders; wanted one"),
-    (packed({"readme": b""}), "has checkpoints in 0 folders; wanted one"),
+    (packed({"a/model.index": b"", "b/model.index": b""}), "has checkpoints in 2 folders; expected one"),
+    (packed({"readme": b""}), "has checkpoints in 0 folders; expected one"),
     (packed({f"{number}": b"" for number in range(1100)}), "more than 1000 files"),
     (packed({f"{'a' * 300}.index": b""}), r"aaa\.index': File name too long"),
 ], ids=["html", "cut short", "outside", "link", "two", "no checkpoint", "many files", "long name"])  # the bytes tell the time
@@ -388,7 +388,7 @@ def test_a_proxy_that_is_not_there(tmp_path):
     assert done.returncode == 2
     assert done.stderr == (
         "get_weights.sh: error: http://a.invalid/resnet18-f37072fd.pth: cannot be downloaded (Connection refused); run this "
-        f"again and it goes on, or fetch it by hand to {tmp_path}/resnet18-f37072fd.pth\n")
+        f"again and it continues, or fetch it by hand to {tmp_path}/resnet18-f37072fd.pth\n")
 
 
 def test_the_script_brings_a_file(server, tmp_path, capsys):

@@ -11,7 +11,7 @@ from efficientdet.reports.drawing import (
     _place,
     _printable,
     _shortened,
-    class_colour,
+    class_color,
     draw_detections,
 )
 
@@ -24,7 +24,7 @@ def test_a_box_without_room_for_a_label_by_hand():
     image = plain_image(20, 30)
     drawn = draw_detections(image, [[5.0, 10.0, 15.0, 28.0]], classes=[3], names="abcd", scores=[0.5])
     wanted = image.copy()
-    wanted[5:15, 10:28] = class_colour(3)
+    wanted[5:15, 10:28] = class_color(3)
     wanted[6:14, 11:27] = 128
     np.testing.assert_array_equal(drawn, wanted)
     assert (image == 128).all()
@@ -33,15 +33,15 @@ def test_a_box_without_room_for_a_label_by_hand():
 def test_a_large_image_has_a_broader_line_with_a_rim():
     drawn = draw_detections(plain_image(960, 1200), [[100, 200, 800, 1100]], classes=[0], names=["a"])
     across = [tuple(drawn[500, x].tolist()) for x in range(195, 210)]
-    assert across == [(128,) * 3] * 4 + [(0,) * 3] + [class_colour(0)] * 4 + [(0,) * 3] + [(128,) * 3] * 5
+    assert across == [(128,) * 3] * 4 + [(0,) * 3] + [class_color(0)] * 4 + [(0,) * 3] + [(128,) * 3] * 5
 
 
-def test_the_label_has_the_colour_of_the_box_and_text_on_it():
+def test_the_label_has_the_color_of_the_box_and_text_on_it():
     drawn = draw_detections(plain_image(300, 400), [[100, 100, 200, 300]], classes=[1], names=["cat", "dog"],
                             scores=[0.87])
     above = drawn[89:98, 102:138].reshape(-1, 3)  # within the label
-    assert (above == class_colour(1)).all(axis=-1).mean() > 0.3
-    assert _contrasting(class_colour(1)) == (0, 0, 0)
+    assert (above == class_color(1)).all(axis=-1).mean() > 0.3
+    assert _contrasting(class_color(1)) == (0, 0, 0)
     assert above[:, 1].min() < 64
     longer = draw_detections(plain_image(300, 400), [[100, 100, 200, 300]], classes=[1], names=["cat", "dog" * 9],
                              scores=[0.87])
@@ -119,9 +119,9 @@ def test_a_name_is_measured_in_few_attempts(monkeypatch):
 def test_six_thousand_pixels():
     drawn = draw_detections(plain_image(4000, 6000), [[500, 500, 3500, 5500]], classes=[0], names=["lion"],
                             scores=[0.9])
-    column = (drawn[2000, :1000] == class_colour(0)).all(axis=-1)
+    column = (drawn[2000, :1000] == class_color(0)).all(axis=-1)
     assert column.sum() == 17  # 4000 / 240
-    label = (drawn[:500] == class_colour(0)).all(axis=-1).any(axis=1)
+    label = (drawn[:500] == class_color(0)).all(axis=-1).any(axis=1)
     assert 100 < label.sum() < 200
 
 
@@ -129,34 +129,34 @@ def test_the_best_is_drawn_last():
     boxes = [[100, 100, 200, 300], [100, 100, 200, 300]]
     for scores, winner in (([0.9, 0.3], 0), ([0.3, 0.9], 1)):
         drawn = draw_detections(plain_image(300, 400), boxes, classes=[0, 1], names="ab", scores=scores)
-        assert tuple(drawn[150, 100]) == class_colour(winner)
+        assert tuple(drawn[150, 100]) == class_color(winner)
 
 
-def test_colours_are_stable_and_distinct():
-    assert [class_colour(index) for index in (0, 1, 2)] == [(255, 51, 51), (0, 255, 0), (34, 34, 255)]
-    assert class_colour(PALETTE_SIZE + 4) == class_colour(4)
+def test_colors_are_stable_and_distinct():
+    assert [class_color(index) for index in (0, 1, 2)] == [(255, 51, 51), (0, 255, 0), (34, 34, 255)]
+    assert class_color(PALETTE_SIZE + 4) == class_color(4)
     for count, least in ((10, 45), (90, 14)):
-        lab = _cielab(np.array([class_colour(index) for index in range(count)]))
+        lab = _cielab(np.array([class_color(index) for index in range(count)]))
         distance = np.linalg.norm(lab[:, None] - lab, axis=-1) + 1000 * np.eye(count)
         assert distance.min() > least
 
 
 # Values of the CIE's formulas as published for sRGB primaries (D65), to the tenth.
-@pytest.mark.parametrize(("colour", "lab"), [((255, 255, 255), (100, 0, 0)), ((0, 0, 0), (0, 0, 0)),
+@pytest.mark.parametrize(("color", "lab"), [((255, 255, 255), (100, 0, 0)), ((0, 0, 0), (0, 0, 0)),
                                              ((255, 0, 0), (53.2, 80.1, 67.2)), ((0, 0, 255), (32.3, 79.2, -107.9))])
-def test_cielab(colour, lab):
-    np.testing.assert_allclose(_cielab(np.array([colour]))[0], lab, atol=0.1)
+def test_cielab(color, lab):
+    np.testing.assert_allclose(_cielab(np.array([color]))[0], lab, atol=0.1)
 
 
-def test_text_is_readable_on_every_colour():
+def test_text_is_readable_on_every_color():
     """Contrast as the W3C defines it (WCAG 2.1), at least 3 : 1."""
-    def luminance(colour):
-        share = np.array(colour) / 255
+    def luminance(color):
+        share = np.array(color) / 255
         linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
         return linear @ (0.2126, 0.7152, 0.0722) + 0.05
 
     for index in range(PALETTE_SIZE):
-        pair = sorted([luminance(class_colour(index)), luminance(_contrasting(class_colour(index)))])
+        pair = sorted([luminance(class_color(index)), luminance(_contrasting(class_color(index)))])
         assert pair[1] / pair[0] > 3.0
 
 
@@ -194,22 +194,22 @@ def test_masks_are_tinted_and_outlined_beneath_the_boxes():
     box = [[5.0, 10.0, 15.0, 28.0]]
     drawn = draw_detections(image, box, classes=[3], names="abcd", scores=[0.5], masks=[mask])
     wanted = draw_detections(image, box, classes=[3], names="abcd", scores=[0.5]).copy()
-    wanted[7:12, 13:20] = class_colour(3)
-    wanted[8:11, 14:19] = np.round(128 + 0.45 * (np.array(class_colour(3)) - 128))
+    wanted[7:12, 13:20] = class_color(3)
+    wanted[8:11, 14:19] = np.round(128 + 0.45 * (np.array(class_color(3)) - 128))
     np.testing.assert_array_equal(drawn, wanted)
     assert (image == 128).all()
 
 
-def test_masks_of_neighbours_have_an_edge_between_them():
-    """Of one class and of any shape: each pixel within the width of a line of the mask's edge has the pure colour."""
+def test_masks_of_neighbors_have_an_edge_between_them():
+    """Of one class and of any shape: each pixel within the width of a line of the mask's edge has the pure color."""
     image, (height, width) = plain_image(960, 1200), (960, 1200)
     y, x = np.mgrid[:height, :width]
-    discs = [np.hypot(y - 400, x - centre) <= 200 for centre in (300, 701)]
+    discs = [np.hypot(y - 400, x - center) <= 200 for center in (300, 701)]
     drawn = draw_detections(image, [[100, 50, 700, 950]] * 2, classes=[0, 0], names=["a"], masks=discs)
-    pure = (drawn == class_colour(0)).all(axis=-1)
+    pure = (drawn == class_color(0)).all(axis=-1)
     assert pure[400, 499:503].all()  # two outlines of two pixels
-    for disc, centre in zip(discs, (300, 701), strict=True):
-        radius = np.hypot(y - 400, x - centre)
+    for disc, center in zip(discs, (300, 701), strict=True):
+        radius = np.hypot(y - 400, x - center)
         assert pure[(radius > 199) & disc].all()
         assert not pure[radius < 197].any()
 

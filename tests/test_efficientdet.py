@@ -140,7 +140,7 @@ def test_its_upsampling_is_exported(half_pixel):
     traced = tf.function(detector.outputs)(*map(tf.constant, inputs))
     for layer in detector.network.layers:
         if isinstance(layer, NearestResize):
-            layer.half_pixel_centres = not half_pixel
+            layer.half_pixel_centers = not half_pixel
     others = detector.outputs(*map(keras.ops.convert_to_tensor, inputs))
     for output, exported, compiled, other in zip(wanted, found, traced, others, strict=False):  # ONNX: best logits too
         tolerance = 1e-3 * output.std()
@@ -151,7 +151,7 @@ def test_its_upsampling_is_exported(half_pixel):
 
 def test_an_unknown_backbone_is_refused_by_name():
     for name in ("resnet50", "efficientnet-b8", "efficientnet-lite0", "b0"):
-        with pytest.raises(InputError, match=f"backbone '{name}'; wanted efficientnet-b0 to efficientnet-b7"):
+        with pytest.raises(InputError, match=f"backbone '{name}'; expected efficientnet-b0 to efficientnet-b7"):
             build_efficientdet(small_config(backbone=name))
 
 

@@ -81,11 +81,11 @@ def published(tmp_path_factory):
 
 def published_features(model, images):
     """What keras.applications computes with its own files: one more division by the root of the deviation."""
-    normalised = keras.Model(model.input, next(
+    normalized = keras.Model(model.input, next(
         layer.output for layer in model.layers if isinstance(layer, keras.layers.Normalization)))(images)
     taps = ("block1a_project_bn", "block2b_add", "block3b_add", "block5c_add", "block7a_project_bn")
     rest = keras.Model(model.get_layer("stem_conv_pad").input, [model.get_layer(tap).output for tap in taps])
-    return rest(normalised / np.sqrt(np.float32(IMAGENET_STDDEV)))
+    return rest(normalized / np.sqrt(np.float32(IMAGENET_STDDEV)))
 
 
 def test_weights_from_a_file_see_the_inputs_they_were_trained_on(published):
@@ -99,19 +99,19 @@ def test_weights_from_a_file_see_the_inputs_they_were_trained_on(published):
 
 
 @pytest.mark.parametrize(("mean", "variance"), [((0.5, 0.5, 0.5), IMAGENET_STDDEV), (IMAGENET_MEAN, (1.0, 1.0, 1.0))])
-def test_weights_for_inputs_normalised_otherwise_are_refused(published, tmp_path, mean, variance):
+def test_weights_for_inputs_normalized_otherwise_are_refused(published, tmp_path, mean, variance):
     path = str(tmp_path / "b0.weights.h5")
     shutil.copyfile(published[1], path)
     with h5py.File(path, "r+") as file:
         for number, value in (("0", mean), ("1", variance)):
             assert file["layers/normalization/vars"][number].shape == (3,)
             file["layers/normalization/vars"][number][...] = value
-    with pytest.raises(InputError, match=r"mean \[.*\] and variance \[.*\]; wanted ImageNet's"):
+    with pytest.raises(InputError, match=r"mean \[.*\] and variance \[.*\]; expected ImageNet's"):
         build_backbone("efficientnet-b0", (64, 64), weights=path)
 
 
 def test_zero_input_stays_zero_to_the_stem():
-    """Padding is zeroed after normalisation, so no layer may normalise again."""
+    """Padding is zeroed after normalization, so no layer may normalize again."""
     backbone = build_backbone("efficientnet-b0", (32, 32))
     stem = keras.Model(backbone.input, backbone.get_layer("efficientnet-b0.stem.conv2d").output)
     np.testing.assert_array_equal(stem(np.zeros((1, 32, 32, 3), np.float32)), np.zeros((1, 16, 16, 32)))

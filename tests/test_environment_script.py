@@ -153,7 +153,7 @@ def test_environment_of_an_old_python_is_refused(root):
     shutil.copy(root.parent.parent / "bin" / "python3", root / ".venv" / "bin" / "python")
     code, _, err = call(root)
     assert code == 2
-    assert ".venv has Python 3.9; wanted Python 3.11 to 3.13: remove that folder" in err
+    assert ".venv has Python 3.9; expected Python 3.11 to 3.13: remove that folder" in err
 
 
 def test_interrupted_install_leaves_no_ticker(root):

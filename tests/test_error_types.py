@@ -1,4 +1,4 @@
-"""TIDE's six types: worked by hand, beside a plain implementation, and by pycocotools on detections that are really mended."""
+"""TIDE's six types: worked by hand, beside a plain implementation, and by pycocotools on detections that are really fixed."""
 
 from dataclasses import replace
 

@@ -12,7 +12,7 @@ from dataset.input.input_config import InputConfig
 from dataset.input.pipeline import original_images
 from dataset.records.record_index import index_records
 from efficientdet.devices.distributed import World
-from efficientdet.evaluation.error_pictures import COLOURS, error_pictures
+from efficientdet.evaluation.error_pictures import COLORS, error_pictures
 from efficientdet.evaluation.evaluate import detect_all, read_evaluator, record_numbers
 from efficientdet.evaluation.evaluation_report import EvaluationReport, evaluation_page, write_evaluation_report
 from object_detection.coco.error_analysis import ErrorAnalysis
@@ -63,11 +63,11 @@ def test_pictures_of_the_worst_images(drawn, rows, found):
     assert [caption.split(" · ")[0] for caption, _ in pictures] == [f"{first:06d}.jpg", f"{second:06d}.jpg"]
     assert f"0 right · {missed} missed · 0 wrong" in pictures[0][0]
     assert "0 missed · 1 wrong (1 background)" in pictures[1][0]
-    for (_, picture), colours in zip(pictures, (({"missed"}, set()), ({"right"}, {"right", "wrong"})), strict=True):
+    for (_, picture), colors in zip(pictures, (({"missed"}, set()), ({"right"}, {"right", "wrong"})), strict=True):
         width = (picture.shape[1] - 8) // 2
         assert max(picture.shape[0], width) == 560
-        for panel, wanted in zip((picture[:, :width], picture[:, width + 8 :]), colours, strict=True):
-            assert {kind for kind, colour in COLOURS.items() if (panel == colour).all(axis=-1).sum() > 50} == wanted
+        for panel, wanted in zip((picture[:, :width], picture[:, width + 8 :]), colors, strict=True):
+            assert {kind for kind, color in COLORS.items() if (panel == color).all(axis=-1).sum() > 50} == wanted
 
 
 def test_everything_is_on_the_page(found, tmp_path):

@@ -12,7 +12,7 @@ from PIL import Image
 from dataset.input.resize import Letterbox
 from efficientdet.artifacts.int8_calibration import calibration_of_files
 from efficientdet.artifacts.onnx_file import onnx_model
-from efficientdet.artifacts.quantization import quantised
+from efficientdet.artifacts.quantization import quantized
 from efficientdet.devices.device import sums_of_bytes_saturate
 from efficientdet.families.efficientdet.build import build_detector
 from efficientdet.families.registry import hyperparameters_of
@@ -47,7 +47,7 @@ def with_drawn_statistics(detector):
     norms = [layer for layer in detector.network._flatten_layers() if hasattr(layer, "moving_variance")]
     for layer in norms:
         layer.momentum = 0.0
-    detector.network(detector.normalise(*map(keras.ops.convert_to_tensor, inputs(detector))), training=True)
+    detector.network(detector.normalize(*map(keras.ops.convert_to_tensor, inputs(detector))), training=True)
     for layer in norms:
         for variable in (layer.moving_mean, layer.moving_variance):
             variable.assign(np.asarray(variable) * random.uniform(0.8, 1.2, variable.shape))
@@ -70,7 +70,7 @@ def inputs(detector, count=2):
 
 def layer_by_layer(detector, images, sizes):
     """Class logits and box deltas, nothing folded."""
-    pixels = detector.normalise(*map(keras.ops.convert_to_tensor, (images, sizes)))
+    pixels = detector.normalize(*map(keras.ops.convert_to_tensor, (images, sizes)))
     return [np.asarray(output) for output in detector.network(pixels, training=False)]
 
 
@@ -97,9 +97,9 @@ def test_the_outputs_are_those_of_the_network(small_d0, runtime, for_onnxruntime
             np.testing.assert_allclose(values, output[image], atol=2e-5 * np.abs(output).max())
 
 
-def test_a_network_whose_images_are_normalised_twice(small_d0):
+def test_a_network_whose_images_are_normalized_twice(small_d0):
     twice = miniature_detector()
-    twice.config = replace(twice.config, normalisations=2)
+    twice.config = replace(twice.config, normalizations=2)
     images, sizes = inputs(twice)
     wanted = layer_by_layer(twice, images, sizes)
     for image, found in enumerate(exported_network(twice, runtime="onnxruntime")(images, sizes, copied)):
@@ -162,7 +162,7 @@ def test_convolutions_in_8_bits_are_near_those_in_32(small_d0, tmp_path):
         Image.fromarray(random.integers(0, 256, (height, width, 3), np.uint8)).save(tmp_path / f"{number}.png")
     model = onnx_model(small_d0)
     images = calibration_of_files(sorted(map(str, tmp_path.iterdir())))
-    in_8_bits = quantised(model, images.inputs(Letterbox((height, width))), narrow=sums_of_bytes_saturate())
+    in_8_bits = quantized(model, images.inputs(Letterbox((height, width))), narrow=sums_of_bytes_saturate())
     kernels = [values for values in in_8_bits.graph.initializer if len(values.dims) == 4 and values.dims[0] > 1]
     assert {TensorProto.INT8} == {values.data_type for values in kernels}
     images, sizes = inputs(small_d0)
@@ -220,7 +220,7 @@ EVERY_CANDIDATE = {"method": "hard", "iou_threshold": 1.0, "candidates": 310, "m
 @pytest.mark.parametrize("spread", [0.0, 0.001])
 @pytest.mark.parametrize("per_anchor", [0.0, 1.0])
 def test_classes_that_score_alike(per_anchor, spread, options):
-    """As a network that has learnt nothing, or where objects are but not which: few anchors have all candidates."""
+    """As a network that has learned nothing, or where objects are but not which: few anchors have all candidates."""
     random = np.random.default_rng(3)
     config = SuppressionConfig(**options)
     anchors = np.float32(random.uniform(0, 60, (2500, 2)))

@@ -144,7 +144,7 @@ def test_other_classes_start_from_its_weights(drawn, model_name, env, trained, t
          object_annotations_file=tmp_path / "fewer.json", output_file_prefix=tmp_path / "fewer", include_masks=True)
     told = call(env, "train.py", **training(drawn, model_name, tmp_path / "model", num_epochs=1,
                                             training_file_pattern=f"{tmp_path}/fewer-*.tfrecord", pretrained_ckpt=trained))
-    assert "starts anew" in told
+    assert "starts from scratch" in told
     assert len(read_description(str(tmp_path / "model" / "ckpt-final")).categories) == FEWER_CLASSES
     source, fine = (read_arrays(str(folder / "ckpt-final")) for folder in (trained, tmp_path / "model"))
     assert any(source[name].shape != fine[name].shape for name in source if name in fine)

@@ -103,7 +103,7 @@ def test_a_detector_folds_at_inference_alone(monkeypatch):
     detector = miniature_detector()
     images = np.random.default_rng(3).integers(0, 256, (2, 64, 64, 3), np.uint8)
     sizes = np.int32([[64, 64], [40, 50]])
-    wanted = detector.network(detector.normalise(images, sizes), training=False)
+    wanted = detector.network(detector.normalize(images, sizes), training=False)
     for found, output in zip(detector.outputs(images, sizes), wanted, strict=True):
         np.testing.assert_allclose(found, output, atol=1e-5 * np.abs(output).max())
     without_norms(monkeypatch)

@@ -1,4 +1,4 @@
-"""Labels of any format: recognised by content, read as their tools lay them out, refused in one line where they are broken."""
+"""Labels of any format: recognized by content, read as their tools lay them out, refused in one line where they are broken."""
 
 import errno
 import json
@@ -29,9 +29,9 @@ from PIL import Image
 
 from dataset.class_names import ClassNames
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
-from dataset.conversion.format_recognition import FORMATS, recognise
+from dataset.conversion.format_recognition import FORMATS, recognize
 from dataset.conversion.label_parts import read_labels
-from dataset.conversion.labelled_annotations import labelled_annotations
+from dataset.conversion.labeled_annotations import labeled_annotations
 from program_support.errors import InputError
 
 
@@ -43,7 +43,7 @@ def photos(tmp_path_factory):
 
 
 def parts_of(annotations, images, *, wanted="auto", with_masks=False, label_map=None):
-    return read_labels(recognise(str(annotations), wanted=wanted), str(annotations), ImageFolder(images), with_masks=with_masks,
+    return read_labels(recognize(str(annotations), wanted=wanted), str(annotations), ImageFolder(images), with_masks=with_masks,
                        label_map=label_map, output_folder=str(images))
 
 
@@ -69,66 +69,66 @@ def refusal(annotations, images, **settings):
     return message
 
 
-# Recognised
+# Recognized
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_format_is_recognised_by_content(name, tmp_path):
+def test_format_is_recognized_by_content(name, tmp_path):
     WRITERS[name](PICTURES, tmp_path)
-    found = recognise(str(tmp_path))
+    found = recognize(str(tmp_path))
     assert found.format == name
     assert found.reason.startswith(f"labels: {FORMATS[name][0]}, because {tmp_path}")
-    assert recognise(str(found.files[0])).format == name
+    assert recognize(str(found.files[0])).format == name
 
 
 @pytest.mark.parametrize("name", ["coco", "cvat", "csv", "voc", "labelme"])
 def test_a_wrong_extension_misleads_nobody(name, tmp_path):
     WRITERS[name](PICTURES, tmp_path / "labels")
-    [*files] = recognise(str(tmp_path / "labels")).files
+    [*files] = recognize(str(tmp_path / "labels")).files
     files[0].rename(tmp_path / "labels.jpg")
-    assert recognise(str(tmp_path / "labels.jpg")).format == name
+    assert recognize(str(tmp_path / "labels.jpg")).format == name
 
 
 def test_a_whole_file_with_a_wrong_extension_is_read(tmp_path, photos):
     for name in ("coco", "cvat", "csv"):
         WRITERS[name](PICTURES, tmp_path / name)
-        [file] = recognise(str(tmp_path / name)).files
+        [file] = recognize(str(tmp_path / name)).files
         file.rename(tmp_path / name / "labels.dat")
         [data] = parts_of(tmp_path / name / "labels.dat", photos).values()
         assert content(data) == drawn(PICTURES)
 
 
-def test_what_is_not_recognised(tmp_path):
+def test_what_is_not_recognized(tmp_path):
     write(tmp_path / "notes.md", "words")
     with pytest.raises(InputError, match=r"no labels of a known format in this folder, which holds notes\.md, or in three"):
-        recognise(str(tmp_path))
-    with pytest.raises(InputError, match=r"notes\.md: is no labels of a known format; wanted a COCO json, .* or --format"):
-        recognise(str(tmp_path / "notes.md"))
+        recognize(str(tmp_path))
+    with pytest.raises(InputError, match=r"notes\.md: is no labels of a known format; expected a COCO json, .* or --format"):
+        recognize(str(tmp_path / "notes.md"))
     with pytest.raises(InputError, match="there is no such file or folder"):
-        recognise(str(tmp_path / "gone"))
+        recognize(str(tmp_path / "gone"))
     write(tmp_path / "a.zip", "PK\x03\x04rest")
-    with pytest.raises(InputError, match="is a zip archive; wanted"):
-        recognise(str(tmp_path / "a.zip"))
+    with pytest.raises(InputError, match="is a zip archive; expected"):
+        recognize(str(tmp_path / "a.zip"))
 
 
 def test_other_tables_beside_the_labels(tmp_path):
     write_coco(PICTURES, tmp_path / "coco.json")
-    write(tmp_path / "licences.csv", "image,author,year,page,kind,size\na.jpg,me,2020,7,x,2\n")
-    assert recognise(str(tmp_path)).format == "coco"
-    assert recognise(str(tmp_path / "licences.csv")).format == "csv"  # whose reader knows what is missing
+    write(tmp_path / "licenses.csv", "image,author,year,page,kind,size\na.jpg,me,2020,7,x,2\n")
+    assert recognize(str(tmp_path)).format == "coco"
+    assert recognize(str(tmp_path / "licenses.csv")).format == "csv"  # whose reader knows what is missing
     write_csv(PICTURES, tmp_path / "boxes.csv")
     with pytest.raises(InputError, match=r"coco\.json is a COCO json; .*boxes\.csv is a csv table"):
-        recognise(str(tmp_path))
+        recognize(str(tmp_path))
     for name in ("coco.json", "boxes.csv"):
         (tmp_path / name).unlink()
-    with pytest.raises(InputError, match=r"licences\.csv: its first line 'image,author,.* names no class, left"):
-        recognise(str(tmp_path))
+    with pytest.raises(InputError, match=r"licenses\.csv: its first line 'image,author,.* names no class, left"):
+        recognize(str(tmp_path))
 
 
 def test_two_formats_are_ambiguous_until_one_is_named(tmp_path, photos):
     write_voc(PICTURES, tmp_path)
     write_yolo(PICTURES, tmp_path)
     with pytest.raises(InputError, match=r"holds labels of 2 formats .*the one file or folder to convert, or --format=voc"):
-        recognise(str(tmp_path))
+        recognize(str(tmp_path))
     for wanted in ("voc", "yolo"):
         assert content(parts_of(tmp_path, photos, wanted=wanted)[""]) == drawn(PICTURES)
     assert "holds no file of CVAT labels" in refusal(tmp_path, photos, wanted="cvat")
@@ -176,7 +176,7 @@ names:
 
 
 def in_folders(template):
-    """The pictures, the last of them in val."""
+    """The images, the last of them in val."""
     return [picture._replace(name=template.format(split="val" if picture is PICTURES[-1] else "train", name=picture.name))
             for picture in PICTURES]
 
@@ -414,7 +414,7 @@ def test_yolo_images_of_one_name_share_no_label_file(tmp_path):
     found = content(parts_of(tmp_path / "videos", tmp_path / "videos")[""])
     assert {name: len(boxes) for name, boxes in found.items()} == dict(zip(images, (1, 0, 1), strict=True))
     yolo_folder(tmp_path / "flat", images=images, labels=["labels/0001.txt"])
-    assert r"0001.txt: may be of any of images/v1/0001.jpg, images/v2/0001.jpg; wanted" in refusal(
+    assert r"0001.txt: may be of any of images/v1/0001.jpg, images/v2/0001.jpg; expected" in refusal(
         tmp_path / "flat", tmp_path / "flat")
     yolo_folder(tmp_path / "suffixes", images=["a.jpg", "a.png"], labels=["a.txt"])
     assert "a.txt: may be of any of a.jpg, a.png" in refusal(tmp_path / "suffixes", tmp_path / "suffixes")
@@ -504,7 +504,7 @@ def test_labels_name_images_as_other_machines_do(tmp_path, photos):
 def test_links_that_lead_in_circles(tmp_path, photos):
     write_coco(PICTURES, tmp_path / "labels" / "coco.json")
     (tmp_path / "labels" / "again").symlink_to(tmp_path / "labels")
-    assert [file.name for file in recognise(str(tmp_path)).files] == ["coco.json"]
+    assert [file.name for file in recognize(str(tmp_path)).files] == ["coco.json"]
 
 
 # Refused
@@ -529,9 +529,9 @@ def test_folders_that_cannot_be_read(tmp_path, monkeypatch):
 BOMB = '<!DOCTYPE a [<!ENTITY b "bb">]>'
 SIZED = "filename,width,height,class,xmin,ymin,xmax,ymax\n"
 REFUSED = [
-    ("yolo", "a.txt", "0 0.5 0.5 nan 0.5", r"a\.txt: line 1 a coordinate is 'nan', wanted a finite number"),
-    ("yolo", "a.txt", "0 0.5 0.5 0.5 1e999", "is '1e999', wanted a finite number"),
-    ("yolo", "a.txt", "0 0.5 0.5 0.5 x", "is 'x', wanted a finite number"),
+    ("yolo", "a.txt", "0 0.5 0.5 nan 0.5", r"a\.txt: line 1 a coordinate is 'nan', expected a finite number"),
+    ("yolo", "a.txt", "0 0.5 0.5 0.5 1e999", "is '1e999', expected a finite number"),
+    ("yolo", "a.txt", "0 0.5 0.5 0.5 x", "is 'x', expected a finite number"),
     ("yolo", "a.txt", "0 12 30 20 40", "has '12', wanted shares of the image's sides"),
     ("yolo", "a.txt", "7 0.5 0.5 0.5 0.5", "line 1 has class '7'; the classes are numbered 0 to 2"),
     ("yolo", "a.txt", "-1 0.5 0.5 0.5 0.5", "has class '-1'"),
@@ -543,9 +543,9 @@ REFUSED = [
     ("yolo", "classes.txt", None, r"YOLO labels without class names: looked for a data\.yaml and classes\.txt"),
     ("yolo", "data.yaml", "names: &a [x]\nnc: *a\n", "uses aliases"),
     ("yolo", "data.yaml", "names:\n  0: x\n  0: y\nnc: 1\n", "gives a key twice"),
-    ("yolo", "data.yaml", "names: {a: b}\nnc: 1\n", "has id 'a', wanted a number"),
+    ("yolo", "data.yaml", "names: {a: b}\nnc: 1\n", "has id 'a', expected a number"),
     ("yolo", "data.yaml", "names: 7\nnc: 1\n", "wanted '7' beside the labels"),
-    ("yolo", "data.yaml", "names: []\nnc: 1\n", r"is \[\], wanted a list of class names"),
+    ("yolo", "data.yaml", "names: []\nnc: 1\n", r"is \[\], expected a list of class names"),
     ("yolo", "data.yaml", "names: [a, [b]]\nnc: 1\n", "has name"),
     ("yolo", "data.yaml", "names: [a]\nnc: 1\nx: " + "[" * 5000, "is nested too deeply"),
     ("yolo", "data.yaml", "names: [a\nnc: 1\n", r"data\.yaml: is not YAML"),
@@ -558,14 +558,14 @@ REFUSED = [
     ("cvat", "annotations.xml", "<annotations><image name='a.jpg' width='6' height='4'/></annotations>", "not a single box"),
     ("cvat", "annotations.xml", "<annotations><image name='../../x.jpg' width='6' height='4'/></annotations>", "leaves the"),
     ("cvat", "annotations.xml", "<annotations><image name='a.jpg' width='6.5' height='4'/></annotations>", "wanted whole"),
-    ("cvat", "annotations.xml", "<annotations><image name='a.jpg'/></annotations>", "height is '', wanted a finite"),
+    ("cvat", "annotations.xml", "<annotations><image name='a.jpg'/></annotations>", "height is '', expected a finite"),
     ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("nut", "nan")), "box 0: xtl is 'nan'"),
     ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("nut", "1e300")), "wanted at most 1e"),
     ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("", "1")), "box 0 has no class name"),
     ("cvat", "annotations.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;3"/>'), "has the point '3', wanted x,y"),
     ("cvat", "annotations.xml", CVAT_IMAGE.format('<polygon label="nut"/>'), "has the point ''"),
     ("labelme", "a.json", json.dumps({"shapes": 7}), "has no list of shapes"),
-    ("labelme", "a.json", json.dumps({"shapes": [7]}), "shape 0 is 7, wanted an object"),
+    ("labelme", "a.json", json.dumps({"shapes": [7]}), "shape 0 is 7, expected an object"),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": 5, "points": [[1, 2]]}]}), "has label 5, wanted text"),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": "", "points": [[1, 2]]}]}), "has no class name"),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, 2], [3, 4]]}]}), "is a polygon of 2 points"),
@@ -576,15 +576,15 @@ REFUSED = [
     ("labelme", "a.json", json.dumps({"shapes": [], "imageHeight": -4, "imageWidth": 4}), "has imageHeight -4"),
     ("labelme", "a.json", json.dumps({"shapes": [], "imagePath": 7}), "has imagePath 7, wanted text"),
     ("labelme", "a.json", '{"shapes": [', "is not json"),
-    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,inf,3,4,nut\n", "line 2: top is 'inf', wanted a finite"),
+    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,inf,3,4,nut\n", "line 2: top is 'inf', expected a finite"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4,\n", "line 2 has no class name"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n../a.jpg,1,2,3,4,nut\n", "line 2 names '../a.jpg', and an earlier entry 'a.jpg'"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n/etc/a.jpg,1,2,3,4,nut\n", "line 2 names '/etc/a.jpg', and an earlier"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n/etc/z.jpg,1,2,3,4,nut\n", "line 2 has file name '/etc/z.jpg', which leaves"),
     ("csv", "boxes.csv", "a.jpg,1,2,x,4,nut\na.jpg,1,2,3,4,nut\n", "names no file, class, left"),
-    ("csv", "boxes.csv", "filename,xmin,ymin,xmax,class\na.jpg,1,2,3,nut\n", "names no bottom; wanted columns such as"),
+    ("csv", "boxes.csv", "filename,xmin,ymin,xmax,class\na.jpg,1,2,3,nut\n", "names no bottom; expected columns such as"),
     ("csv", "boxes.csv", "file,path,xmin,ymin,xmax,ymax,class\na,a,1,2,3,4,nut\n", "of which only one can be the file"),
-    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4\n", "line 2 has 5 fields, wanted 6"),
+    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4\n", "line 2 has 5 fields, expected 6"),
     ("csv", "boxes.csv", SIZED + "a,9.5,9,x,1,2,3,4\n", "wanted whole numbers of pixels"),
     ("csv", "boxes.csv", SIZED + "a,9,9,x,1,2,3,4\na,8,9,x,1,2,3,4\n", "says 8x9 of 'a.jpg', an earlier line 9x9"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n" + "x" * (1 << 16), "has more than 65536 bytes"),
@@ -665,12 +665,12 @@ def test_pictures_that_are_pipes_are_not_waited_for(tmp_path):
     draw(PICTURES[1:], tmp_path)
     os.mkfifo(tmp_path / "a.jpg")
     write_voc(PICTURES, tmp_path)
-    labelled = labelled_annotations(parts_of(tmp_path, tmp_path)[""], str(tmp_path))
+    labeled = labeled_annotations(parts_of(tmp_path, tmp_path)[""], str(tmp_path))
     with pytest.raises(OSError, match="it is a named pipe"):
-        labelled.encoded(0)
+        labeled.encoded(0)
     write(tmp_path / "csv" / "boxes.csv", "a.jpg,1,2,30,40,nut\n")
     with pytest.raises(InputError, match="it is a named pipe; its annotations tell no size"):
-        labelled_annotations(parts_of(tmp_path / "csv" / "boxes.csv", tmp_path, wanted="csv")[""], str(tmp_path))
+        labeled_annotations(parts_of(tmp_path / "csv" / "boxes.csv", tmp_path, wanted="csv")[""], str(tmp_path))
 
 
 def test_the_page_names_every_format():

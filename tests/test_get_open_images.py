@@ -31,7 +31,7 @@ from program_support.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsDepiction,IsInside\n"
-# PYTHON of the script: downloads in earnest, and only notes down what it is told to convert
+# PYTHON of the script: downloads in earnest, and only notes down what it is reported to convert
 NOT_CONVERTING = """#!/bin/bash
 printf '%s\\n' "$*" >> "$LOG"
 [[ $1 == */download_open_images.py ]] && exec "$REAL" "$@"

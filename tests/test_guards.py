@@ -22,7 +22,7 @@ def test_one_overflow_is_normal_many_in_a_row_are_not():
     for _ in range(3):
         for _ in range(SKIPS_IN_A_ROW - 1):
             guard.check(report(applied=0.0), FACTS)
-        guard.check(report(), FACTS)  # an applied step starts the count anew
+        guard.check(report(), FACTS)  # an applied step starts the count again
     for _ in range(SKIPS_IN_A_ROW - 1):
         guard.check(report(applied=0.0), FACTS)
     with pytest.raises(NotFinite, match=f"overflowed in {SKIPS_IN_A_ROW} steps in a row, the last at step 7"):

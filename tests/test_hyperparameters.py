@@ -15,7 +15,7 @@ from efficientdet.families.efficientdet.build import network_config
 from efficientdet.families.efficientdet.hyperparameters import (
     ACTIVATIONS,
     EfficientDetHyperparameters,
-    normalised_aspect_ratios,
+    normalized_aspect_ratios,
 )
 from efficientdet.families.efficientdet.presets import BACKBONES, PRESETS
 from efficientdet.families.efficientdet.reference_keys import GONE
@@ -110,7 +110,7 @@ def test_json_and_back():
     assert again.nms_configs == given.nms_configs
     assert height_and_width(again.image_size) == (640, 512)
     assert again.to_dict() == {**given.to_dict(), "aspect_ratios": again.aspect_ratios, "model_name": "efficientdet-d0"}
-    assert normalised_aspect_ratios(again.aspect_ratios) == normalised_aspect_ratios(given.aspect_ratios)
+    assert normalized_aspect_ratios(again.aspect_ratios) == normalized_aspect_ratios(given.aspect_ratios)
 
 
 def test_yaml_file(tmp_path):
@@ -184,7 +184,7 @@ def test_the_references_whole_default_configuration_is_taken(tmp_path, reference
     assert ("!!python/tuple" in path.read_text()) == (reference == "nvidia")
     base = hyperparameters_of("efficientdet-d1", {"fpn_cell_repeats": 3})
     found = with_overrides(base, parse_overrides(str(path)))
-    assert normalised_aspect_ratios(found.aspect_ratios) == pytest.approx(
+    assert normalized_aspect_ratios(found.aspect_ratios) == pytest.approx(
         np.array(given["aspect_ratios"]) if reference == "nvidia" else np.array(base.aspect_ratios))
     assert suppression_config(found.nms_configs) == suppression_config(base.nms_configs)
     # lr_warmup_init: NVIDIA's train.py says another one than its configuration, and that is what stands here
@@ -260,7 +260,7 @@ IMPOSSIBLE = {  # key -> values that no training, or no network, can be made wit
     "num_classes": [0, -1], "fpn_num_filters": [0, -8], "fpn_cell_repeats": [0], "fpn_weight_method": ["attn"],
     "box_class_repeats": [-1], "min_level": [0, 6, 7, 8], "max_level": [1, 3, 2, 11], "num_scales": [0],
     "anchor_scale": [0.0, -4.0, NAN, INFINITE], "act_type": ["gelu"], "survival_prob": [0.0, 1.5, NAN],
-    "normalisations": [0, 3], "max_instances_per_image": [0], "mask_size": [-1], "jitter_min": [0.0, -1.0, 3.0, NAN],
+    "normalizations": [0, 3], "max_instances_per_image": [0], "mask_size": [-1], "jitter_min": [0.0, -1.0, 3.0, NAN],
     "jitter_max": [0.05, INFINITE, NAN], "mosaic_probability": [-0.1, 1.1, NAN],
     "label_smoothing": [-0.1, 1.0, NAN], "alpha": [0.0, 1.0, -1.0, NAN],
     "gamma": [-1.0, NAN, INFINITE], "delta": [0.0, -1.0, NAN], "box_loss_weight": [-1.0, NAN], "iou_loss_type": ["l1"],
@@ -355,7 +355,7 @@ def test_wrong_override(text, message):
 
 
 def test_unknown_model_names_the_known_ones():
-    with pytest.raises(InputError, match=re.escape("--model_name=efficientdet-d9: wanted one of efficientdet-d0, ")):
+    with pytest.raises(InputError, match=re.escape("--model_name=efficientdet-d9: expected one of efficientdet-d0, ")):
         hyperparameters_of("efficientdet-d9", {})
 
 
@@ -366,9 +366,9 @@ def test_image_sizes():
 
 
 def test_aspect_ratios():
-    assert normalised_aspect_ratios((4.0, 1)) == ((2.0, 0.5), (1.0, 1.0))
-    assert normalised_aspect_ratios([[1.4, 0.7]]) == ((1.4, 0.7),)
-    first, second, third = normalised_aspect_ratios(EfficientDetHyperparameters().aspect_ratios)
+    assert normalized_aspect_ratios((4.0, 1)) == ((2.0, 0.5), (1.0, 1.0))
+    assert normalized_aspect_ratios([[1.4, 0.7]]) == ((1.4, 0.7),)
+    first, second, third = normalized_aspect_ratios(EfficientDetHyperparameters().aspect_ratios)
     assert math.isclose(second[0] * second[1], 1.0)
     assert third == second[::-1]
     assert first == (1.0, 1.0)

@@ -58,11 +58,11 @@ def test_file_whose_name_has_glob_characters(tmp_path):
 
 def test_nothing_there(tmp_path):
     for wrong in (f"{tmp_path}/nosuch.jpg", f"{tmp_path}/*.jpg"):
-        with pytest.raises(InputError, match="no such file; wanted an image, a folder or a glob"):
+        with pytest.raises(InputError, match="no such file; expected an image, a folder or a glob"):
             find_images([wrong])
     with pytest.raises(InputError, match="no image in this folder"):
         find_images([str(tmp_path)])
-    with pytest.raises(InputError, match="--images is empty; wanted an image, a folder or a glob"):
+    with pytest.raises(InputError, match="--images is empty; expected an image, a folder or a glob"):
         find_images([""], flag="images")  # and not the images of the folder that one is in
 
 
@@ -140,7 +140,7 @@ def test_no_program_is_started_for_an_image(tmp_path, monkeypatch):
         read_image(str(tmp_path / "a.jpg"))
     assert not (tmp_path / "started").exists()
     with Image.open(tmp_path / "a.jpg") as image, contextlib.suppress(OSError):
-        image.load()  # what is avoided, so that the test above cannot pass by a file that nobody would run
+        image.load()  # what is avoided, so that the test above cannot pass by a file that no one would run
     assert (tmp_path / "started").exists()
 
 
@@ -167,7 +167,7 @@ def test_pipes_and_devices_are_refused_without_waiting(tmp_path):
     for name in ("pipe.jpg", "endless.jpg"):
         with pytest.raises(InputError, match=f"{name}: cannot be decoded .it is a (named pipe|device)"):
             read_image(str(tmp_path / name))
-        with pytest.raises(InputError, match=f"{name}: no regular file but a pipe or a device; wanted an image"):
+        with pytest.raises(InputError, match=f"{name}: no regular file but a pipe or a device; expected an image"):
             find_images([str(tmp_path / name)])
     with pytest.raises(InputError, match="no image in this folder"):
         find_images([str(tmp_path)])
@@ -207,7 +207,7 @@ def test_image_ids():
     assert image_ids(["a/000000000139.jpg", "7.png"]) == [139, 7]
     assert image_ids(["a/1.jpg", "b/1.jpg"]) == [1, 2]  # not distinct
     assert image_ids(["cat.jpg", "5.jpg"]) == [1, 2]
-    assert image_ids(["²", "1"]) == [1, 2]  # a digit, but no number
+    assert image_ids(["²", "1"]) == [1, 2]  # a digit, but NaN or infinite
     assert image_ids([]) == []
 
 

@@ -67,7 +67,7 @@ def object_of(category_id):
 
 @pytest.fixture
 def data(tmp_path):
-    """Twelve pictures, of which 10 and 11 are copies of 0 and 1; one file is no image."""
+    """Twelve images, of which 10 and 11 are copies of 0 and 1; one file is no image."""
     for number in range(12):
         noise = np.random.default_rng(number % 10).integers(0, 256, (8, 8, 3), np.uint8)
         picture = Image.fromarray(noise).resize((60 + number, 50), Image.Resampling.BICUBIC)

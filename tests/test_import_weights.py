@@ -189,7 +189,7 @@ def test_90_rows_are_not_cut_down_to_classes_that_are_not_cocos():
     source = Source("coco", arrays_like(network, num_classes=90), None)
     with pytest.raises(InputError, match="coco: its classes are not those asked for"):
         load_weights(network, source, class_names=others)
-    assert "starts anew" in load_what_fits(network, source, class_names=others)[1]
+    assert "starts from scratch" in load_what_fits(network, source, class_names=others)[1]
 
 
 def description_of(class_names):
@@ -207,7 +207,7 @@ def test_a_head_of_other_classes_starts_anew_and_says_so(network, described):
     kept = {name for name in before if name.startswith("class_net/class-predict/")}
     assert_holds(network, {name: before[name] if name in kept else arrays[name] for name in before})
     assert lines[0] == f"{len(before) - 3} weights from some/ckpt"
-    assert lines[1].startswith("class_net/class-predict starts anew: the checkpoint ")
+    assert lines[1].startswith("class_net/class-predict starts from scratch: the checkpoint ")
     assert ("has 4 classes (one, two, three, four), the data 3 (one, two, three)" in lines[1]) == described
 
 
@@ -216,7 +216,7 @@ def test_as_many_classes_of_other_names_are_other_classes(network):
     source = Source("some/ckpt", arrays_like(network), description_of(others))
     with pytest.raises(InputError, match="red, green, blue"):
         load_weights(network, source, class_names=THREE)
-    assert "starts anew" in load_what_fits(network, source, class_names=THREE)[1]
+    assert "starts from scratch" in load_what_fits(network, source, class_names=THREE)[1]
 
 
 def test_the_same_classes_are_all_kept(network):
@@ -308,7 +308,7 @@ def assert_outputs(outputs, golden):
 def test_automls_network(automl, golden_folder):
     golden = np.load(golden_folder / "forward_efficientdet-d0.npz")
     assert_outputs(automl.detector.network(golden["network_input"], training=False), golden)
-    assert (automl.hparams.normalisations, automl.hparams.fusion_relu) == (1, True)
+    assert (automl.hparams.normalizations, automl.hparams.fusion_relu) == (1, True)
     assert not automl.hparams.half_pixel_upsampling
     assert automl.class_names == SEVEN
     assert automl.description.weights == "averaged"
@@ -326,17 +326,17 @@ def test_the_raw_values_of_that_checkpoint_are_another_network(automl, golden_fo
             variable.assign(averages[name])
 
 
-def test_nvidias_network_from_pixels_normalised_twice(nvidia, golden_folder):
+def test_nvidias_network_from_pixels_normalized_twice(nvidia, golden_folder):
     golden = np.load(golden_folder / "nvidia_forward_efficientdet-d0.npz")
     once_more = (golden["network_input"] - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STDDEV)
     assert_outputs(nvidia.detector.network(once_more, training=False), golden)
 
 
 def test_nvidias_conventions_come_with_its_checkpoint(nvidia):
-    assert (nvidia.hparams.normalisations, nvidia.hparams.fusion_relu) == (2, False)
+    assert (nvidia.hparams.normalizations, nvidia.hparams.fusion_relu) == (2, False)
     assert nvidia.hparams.half_pixel_upsampling
     assert nvidia.hparams.aspect_ratios == ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))
-    assert nvidia.detector.config.normalisations == 2
+    assert nvidia.detector.config.normalizations == 2
     np.testing.assert_allclose(nvidia.detector.anchors[1], (-7.2, -18.4, 15.2, 26.4), rtol=1e-6)
     fusion = [layer for layer in nvidia.detector.network.layers if hasattr(layer, "fusion_relu")]
     assert len(fusion) == 24

@@ -155,7 +155,7 @@ def test_without_masks_wanted_none_is_decoded(tmp_path):
     index = records_of(tmp_path, [RecordObject(**{**vars(entry), "mask_png": b"no PNG"}) for entry in broken])
     (batch,) = batches(training_dataset(index, config(batch_size=1)), 1)
     assert batch.objects.masks.shape == (1, 6, 0, 0)
-    with pytest.raises(InputError, match=r"0\.jpg: image/object/mask holds no PNG; wanted a mask of the image, 60 x 80"):
+    with pytest.raises(InputError, match=r"0\.jpg: image/object/mask holds no PNG; expected a mask of the image, 60 x 80"):
         next(iter(evaluation_dataset(index, config(batch_size=1, mask_size=SIDE))))
 
 

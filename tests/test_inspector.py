@@ -34,19 +34,19 @@ MISTAKES = [
     (("--nms_method=soft",), "--nms_method=soft"),
     (("--input_image=nosuch.jpg",), "--input_image=nosuch.jpg: there is no such file"),
     (("--saved_model_dir=.",), "--saved_model_dir=.: holds no saved_model.pb"),
-    (("--mode=dry", "--export_ckpt=."), "--export_ckpt=.: is a folder; wanted a prefix"),
+    (("--mode=dry", "--export_ckpt=."), "--export_ckpt=.: is a folder; expected a prefix"),
     (("--mode=export",), "--saved_model_dir is missing"),
     (("--runtime=openvino", "--precision=mixed_bfloat16"), "--runtime=openvino computes in float32"),
     (("--int8_images=*.jpg",), "--int8_images goes with --runtime=openvino; --runtime is keras"),
     (("--runtime=openvino", "--int8_images=nosuch.jpg"), "--int8_images=nosuch.jpg: no such file"),
-    (("--mode=export", "--formats=onnx,tflite"), "--formats=tflite: wanted some of onnx, "),
+    (("--mode=export", "--formats=onnx,tflite"), "--formats=tflite: expected some of onnx, "),
     (("--mode=export", "--formats=litert-int8"), "--formats=litert-int8: needs images for its ranges"),
     (("--mode=export", "--formats=onnx"), "--output_dir is missing"),
     (("--mode=export", "--runtime=openvino"), "--runtime=openvino runs a network; --mode=export does not"),
     (("--mode=video", "--output_video=a.mp4"), "--input_video is missing"),
     (("--mode=video", "--input_video=nosuch.mp4", "--output_video=a.mp4"), "--input_video=nosuch.mp4: there is no such"),
     (("--mode=video", "--input_video=there.mp4"), "--output_video is missing"),
-    (("--mode=video", "--input_video=there.mp4", "--output_video=a.avi"), "wanted a name that ends in .mp4"),
+    (("--mode=video", "--input_video=there.mp4", "--output_video=a.avi"), "expected a name that ends in .mp4"),
 ]
 
 

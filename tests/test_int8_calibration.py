@@ -27,7 +27,7 @@ def test_the_first_layer_has_the_statistics_of_all_images():
     batches = [batch_of(0), batch_of(1), batch_of(2)]
     first = norms(detector)[0]
     before = keras.Model(detector.network.input, first.input)
-    seen = np.concatenate([np.asarray(before(detector.normalise(batch.images, batch.sizes))) for batch in batches])
+    seen = np.concatenate([np.asarray(before(detector.normalize(batch.images, batch.sizes))) for batch in batches])
     assert seen.mean(axis=(1, 2, 3)).std() > 0.01  # batches differ
     momentum = first.momentum
     Calibration(detector, use_xla=False)(batches)

@@ -1,4 +1,4 @@
-"""Trainings that are killed, asked to stop, or left with damaged files: they go on as if nothing had happened."""
+"""Trainings that are killed, asked to stop, or left with damaged files: they continue as if nothing had happened."""
 
 import os
 import random
@@ -196,7 +196,7 @@ def test_damaged_checkpoints_are_passed_over(drawn, unbroken, tmp_path):
 def test_never_puts_the_old_ones_aside(drawn, tmp_path):
     succeeded(run_ranks(1, drawn, tmp_path, stop_epoch=1, **SETTINGS)[0])
     done, _ = run_ranks(1, drawn, tmp_path, stop_epoch=1, resume="never", **SETTINGS)
-    assert "starts anew; the checkpoints of the training before are in" in succeeded(done).stdout
+    assert "starts from scratch; the checkpoints of the training before are in" in succeeded(done).stdout
     assert "resumes" not in done.stdout
     [aside] = tmp_path.glob("before-*")
     assert (aside / "ckpt-4.index").exists()

@@ -164,16 +164,16 @@ def test_kueue():
 
 
 @pytest.mark.parametrize(("flags", "message"), [
-    (["--gpus=0", "--gpu_memory=40"], "--gpus=0: wanted at least 1"),
-    (["--gpus=8", "--gpu_memory=41"], "--gpu_memory=41: wanted one of 24, 32, 40, 80, 141"),
-    (["--gpus=8", "--gpu_memory=40", "--queue=Team A"], "--queue=Team A: wanted small letters"),
+    (["--gpus=0", "--gpu_memory=40"], "--gpus=0: expected at least 1"),
+    (["--gpus=8", "--gpu_memory=41"], "--gpu_memory=41: expected one of 24, 32, 40, 80, 141"),
+    (["--gpus=8", "--gpu_memory=40", "--queue=Team A"], "--queue=Team A: expected small letters"),
     (["--gpus=8", "--gpu_memory=40", "--image=a b"], "--image=a b: is no name of an image"),
     (["--gpu=8", "--gpu_memory=40"], "--gpus"),
-    (["--gpus=8", "--gpu_memory=40", "--epochs=-1"], "--epochs=-1: wanted at least 1"),
-    (["--gpus=8", "--gpu_memory=40", "--epochs=0"], "--epochs=0: wanted at least 1"),
-    (["--gpus=8", "--gpu_memory=40", "--name=123"], "--name=123: wanted small letters, digits and hyphens, a letter first"),
-    (["--gpus=8", "--gpu_memory=40", "--name="], "--name=: wanted small letters"),
-    (["--gpus=8", "--gpu_memory=40", "--queue="], "--queue=: wanted small letters"),
+    (["--gpus=8", "--gpu_memory=40", "--epochs=-1"], "--epochs=-1: expected at least 1"),
+    (["--gpus=8", "--gpu_memory=40", "--epochs=0"], "--epochs=0: expected at least 1"),
+    (["--gpus=8", "--gpu_memory=40", "--name=123"], "--name=123: expected small letters, digits and hyphens, a letter first"),
+    (["--gpus=8", "--gpu_memory=40", "--name="], "--name=: expected small letters"),
+    (["--gpus=8", "--gpu_memory=40", "--queue="], "--queue=: expected small letters"),
     (["--gpus=8", "--gpu_memory=40", "--image=-v"], "--image=-v: is no name of an image"),
     (["--gpus=8", "--gpu_memory=40", "--image="], "--image=: is no name of an image"),
 ])

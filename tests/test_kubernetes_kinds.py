@@ -278,7 +278,7 @@ def test_batch_and_rate_of_mask_rcnn():
 def test_the_pair_that_does_not_converge_is_told():
     asked = {"model": "retinanet-resnext50", "gpus": 4, "gpu_memory": 24}
     assert warning(**asked, extra=()) == ""
-    assert "56 images a step at 0.0001: 56 at 1e-4 did not reach 0.34" in warning(**asked, extra=("--lr=1e-4",))
+    assert "56 images per step at 0.0001: 56 at 1e-4 did not reach 0.34" in warning(**asked, extra=("--lr=1e-4",))
     assert warning(**{**asked, "gpus": 8}, extra=("--lr=1e-4",)) == ""
     assert warning(**{**asked, "model": "ssd300-resnet34"}, extra=("--lr=1e-4",)) == ""
     done = subprocess.run([sys.executable, str(K8S / "render.py"), "--model=retinanet-resnext50", "--gpus=4", "--gpu_memory=24",
@@ -290,14 +290,14 @@ def test_the_pair_that_does_not_converge_is_told():
 
 @pytest.mark.parametrize(("flags", "message"), [
     (["--gpus=8", "--gpu_memory=40", "--kind=pod"], "--kind"),
-    (["--gpus=8", "--gpu_memory=40", "--priority=High"], "--priority=High: wanted small letters"),
-    (["--gpus=8", "--gpu_memory=32", "--model=retinanet-resnext50"], "--gpu_memory=32: wanted one of 24, 40, 48, 80, 141"),
+    (["--gpus=8", "--gpu_memory=40", "--priority=High"], "--priority=High: expected small letters"),
+    (["--gpus=8", "--gpu_memory=32", "--model=retinanet-resnext50"], "--gpu_memory=32: expected one of 24, 40, 48, 80, 141"),
     (["--gpus=8", "--gpu_memory=40", "--model=yolo"],
      "--model=yolo: expected a train.py --model_name among efficientdet-.., retinanet-.., ssd300-.., mask-rcnn-.."),
     (["--kind=data", "--proxy=proxy 3128"], "--proxy=proxy 3128: expected a URL"),
-    (["--kind=volume", "--storage_class=A b"], "--storage_class=A b: wanted small letters"),
-    (["--gpus=8", "--gpu_memory=40", "--", "lr=3"], "lr=3: wanted a flag of train.py"),
-    (["--kind=data", "--claim=A"], "--claim=A: wanted small letters"),
+    (["--kind=volume", "--storage_class=A b"], "--storage_class=A b: expected small letters"),
+    (["--gpus=8", "--gpu_memory=40", "--", "lr=3"], "lr=3: expected a flag of train.py"),
+    (["--kind=data", "--claim=A"], "--claim=A: expected small letters"),
 ])
 def test_mistakes(flags, message):
     done = subprocess.run([sys.executable, str(K8S / "render.py"), *flags], capture_output=True, text=True)

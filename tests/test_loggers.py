@@ -113,7 +113,7 @@ def test_mlflow_refuses(tmp_path, monkeypatch):
 
 
 def test_unknown_and_missing(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="--loggers names 'paper'; wanted any of tensorboard, json, wandb, mlflow"):
+    with pytest.raises(InputError, match="--loggers names 'paper'; expected any of tensorboard, json, wandb, mlflow"):
         open_loggers(["json", "paper"], tmp_path, settings={})
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(InputError, match=r"--loggers=wandb: wandb is not installed: pip install -e '\.\[wandb\]'"):

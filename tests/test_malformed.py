@@ -82,7 +82,7 @@ def test_image(name, converted_images, data_folder):
 
 
 @pytest.mark.parametrize("name", ["adobe_rgb_no_ycc.jpg", "cmyk_pillow.jpg", "no_eoi.jpg", "progressive.jpg"])
-def test_colours_are_those_of_the_baseline(name, converted_images):
+def test_colors_are_those_of_the_baseline(name, converted_images):
     records = converted_images[1]
     difference = np.abs(records[name][2].astype(int) - records["ok_baseline.jpg"][2])
     assert difference.mean() < 3.0
@@ -90,8 +90,8 @@ def test_colours_are_those_of_the_baseline(name, converted_images):
 
 def test_16_bits_become_8(converted_images):
     small = np.asarray(tf.image.resize(converted_images[1]["ok_baseline.jpg"][2], (120, 160), method="area"))
-    grey = small @ [0.299, 0.587, 0.114]
-    assert np.abs(converted_images[1]["png_16bit_gray.png"][2][..., 0] - grey).mean() < 4.0
+    gray = small @ [0.299, 0.587, 0.114]
+    assert np.abs(converted_images[1]["png_16bit_gray.png"][2][..., 0] - gray).mean() < 4.0
 
 
 def test_exif_rotation_is_ignored(converted_images):

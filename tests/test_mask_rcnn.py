@@ -134,7 +134,7 @@ SIZES = np.int32([(64, 96), (40, 96)])
 
 def test_masks_of_detections_alone_are_those_of_all(small):
     """TensorFlow on a CPU computes no mask of an empty slot, XLA all of them."""
-    levels = small.first_stage(small.normalise(IMAGES, SIZES))[:4]
+    levels = small.first_stage(small.normalize(IMAGES, SIZES))[:4]
     boxes, scores, classes, wanted = map(np.asarray, small.outputs(IMAGES, SIZES))
     assert 0 < (scores > 0).sum() < 24
 

@@ -86,8 +86,8 @@ def test_default_batches_by_hand(machine):
     assert batch_sizes() == (8, 16)
     assert batch_sizes(image_size=256) == (16, 16)
     assert batch_sizes(model="efficientdet-d4") == (2, 16)  # 2.11 GB an image
-    labelled = replace(config(), hparams=hyperparameters_of("efficientdet-d0", {"name": "mine"}))
-    assert with_batch_sizes(labelled, FLOAT32, World())[0].batch_size == 8  # a label is no model
+    labeled = replace(config(), hparams=hyperparameters_of("efficientdet-d0", {"name": "mine"}))
+    assert with_batch_sizes(labeled, FLOAT32, World())[0].batch_size == 8  # a label is no model
     machine(host=1 * GB)
     assert batch_sizes() == (1, 1)
 

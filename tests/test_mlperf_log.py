@@ -208,9 +208,9 @@ def test_the_benchmark_of_a_ruleset():
 
 
 @pytest.mark.parametrize(("values", "message"), [
-    ({"division": "shut"}, "--mlperf_division=shut: wanted one of open, closed"),
-    ({"status": "done"}, "--mlperf_status=done: wanted one of research"),
-    ({"ruleset": "2.1"}, "--mlperf_ruleset=2.1: wanted a version such as 2.1.0"),
+    ({"division": "shut"}, "--mlperf_division=shut: expected one of open, closed"),
+    ({"status": "done"}, "--mlperf_status=done: expected one of research"),
+    ({"ruleset": "2.1"}, "--mlperf_ruleset=2.1: expected a version such as 2.1.0"),
     ({"organization": " "}, "--mlperf_organization is empty"), ({"platform": ""}, "--mlperf_platform is empty")])
 def test_a_head_that_no_rules_take(values, message):
     sound = {"division": "open", "status": "research", "ruleset": None, "organization": "we", "platform": None}

@@ -20,7 +20,7 @@ MOST_SECONDS = 600
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory):
-    """An SSD300's until it knows two images by heart, as its rules ask for an AP of 0.23; a RetinaNet's, of one epoch."""
+    """An SSD300's until it knows two images until overfit, as its rules ask for an AP of 0.23; a RetinaNet's, of one epoch."""
     pytest.importorskip("mlperf_logging")
     folder = tmp_path_factory.mktemp("mlperf")
     drawn = draw_records(folder / "data", images={"train": 2})
@@ -77,7 +77,7 @@ def test_a_retinanets_log_passes_the_rules_of_2_1(logs):
     assert values["opt_learning_rate_warmup_factor"] == pytest.approx(1e-3)
     assert [line["metadata"]["epoch_num"] for line in lines if line["key"] == "eval_accuracy"] == [1, 2]
     assert lines[-1]["metadata"]["status"] == "aborted"  # the target was not reached
-    assert verdict(path, "0.7.0") == 1  # other rules are told
+    assert verdict(path, "0.7.0") == 1  # other rules are reported
 
 
 def test_the_tensors_of_the_network_are_those_of_the_rules(golden_folder):

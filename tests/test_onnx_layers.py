@@ -84,7 +84,7 @@ def of_images(make):
 def test_each_layer(make):
     """Of a tensor as Keras has it, and of one with channels second."""
     assert_the_same(of_images(make))
-    # Named, as Keras may have begun to count anew since the layers above were made (tests/unfilled.py).
+    # Named, as Keras may have begun to count again since the layers above were made (tests/unfilled.py).
     assert_the_same(of_images(lambda image: make(layers.Conv2D(6, 1, name="before")(image))))
 
 
@@ -177,7 +177,7 @@ def test_a_network_with_outputs_and_layers_of_its_own(runtime):
 
 
 @pytest.mark.parametrize("masks_padding", [True, False])
-def test_the_normalisation_is_the_detectors_own(masks_padding):
+def test_the_normalization_is_the_detectors_own(masks_padding):
     """Of images as they come: black outside of their size."""
     detector = OtherFamily(masks_padding=masks_padding)
     image, size = np.random.default_rng(3).integers(0, 256, (1, 16, 24, 3), np.uint8), np.int32([[11, 20]])
@@ -185,11 +185,11 @@ def test_the_normalisation_is_the_detectors_own(masks_padding):
     detector.network = keras.Model(detector.network.input, {"pixels": layers.Identity(name="pixels")(detector.network.input)})
     [[found]] = ExportedNetwork(onnx_model(detector).SerializeToString(), runtime="onnxruntime")(
         image, size, lambda outputs, size: tuple(outputs))
-    np.testing.assert_allclose(found, detector.normalise(image, size)[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found, detector.normalize(image, size)[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_normalisation_without_translation_is_named():
+def test_a_normalization_without_translation_is_named():
     detector = OtherFamily()
-    detector.normalise = lambda images, sizes: ops.square(ops.cast(images, "float32"))
-    with pytest.raises(InputError, match=r"OtherFamily\.normalise has no translation to ONNX"):
+    detector.normalize = lambda images, sizes: ops.square(ops.cast(images, "float32"))
+    with pytest.raises(InputError, match=r"OtherFamily\.normalize has no translation to ONNX"):
         onnx_model(detector)

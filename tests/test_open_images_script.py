@@ -16,7 +16,7 @@ from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.convert import convert_shard
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.formats.open_images.open_images_labels import read_open_images
-from dataset.conversion.other_annotations import recognised
+from dataset.conversion.other_annotations import recognized
 from dataset.conversion.sharding import shards
 from dataset.files.file_kinds import FileKind
 from dataset.input.ground_truth import ground_truth_of_records
@@ -66,7 +66,7 @@ def test_the_index_travels_to_other_processes(place, monkeypatch):
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--object_annotations_file="], "give --object_annotations_file"),
     (["--class_descriptions_file="], "give --class_descriptions_file"),
-    (["--object_annotations_file=coco.json"], "coco.json: is a COCO json, wanted a csv of Open Images boxes"),
+    (["--object_annotations_file=coco.json"], "coco.json: is a COCO json, expected a csv of Open Images boxes"),
     (["--object_annotations_file=images"], "images: cannot be read (it is a folder)"),
     (["--object_annotations_file=classes.csv"], "classes.csv: is no csv of Open Images boxes: its first line has no column"),
     (["--class_descriptions_file=boxes.csv"], "boxes.csv: line 1 is 'ImageID,"),
@@ -115,7 +115,7 @@ def test_what_a_killed_run_leaves_is_removed_by_the_next(place):
 
 def test_the_other_converters_point_here(place):
     path = str(place / "boxes.csv")
-    with pytest.raises(InputError) as caught, recognised(path, wanted=FileKind.COCO):
+    with pytest.raises(InputError) as caught, recognized(path, wanted=FileKind.COCO):
         read_coco(object_annotations_file=path)
-    assert str(caught.value) == (f"{path}: is a csv of Open Images boxes, wanted a COCO json (instances_*.json): use "
+    assert str(caught.value) == (f"{path}: is a csv of Open Images boxes, expected a COCO json (instances_*.json): use "
                                  f"dataset/create_open_images_tfrecord.py --object_annotations_file={path}")

@@ -5,20 +5,20 @@ from test_file_kinds import COCO, CVAT, LABELME, OPEN_IMAGES_CSV, VOC, YOLO_DATA
 
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.formats.voc import read_voc
-from dataset.conversion.other_annotations import recognised
+from dataset.conversion.other_annotations import recognized
 from dataset.files.file_kinds import FileKind
 from program_support.errors import InputError
 
 
 def coco_line(path, wanted=FileKind.COCO):
-    with pytest.raises(InputError) as caught, recognised(str(path), wanted=wanted):
+    with pytest.raises(InputError) as caught, recognized(str(path), wanted=wanted):
         read_coco(object_annotations_file=str(path))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def voc_line(folder):
-    with pytest.raises(InputError) as caught, recognised(str(folder), wanted=FileKind.VOC):
+    with pytest.raises(InputError) as caught, recognized(str(folder), wanted=FileKind.VOC):
         read_voc(annotations_folder=str(folder), image_folder=str(folder))
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -33,8 +33,8 @@ def voc_line(folder):
 def test_formats_of_labelling_tools(tmp_path, name, content, what, of_folder):
     advice = f"use dataset/create_tfrecord.py --images=FOLDER --annotations={tmp_path if of_folder else tmp_path / name}"
     (tmp_path / name).write_text(content)
-    for line, wanted in ((coco_line(tmp_path / name), "wanted a COCO json"), (coco_line(tmp_path), "wanted a COCO json"),
-                         (voc_line(tmp_path), "wanted a folder of Pascal VOC XML files")):
+    for line, wanted in ((coco_line(tmp_path / name), "expected a COCO json"), (coco_line(tmp_path), "expected a COCO json"),
+                         (voc_line(tmp_path), "expected a folder of Pascal VOC XML files")):
         assert line.startswith(f"{tmp_path / name}: {what}, {wanted}")
         assert line.endswith(advice)
 
@@ -50,7 +50,7 @@ def test_each_converter_points_to_the_other(tmp_path):
 def test_a_folder_in_place_of_its_file_and_a_file_in_place_of_its_folder(tmp_path):
     (tmp_path / "a.json").write_text(COCO)
     assert coco_line(tmp_path) == (
-        f"{tmp_path}: is a folder, wanted a file of it: --object_annotations_file={tmp_path / 'a.json'}")
+        f"{tmp_path}: is a folder, expected a file of it: --object_annotations_file={tmp_path / 'a.json'}")
     (tmp_path / "a.xml").write_text(VOC)
     assert f"--annotations_dir={tmp_path}" in voc_line(tmp_path / "a.xml")
 

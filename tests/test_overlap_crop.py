@@ -32,12 +32,12 @@ def drawn_by_words(source, seed, boxes, *, tries=1):
             crop = [int(top * height), int(left * width), int((top + h) * height), int((left + w) * width)]
             if option is not None and not all(oracles.iou(crop, box) > option for box in boxes):
                 continue
-            if any(centre_is_inside(box, crop) for box in boxes):
+            if any(center_is_inside(box, crop) for box in boxes):
                 return tuple(crop)
     raise AssertionError("no end")
 
 
-def centre_is_inside(box, crop):
+def center_is_inside(box, crop):
     y, x = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
     return crop[0] < y < crop[2] and crop[1] < x < crop[3]
 
@@ -62,7 +62,7 @@ def some_boxes(random, source, count):
 
 @pytest.mark.parametrize("tries", [1, 50])
 def test_crops_are_those_of_the_words(tries):
-    """Boxes and pixels too: a part of the image, its objects cut to it, those left whose centres are in it."""
+    """Boxes and pixels too: a part of the image, its objects cut to it, those left whose centers are in it."""
     augmentation, random, cut = OverlapCrop((60, 80), tries=tries, flip_probability=0.0), np.random.default_rng(tries), 0
     for number in range(40 if tries == 1 else 12):
         source = random.integers(50, 200, 2)
@@ -72,7 +72,7 @@ def test_crops_are_those_of_the_words(tries):
         np.testing.assert_array_equal(np.concatenate([crop.offset, crop.offset + crop.window]), wanted)
         assert crop.size.numpy().tolist() == [60, 80]
         moved, kept = augmentation.boxes(fractions, crop, source_size=tf.constant(source, tf.int32))
-        assert kept.numpy().tolist() == [centre_is_inside(box, wanted) for box in boxes]
+        assert kept.numpy().tolist() == [center_is_inside(box, wanted) for box in boxes]
         (top, left, bottom, right), zoom = wanted, np.divide([60, 80], [wanted[2] - wanted[0], wanted[3] - wanted[1]])
         clipped = np.clip(boxes, [top, left, top, left], [bottom, right, bottom, right]) - [top, left, top, left]
         np.testing.assert_allclose(moved.numpy()[kept], (clipped * [*zoom, *zoom])[kept], atol=2e-3)

@@ -1,4 +1,4 @@
-"""What stands around the program: README and pages, held against programs and source; licence, version, commands, lock."""
+"""What stands around the program: README and pages, held against programs and source; license, version, commands, lock."""
 
 import ast
 import hashlib
@@ -185,13 +185,13 @@ def test_a_message_that_nobody_says_is_seen():
 
 # Package
 
-def test_licence_is_the_apache_licence_in_full():
-    licence = text(ROOT / "LICENSE")
+def test_license_is_the_apache_license_in_full():
+    license = text(ROOT / "LICENSE")
     assert PROJECT["license"] == "Apache-2.0"
     assert PROJECT["license-files"] == ["LICENSE"]
-    assert licence.split()[:4] == ["Apache", "License", "Version", "2.0,"]
-    assert "END OF TERMS AND CONDITIONS" in licence
-    assert len(licence.splitlines()) > 200
+    assert license.split()[:4] == ["Apache", "License", "Version", "2.0,"]
+    assert "END OF TERMS AND CONDITIONS" in license
+    assert len(license.splitlines()) > 200
 
 
 def test_version_stands_once():
@@ -307,13 +307,13 @@ def pins():
     return dict(line.split("==") for line in filter(None, lines))
 
 
-def normalised(name):
+def normalized(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_lock_pins_every_package_asked_for():
     asked = [*PROJECT["dependencies"], *(line for lines in PROJECT["optional-dependencies"].values() for line in lines)]
-    names = {normalised(re.match(r"[\w.-]+", line)[0]) for line in asked}
+    names = {normalized(re.match(r"[\w.-]+", line)[0]) for line in asked}
     assert names - pins().keys() == set()
     assert all(re.fullmatch(r"[\w.]+", version) for version in pins().values())
 
@@ -323,7 +323,7 @@ def test_ci_runs_with_the_versions_of_the_lock():
     lock = hashlib.sha256((ROOT / "requirements.lock").read_bytes()).hexdigest()
     if not (stamp.exists() and lock in stamp.read_text()):
         pytest.skip("this environment was not made by scripts/environment.sh with this lock")
-    found = {normalised(one.name): one.version for one in metadata.distributions()}
+    found = {normalized(one.name): one.version for one in metadata.distributions()}
     assert {name: (version, pins()[name]) for name, version in found.items() if pins().get(name, version) != version} == {}
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from dataset.class_names import ClassNames
 from dataset.input.augmentation import ResizeAndFlip, ScaleJitterCrop
-from dataset.input.color_jitter import ColourJitter
+from dataset.input.color_jitter import ColorJitter
 from dataset.input.input_config import InputConfig
 from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.pipeline import evaluation_dataset, training_dataset
@@ -186,18 +186,18 @@ def test_crowds_are_marked(tmp_path):
 def test_crowds_may_be_learnt(tmp_path):
     """As RetinaNet's and SSD's references do it; an evaluation still knows them."""
     crowds = written(tmp_path, [record(0, [box(1, 1, 8, 8), box(2, 2, 20, 20, 9, crowd=True)])])
-    still = config(jitter_min=1.0, jitter_max=1.0, batch_size=1, learn_crowds=True)
+    still = config(jitter_min=1.0, jitter_max=1.0, batch_size=1, train_on_crowds=True)
     assert not batches(training_dataset(crowds, still), 1)[0].objects.crowd.any()
     [(seen, _)] = batches(evaluation_dataset(crowds, still), 1)
     assert seen.objects.crowd[0].tolist() == [False, True, False, False, False, False]
 
 
-@pytest.mark.parametrize("learn_crowds", [False, True])
-def test_crops_of_ssd_look_at_what_is_learnt(tmp_path, learn_crowds):
-    """Every crop shows an object to learn; colours change with the position, and the same again from any start."""
+@pytest.mark.parametrize("train_on_crowds", [False, True])
+def test_crops_of_ssd_look_at_what_is_learnt(tmp_path, train_on_crowds):
+    """Every crop shows an object to learn; colors change with the position, and the same again from any start."""
     crowds = written(tmp_path, [record(0, [box(1, 1, 8, 8), box(20, 14, 9, 9, 9, crowd=True)], height=24, width=30)])
     ssd = replace(config(), resize=Stretch((32, 32), antialias=True), augmentation=OverlapCrop(
-        (32, 32), colours=ColourJitter()), learn_crowds=learn_crowds)
+        (32, 32), colors=ColorJitter()), train_on_crowds=train_on_crowds)
     first, second = batches(training_dataset(crowds, ssd), 2)
     learnt = first.objects.valid & ~first.objects.crowd
     assert learnt.any(axis=1).all()

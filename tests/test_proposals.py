@@ -28,7 +28,7 @@ def test_suppression_against_the_loop(nms, compiled):
     rng = np.random.default_rng(0)
     boxes = oracles.random_boxes(rng, (2, 3, 60), side=40.0)
     boxes[..., 2:] += 10
-    boxes[0, 0] = np.float32([0, 0, 10, 1])  # a chain of neighbours
+    boxes[0, 0] = np.float32([0, 0, 10, 1])  # a chain of neighbors
     boxes[0, 0, :, 1::2] += 0.25 * np.arange(60, dtype=np.float32)[:, None]
     boxes[1, 0] = 0.0  # nothing overlaps what is empty
     alive = rng.uniform(size=(2, 3, 60)) < 0.9

@@ -18,14 +18,14 @@ SSD = {
     "4xC4140": (4, 16, 56, 0.09, 5, 1.3e-4, (44, 55)), "DSS8440": (1, 8, 128, 0.1875, 5, 1.6e-4, (44, 55)),
     "DGX1": (1, 8, 56, 0.04, 5.25, 1.6e-4, (44, 55)), "DGXA100": (1, 8, 114, 0.09, 5, 1.3e-4, (44, 55)),
     "8xDGXA100": (8, 64, 24, 0.14, 11, 1.7e-4, (44, 55)), "64xDGXA100": (64, 512, 4, 0.2925, 26, 4e-5, (60, 75))}
-# 1.3: nodes, processes, images a step, rate, warm-up epochs
+# 1.3: nodes, processes, images per step, rate, warm-up epochs
 RETINANET = {
     "R760xaxL40S": (1, 4, 64, 6e-5, 0), "DSS8440xA30": (1, 8, 128, 1e-4, 1), "SYS-421GUxH100": (1, 4, 128, 7.5e-5, 0),
     "DGXA100": (1, 8, 256, 8.5e-5, 0), "DGXH100": (1, 8, 256, 8.5e-5, 0), "DGXH200": (1, 8, 256, 8.5e-5, 0),
     "DGXB200": (1, 8, 256, 8.5e-5, 0), "8xH100_320": (1, 8, 320, 8.5e-5, 0), "2xDGXA100": (2, 16, 256, 1e-4, 1),
     "8xDGXA100": (8, 64, 256, 1e-4, 1), "8xDGXA100_512": (8, 64, 512, 1e-4, 1), "32xDGXA100": (32, 256, 8192, 1e-4, 1),
     "160xDGXA100": (160, 1280, 1280, 1e-4, 1), "256xDGXA100": (256, 2048, 2048, 1.35e-4, 1)}
-# 3.3: nodes, processes, images a step, iterations of warm-up, those after which the rate drops; the rate is 0.02 for 16 images
+# 3.3: nodes, processes, images per step, iterations of warm-up, those after which the rate drops; the rate is 0.02 for 16 images
 MASK_RCNN = {
     "1GPU_2": (1, 1, 2, 500, (480_000, 640_000)), "1GPU_4": (1, 1, 4, 500, (240_000, 360_000)),
     "8GPU_32": (1, 8, 32, 500, (33_000, 44_000)), "2xA30": (1, 2, 8, 500, (144_000, 192_000)),
@@ -114,15 +114,15 @@ def test_the_pair_that_does_not_converge_is_told(words, warns):
 
 
 @pytest.mark.parametrize(("env", "words", "message"), [
-    ({}, [], "SYSTEM is missing; wanted one of 2xC4140 4xC4140"),
-    ({"SYSTEM": "c4140"}, [], "SYSTEM=c4140; wanted one of 2xC4140"),
-    ({"SYSTEM": "../../D0/x"}, [], "SYSTEM=../../D0/x; wanted a name of letters"),
-    ({"SYSTEM": "2xC4140", "SLURM_JOB_NUM_NODES": "1"}, [], "has 2 nodes and the job 1; wanted sbatch -N 2"),
-    ({"SYSTEM": "2xC4140", "SLURM_NTASKS": "4"}, [], "has 8 processes and the job 4; wanted sbatch -n 8"),
+    ({}, [], "SYSTEM is missing; expected one of 2xC4140 4xC4140"),
+    ({"SYSTEM": "c4140"}, [], "SYSTEM=c4140; expected one of 2xC4140"),
+    ({"SYSTEM": "../../D0/x"}, [], "SYSTEM=../../D0/x; expected a name of letters"),
+    ({"SYSTEM": "2xC4140", "SLURM_JOB_NUM_NODES": "1"}, [], "has 2 nodes and the job 1; expected sbatch -N 2"),
+    ({"SYSTEM": "2xC4140", "SLURM_NTASKS": "4"}, [], "has 8 processes and the job 4; expected sbatch -n 8"),
     ({"SYSTEM": "C4140"}, ["NGPU=8"], "1 nodes of 4 GPUs, but NGPU=8"),
-    ({"SYSTEM": "C4140"}, ["NETWORK=ib0,X=1"], "NETWORK=ib0,X=1; wanted a name of letters"),
-    ({"SYSTEM": "C4140"}, ["EVAL_EPOCHS=40,x"], "EVAL_EPOCHS=40,x; wanted whole numbers"),
-    ({"SYSTEM": "C4140"}, ["DROPS=40"], "DROPS=40; wanted two numbers such as 40,50"),
+    ({"SYSTEM": "C4140"}, ["NETWORK=ib0,X=1"], "NETWORK=ib0,X=1; expected a name of letters"),
+    ({"SYSTEM": "C4140"}, ["EVAL_EPOCHS=40,x"], "EVAL_EPOCHS=40,x; expected whole numbers"),
+    ({"SYSTEM": "C4140"}, ["DROPS=40"], "DROPS=40; expected two numbers such as 40,50"),
 ])
 def test_refused(env, words, message):
     done = run("ssd/run.sub", *words, "--dry_run", env=env)
@@ -191,7 +191,7 @@ def test_mlperfs_log_is_written_where_its_package_is(tmp_path, family):
 def test_a_system_of_several_nodes_is_for_sbatch():
     done = run("ssd/run.sh", "SYSTEM=2xC4140", "--dry_run")
     assert done.returncode == 2
-    assert "SYSTEM=2xC4140 has 2 nodes; wanted scripts/ssd/run.sub" in done.stderr
+    assert "SYSTEM=2xC4140 has 2 nodes; expected scripts/ssd/run.sub" in done.stderr
     for family in ("retinanet", "mask_rcnn"):
         words = dry_run(f"{family}/run.sh", "SYSTEM=DGXA100")
         assert words[words.index("-np") + 1] == "8"

@@ -85,8 +85,8 @@ def test_numbers_are_those_in_the_files(worked):
     assert results["evaluate"].numbers == results["train"].numbers
     assert results["evaluate"].images == 4
     assert results["evaluate"].report.is_file()
-    table = json.loads((folder / "exported" / "artefacts.json").read_text())
-    assert results["export"].ap == {"onnx": table["artefacts"][0]["quality"]["ap"]}
+    table = json.loads((folder / "exported" / "artifacts.json").read_text())
+    assert results["export"].ap == {"onnx": table["artifacts"][0]["quality"]["ap"]}
     assert results["export"].files == {"onnx": folder / "exported" / "detector.onnx"}
     for path in (results["train"].saved_model, results["train"].report, results["train"].log, results["export"].table):
         assert path.exists()
@@ -172,7 +172,7 @@ def test_an_unknown_argument_is_a_type_error_with_the_nearest_name(call, message
     (lambda: efficientdet.train("x", model_dir="m", hparams={"image_sise": 3}), ".*image_sise"),
     (lambda: efficientdet.train("x", model_dir="m", strategy="tpu"), ".*strategy=tpu: is gone: a process trains on one GPU"),
     (lambda: efficientdet.evaluate("nowhere", "x"), "x: no file matches"),
-    (lambda: efficientdet.export("nowhere", "out", formats=["onx"]), "formats=onx: wanted some of"),
+    (lambda: efficientdet.export("nowhere", "out", formats=["onx"]), "formats=onx: expected some of"),
     (lambda: efficientdet.convert("nowhere"), "images=nowhere: no such folder"),
     (lambda: efficientdet.examine("nowhere"), "nowhere: no file matches")])
 def test_a_refused_value_is_one_line_without_dashes(call, message, tmp_path, monkeypatch):

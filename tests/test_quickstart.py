@@ -147,7 +147,7 @@ def test_the_way(programs, tmp_path, capsys):
 def test_a_zip_is_unpacked_once(programs, tmp_path, monkeypatch):
     calls, _ = programs
     with zipfile.ZipFile(tmp_path / "cells.zip", "w") as archive:
-        archive.writestr("cells/one.jpg", b"picture")
+        archive.writestr("cells/one.jpg", b"image")
         archive.writestr("__MACOSX/cells/._one.jpg", b"none")
     for _ in range(2):
         quickstart(config(tmp_path / "out", images=str(tmp_path / "cells.zip")))
@@ -155,7 +155,7 @@ def test_a_zip_is_unpacked_once(programs, tmp_path, monkeypatch):
     assert [str(path.relative_to(tmp_path / "out" / "images")) for path in (tmp_path / "out" / "images").rglob("*")] == [
         "cells", "cells/one.jpg"]
     damaged = tmp_path / "damaged.zip"
-    damaged.write_bytes((tmp_path / "cells.zip").read_bytes().replace(b"picture", b"changed"))
+    damaged.write_bytes((tmp_path / "cells.zip").read_bytes().replace(b"image", b"changed"))
     with pytest.raises(InputError, match=r"damaged.zip: cannot be unpacked into .*Bad CRC"):
         quickstart(config(tmp_path / "other", images=str(damaged)))
     assert not (tmp_path / "other" / "images").exists()
@@ -182,12 +182,12 @@ def test_other_wishes_and_broken_notes_are_refused(tmp_path):
 
 def test_a_program_that_fails_ends_with_its_code(capfd):
     with pytest.raises(SystemExit) as caught:
-        run_program("dataset.create_tfrecord", {"images": "/nowhere", "val_fraction": None}, go_on="go on so")
+        run_program("dataset.create_tfrecord", {"images": "/nowhere", "val_fraction": None}, go_on="continue so")
     assert caught.value.code == 2
     told = capfd.readouterr()
     assert "$ python " in told.out
     assert "--images=/nowhere: no such folder" in told.err
-    assert "ended with 2; go on so" in told.err
+    assert "ended with 2; continue so" in told.err
 
 
 def test_a_signal_is_handed_on(tmp_path):
@@ -239,11 +239,11 @@ def is_running(process):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ([], "--images=: no such folder; wanted the one with the images"),
+    ([], "--images=: no such folder; expected the one with the images"),
     (["/nowhere"], "--images=/nowhere: no such folder"),
     (["--model_name=ssd300-resnet34", "tests"], "unexpected argument"),
     (["tests", "--model_name=ssd300-resnet34"], "wanted one of efficientdet-d0, efficientdet-d1"),
-    (["tests", "--formats=tflight"], "--formats=tflight: wanted some of onnx"),
+    (["tests", "--formats=tflight"], "--formats=tflight: expected some of onnx"),
     (["tests", "--format=tflight"], "flag --format=tflight"),
     (["tests", "--minutes=0"], "minutes"),
     (["tests", "--minutes=inf"], "--minutes=inf: expected at least 0.1"),

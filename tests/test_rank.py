@@ -1,4 +1,4 @@
-"""scripts/k8s/rank.py: ranks that somebody else has started find each other, at a stand-in for Horovod's server and at it."""
+"""scripts/k8s/rank.py: ranks that a user else has started find each other, at a stand-in for Horovod's server and at it."""
 
 import importlib.util
 import os
@@ -91,14 +91,14 @@ def test_one_that_does_not_come_is_told(stand_in, port):
     code, _, errors = ends(start(0, 3, port, SHOW, "--wait=1", env=stand_in))
     assert (code, errors) == (2, f"rank.py: error: 127.0.0.1:{port}: waits for the processes 1, 2, for too long (--wait)\n")
     code, _, errors = ends(start(1, 2, port, SHOW, "--wait=1", env=stand_in))
-    assert (code, errors) == (2, f"rank.py: error: http://localhost:{port}/arrived/1: nobody answers, for too long (--wait)\n")
+    assert (code, errors) == (2, f"rank.py: error: http://localhost:{port}/arrived/1: no one answers, for too long (--wait)\n")
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["--size=2", "--meet_at=host", "--rank=0", "--", "x"], "--meet_at=host: wanted HOST:PORT"),
-    (["--size=2", "--meet_at=host:70000", "--rank=0", "--", "x"], "--meet_at=host:70000: wanted HOST:PORT"),
-    (["--size=2", "--meet_at=host:1", "--", "x"], "--rank=None --size=2: wanted a rank from 0 to size - 1"),
-    (["--size=2", "--meet_at=host:1", "--rank=2", "--", "x"], "--rank=2 --size=2: wanted a rank"),
+    (["--size=2", "--meet_at=host", "--rank=0", "--", "x"], "--meet_at=host: expected HOST:PORT"),
+    (["--size=2", "--meet_at=host:70000", "--rank=0", "--", "x"], "--meet_at=host:70000: expected HOST:PORT"),
+    (["--size=2", "--meet_at=host:1", "--", "x"], "--rank=None --size=2: expected a rank from 0 to size - 1"),
+    (["--size=2", "--meet_at=host:1", "--rank=2", "--", "x"], "--rank=2 --size=2: expected a rank"),
     (["--size=2", "--meet_at=host:1", "--rank=0"], "there is no program"),
     (["--size=1", "--meet_at=host:1", "--rank=0", "--", "/nowhere/x"], "No such file"),
     (["--size=many", "--meet_at=host:1"], "--size"),

@@ -253,22 +253,22 @@ def test_both_launchers_leave_time_to_save():
     (["DATADIRS=3"], "unknown setting DATADIRS, did you mean datadir?"),
     (["NEXP=5"], "NEXP=5: a job is one run"),
     (["EXTRA_PARAMS=--x"], "EXTRA_PARAMS=--x: holds flags of another program"),
-    (["--batch_size=many"], "BS=many; wanted a whole number from 1 on"),
-    (["=3"], "unknown setting ; wanted one of"),
-    (["NONSENSE=3"], "unknown setting NONSENSE; wanted one of"),
+    (["--batch_size=many"], "BS=many; expected a whole number from 1 on"),
+    (["=3"], "unknown setting ; expected one of"),
+    (["NONSENSE=3"], "unknown setting NONSENSE; expected one of"),
     (["now"], "unexpected word 'now'"),
     (["DATA=/nowhere"], "no records match TRAIN=/nowhere/train-*"),
-    (["LAUNCHER=ssh"], "LAUNCHER=ssh; wanted one of horovodrun mpirun"),
-    (["DEVICE=tpu"], "DEVICE=tpu; wanted one of cpu gpu"),
-    (["NGPU=zwei"], "NGPU=zwei; wanted a whole number from 1 on"),
-    (["NGPU=0"], "NGPU=0; wanted a whole number from 1 on"),
-    (["BS=-1"], "BS=-1; wanted a whole number from 1 on"),
-    (["EPOCHS=08"], "EPOCHS=08; wanted a whole number from 1 on"),
-    (["EXAMPLES=12345678901"], "EXAMPLES=12345678901; wanted a whole number"),
-    (["SEED=-1"], "SEED=-1; wanted a whole number from 0 on"),
-    (["LR=nan"], "LR=nan; wanted a number such as 0.08"),
-    (["EMA=0.9,num_epochs=1"], "EMA=0.9,num_epochs=1; wanted a number such as 0.08"),
-    (["AMP=yes"], "AMP=yes; wanted True or False"),
+    (["LAUNCHER=ssh"], "LAUNCHER=ssh; expected one of horovodrun mpirun"),
+    (["DEVICE=tpu"], "DEVICE=tpu; expected one of cpu gpu"),
+    (["NGPU=zwei"], "NGPU=zwei; expected a whole number from 1 on"),
+    (["NGPU=0"], "NGPU=0; expected a whole number from 1 on"),
+    (["BS=-1"], "BS=-1; expected a whole number from 1 on"),
+    (["EPOCHS=08"], "EPOCHS=08; expected a whole number from 1 on"),
+    (["EXAMPLES=12345678901"], "EXAMPLES=12345678901; expected a whole number"),
+    (["SEED=-1"], "SEED=-1; expected a whole number from 0 on"),
+    (["LR=nan"], "LR=nan; expected a number such as 0.08"),
+    (["EMA=0.9,num_epochs=1"], "EMA=0.9,num_epochs=1; expected a number such as 0.08"),
+    (["AMP=yes"], "AMP=yes; expected True or False"),
 ])
 def test_refused_before_anything_starts(words, message):
     done = run(D0 / "convergence-AMP-8xA100-80G.sh", *words)
@@ -335,7 +335,7 @@ def test_numbers_as_people_write_them():
 def test_all_sizes_of_a_list_are_checked_before_the_first_runs(sizes):
     done = run(D0 / "inference-benchmark.sh", f"BS={sizes}", "--dry_run")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "wanted a whole number from 1 on" in done.stderr
+    assert "expected a whole number from 1 on" in done.stderr
 
 
 @pytest.mark.parametrize("script", [*RECIPES, *(REPOSITORY / "scripts" / name for name in ("demo.sh", "install_horovod.sh"))],

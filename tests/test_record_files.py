@@ -60,7 +60,7 @@ def test_a_folder_of_records_names_the_patterns(tmp_path):
     for name in ("train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord", "val-00000-of-00001.tfrecord"):
         records(tmp_path / name)
     (tmp_path / "train.classes.json").write_text("{}")
-    assert line(tmp_path) == (f"{tmp_path}: is a folder, wanted a pattern that names records; give '{tmp_path}/train-*' "
+    assert line(tmp_path) == (f"{tmp_path}: is a folder, expected a pattern that names records; give '{tmp_path}/train-*' "
                               f"(2 files) or '{tmp_path}/val-*' (1 file)")
     assert line(tmp_path / "train") == f"{tmp_path}/train: no file matches; give '{tmp_path}/train-*' (2 files)"
     assert line(tmp_path / "*") == (

@@ -64,8 +64,8 @@ def test_what_is_no_example_is_useless():
     ({"object/bbox/xmin": [0.25, math.nan]}, "a box that is no four finite numbers (ymin, xmin, ymax, xmax: 0.0625, nan, "),
     ({"object/bbox/ymax": [math.inf, 1.0]}, "a box that is no four finite numbers"),
     ({"object/class/label": [1, 4]}, "unknown category ids [4], the categories are [1, 3]"),
-    ({"object/bbox/xmin": [1, 2]}, "a int64_list in image/object/bbox/xmin, wanted a float_list"),
-    ({"encoded": [1]}, "a int64_list in image/encoded, wanted a bytes_list"),
+    ({"object/bbox/xmin": [1, 2]}, "a int64_list in image/object/bbox/xmin, expected a float_list"),
+    ({"encoded": [1]}, "a int64_list in image/encoded, expected a bytes_list"),
     ({"filename": [b"a", b"b"]}, "2 values in image/filename, wanted one"),
 ])
 def test_a_contradiction_is_told_in_full(features, contradiction):

@@ -50,6 +50,6 @@ def test_by_hand():
 
 def test_another_reading_is_refused():
     arguments = [tf.zeros(shape) for shape in ((1, 2, 3), (1, 2, 3, 4), (1, 2, 4), (1, 2), (1, 2))]
-    with pytest.raises(ValueError, match="scores of regions by sigmoid, clip False; wanted softmax, True"):
+    with pytest.raises(ValueError, match="scores of regions by sigmoid, clip False; expected softmax, True"):
         region_detections(*arguments, config=SuppressionConfig())
     assert REGION_SUPPRESSION.per_class

@@ -109,7 +109,7 @@ def test_the_published_losses_of_proposals(golden_folder):
         boxes, chosen = golden[f"boxes{image}"][:, YX], labels[image] == 1
         if len(boxes):
             objects = objects_of(boxes)
-            # Every one is somebody's at this threshold: the object that it overlaps most
+            # Every one is a user's at this threshold: the object that it overlaps most
             matched = to_numpy(assign_regions(tf.constant(anchors[None]), tf.ones((1, len(anchors)), bool), objects,
                                               positive_iou=1e-6))[0][0]
             wanted[image, chosen] = FasterRcnnBoxCoder().encode(boxes[matched[chosen]], anchors[chosen])

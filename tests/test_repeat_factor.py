@@ -4,7 +4,7 @@ from math import sqrt
 import numpy as np
 import pytest
 import tiny_records
-from labelled import NAMES, healthy
+from labeled import NAMES, healthy
 
 from dataset.input.input_config import InputConfig
 from dataset.input.order import StreamOrder, epoch_length, repeat_factors

@@ -25,8 +25,8 @@ def test_letterbox_equals_the_reference(golden_folder):
         np.testing.assert_allclose(scale, golden["image_scales"][[i, i]], rtol=1 / min(size[0], size[1]))
         inside = np.zeros((256, 256, 1), bool)
         inside[: size[0], : size[1]] = True
-        normalised = (image.numpy() / np.float32(255) - MEAN) / STD * inside
-        assert np.abs((normalised - golden["network_input"][i]) * STD * 255).max() < 0.51
+        normalized = (image.numpy() / np.float32(255) - MEAN) / STD * inside
+        assert np.abs((normalized - golden["network_input"][i]) * STD * 255).max() < 0.51
         assert (golden["network_input"][i][~inside[..., 0]] == 0).all()
 
 
@@ -109,9 +109,9 @@ def test_the_published_input_of_ssd(golden_folder):
         assert extent.numpy().tolist() == [300, 300]
 
 
-def test_without_half_pixel_centres_the_first_pixel_stays():
+def test_without_half_pixel_centers_the_first_pixel_stays():
     image = np.repeat(np.uint8([[0, 100], [0, 100]])[..., None], 3, axis=-1)
-    resized = Letterbox((4, 4), half_pixel_centres=False)(tf.constant(image))[0]
+    resized = Letterbox((4, 4), half_pixel_centers=False)(tf.constant(image))[0]
     np.testing.assert_array_equal(resized[0, :, 0], [0, 50, 100, 100])
 
 
@@ -127,8 +127,8 @@ def test_wrong_rules_are_refused(make, words):
 
 
 def test_image_size_without_decoding():
-    grey = np.zeros((7, 9), np.uint8)
-    for data in (encoded(picture(7, 9), "jpeg"), encoded(picture(7, 9)), encoded(grey, "jpeg"), encoded(grey)):
+    gray = np.zeros((7, 9), np.uint8)
+    for data in (encoded(picture(7, 9), "jpeg"), encoded(picture(7, 9)), encoded(gray, "jpeg"), encoded(gray)):
         assert image_size(tf.constant(data)).numpy().tolist() == [7, 9]
         assert decode_image(tf.constant(data)).shape == (7, 9, 3)
     header = encoded(picture(300, 400), "jpeg")[:800]  # no pixel in it

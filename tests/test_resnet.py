@@ -45,7 +45,7 @@ def test_strides_of_stages_are_a_choice(strides, sides):
 
 
 def test_unknown_name_is_refused():
-    with pytest.raises(InputError, match="backbone 'resnet19'; wanted one of resnet18, "):
+    with pytest.raises(InputError, match="backbone 'resnet19'; expected one of resnet18, "):
         build_resnet(keras.Input((64, 64, 3)), "resnet19")
 
 

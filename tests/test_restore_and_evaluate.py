@@ -223,7 +223,7 @@ def test_masks_of_a_json_are_proved(drawn, tmp_path, segmentation, reason):
     index, config = index_records(drawn.records("val")), inputs(drawn)
     evaluator = read_evaluator(index, drawn.class_names, json_file=str(tmp_path / "val.json"))
     rows = detect_all(perfect_predict(drawn, config), index, config, class_names=drawn.class_names)
-    assert evaluator.evaluate(rows).mask_numbers == {}  # nobody asks for masks
+    assert evaluator.evaluate(rows).mask_numbers == {}  # no one asks for masks
     with_masks = rows._replace(masks=np.array([run_lengths(np.ones((64, 64)))] * len(rows.scores), object))
     if reason is None:
         assert set(evaluator.evaluate(with_masks).mask_numbers) == set(MEASURE_NAMES)

@@ -67,8 +67,8 @@ def test_every_format_has_the_boxes_of_the_results(place):
     assert sorted(path.name for path in (out / "yolo" / "labels").iterdir()) == ["1-2.txt", "1.txt"]  # as the drawings
     labels = np.loadtxt(out / "yolo" / "labels" / "1-2.txt")
     assert labels[:, 0].tolist() == [1, 0]
-    centres, sides = labels[:, 1:3] * (40, 24), labels[:, 3:5] * (40, 24)
-    np.testing.assert_allclose(np.concatenate([centres - sides / 2, centres + sides / 2], axis=1)[:, [1, 0, 3, 2]], BOXES[:2],
+    centers, sides = labels[:, 1:3] * (40, 24), labels[:, 3:5] * (40, 24)
+    np.testing.assert_allclose(np.concatenate([centers - sides / 2, centers + sides / 2], axis=1)[:, [1, 0, 3, 2]], BOXES[:2],
                                atol=1e-4)
 
 
@@ -159,15 +159,15 @@ def test_inputs_are_told_apart(place, monkeypatch):
     Path("0").touch()
     assert find_inputs(["0"]) == Inputs(("0",))
     monkeypatch.setattr(sys, "stdin", None)  # as Python has it where a shell closes it
-    with pytest.raises(InputError, match="the standard input is closed; wanted an image piped into it"):
+    with pytest.raises(InputError, match="the standard input is closed; expected an image piped into it"):
         find_inputs(["-"])
     for names in (["1", "a"], ["a", "1"], ["1", "2"], ["123456"]):
-        with pytest.raises(InputError, match="is no file but a camera; wanted one alone"):
+        with pytest.raises(InputError, match="is no file but a camera; expected one alone"):
             find_inputs(names)
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stdin", terminal)
-    with pytest.raises(InputError, match="is a terminal; wanted an image piped into it"):
+    with pytest.raises(InputError, match="is a terminal; expected an image piped into it"):
         find_inputs(["-"])
 
 

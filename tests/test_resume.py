@@ -1,4 +1,4 @@
-"""Trainings of the miniature network that go on: with another batch, from an older checkpoint, after a rollback."""
+"""Trainings of the miniature network that continue: with another batch, from an older checkpoint, after a rollback."""
 
 import shutil
 from pathlib import Path

@@ -50,7 +50,7 @@ def test_the_published_network(golden_folder, golden_detector):
     golden = np.load(golden_folder / "families" / "retinanet_forward.npz")
     sizes = np.full((2, 2), (128, 160), np.int32)
     images = golden["images"]
-    np.testing.assert_allclose(np.asarray(golden_detector.normalise(images, sizes)).transpose(0, 3, 1, 2),
+    np.testing.assert_allclose(np.asarray(golden_detector.normalize(images, sizes)).transpose(0, 3, 1, 2),
                                golden["network_input"], atol=1e-6)
     logits, deltas = map(np.asarray, golden_detector.outputs(images, sizes))
     np.testing.assert_allclose(logits, golden["cls_logits"], atol=1e-4)
@@ -85,11 +85,11 @@ def test_the_published_losses(golden_folder, golden_detector):
 
 @pytest.mark.parametrize("image", [0, 1])
 def test_the_published_resizing(golden_folder, golden_detector, image):
-    """But for the rounding to whole grey levels: half of one is 1 / 510 of the range, before it is divided by a deviation."""
+    """But for the rounding to whole gray levels: half of one is 1 / 510 of the range, before it is divided by a deviation."""
     golden = np.load(golden_folder / "families" / "retinanet_transform.npz")
     hparams = hyperparameters_of(MODEL, {"image_size": tuple(golden["size"].tolist())})
     resized, size, scales = (np.asarray(value) for value in family_of(MODEL).resize_rule(hparams)(golden[f"image{image}"]))
-    ours = np.asarray(golden_detector.normalise(resized[None], size[None]))[0].transpose(2, 0, 1)
+    ours = np.asarray(golden_detector.normalize(resized[None], size[None]))[0].transpose(2, 0, 1)
     half = 0.5 / 255 / np.float32(golden_detector.config.stddev)[:, None, None]
     assert np.all(np.abs(ours - golden[f"network_input{image}"]) <= half + 1e-4)
     boxes = golden[f"boxes{image}"][:, YX] / np.tile(scales, 2)
@@ -125,7 +125,7 @@ def test_weights_of_other_classes_and_of_a_classifier(golden_folder):
     family, detector = family_of(MODEL), detector_of(image_size=64, classes=3)
     theirs = mlperf_weights(golden_folder)
     said = load_what_fits(detector.network, Source("mlperf.pth", theirs, None), family=family, class_names=names_of(3))
-    assert "head/classification_head/cls_logits starts anew" in said[1]
+    assert "head/classification_head/cls_logits starts from scratch" in said[1]
     classifier = recipe_weights(named_shapes(golden_folder, "torchvision_resnext50_32x4d"), 104)
     assert Source("resnext.pth", classifier, None).conventions(family) == {}
     assert "backbone weights" in load_backbone(detector.network, Source("resnext.pth", classifier, None), family=family)[0]
@@ -165,7 +165,7 @@ def test_training_with_frozen_norms_has_the_gradient_of_the_layers():
         return tape.gradient(value, detector.network.trainable_variables)
 
     folded = gradients(lambda: detector.outputs(images, sizes, training=True))
-    layers = gradients(lambda: detector.network(detector.normalise(images, sizes), training=True))
+    layers = gradients(lambda: detector.network(detector.normalize(images, sizes), training=True))
     for one, other in zip(folded, layers, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-4 * float(np.abs(other).max()))
 

@@ -91,7 +91,7 @@ def test_half_precision_is_summed_in_single(sums):
 @WAYS
 @pytest.mark.parametrize("compiled", [False, True])
 def test_no_region_at_all(sums, compiled):
-    """As in pictures that nothing is found in; TensorFlow's product with an empty matrix would end the process."""
+    """As in images that nothing is found in; TensorFlow's product with an empty matrix would end the process."""
     rows, numbers, weights = tf.ones((5, 3)), tf.zeros((0, 4), tf.int32), tf.zeros((0, 4))
 
     @tf.function(jit_compile=compiled, autograph=False)

@@ -16,13 +16,13 @@ import jsonschema
 import numpy as np
 import pytest
 from chromium import PROGRAM, chromium
-from colour_artefact import CLASSES, wanted, write_colour_artefact
+from color_artifact import CLASSES, wanted, write_color_artifact
 from gated_server import CONNECTIONS, MOST_IMAGES
 from PIL import Image
 from serving import FORM, ROOT, encoded, form, received, request_bytes, running, wait_until
 
 from efficientdet.inference.detector import LoadedDetector
-from efficientdet.reports.drawing import class_colour
+from efficientdet.reports.drawing import class_color
 from efficientdet.serving import detection
 from efficientdet.serving.application import image_reply
 from efficientdet.serving.batching import Found
@@ -37,16 +37,16 @@ BLUE, GREEN = (0, 40, 220), (10, 180, 90)
 
 
 @pytest.fixture(scope="module")
-def artefact(tmp_path_factory):
-    return write_colour_artefact(tmp_path_factory.mktemp("artefact") / "colours.onnx")
+def artifact(tmp_path_factory):
+    return write_color_artifact(tmp_path_factory.mktemp("artifact") / "colors.onnx")
 
 
 @pytest.fixture(scope="module")
-def server(artefact, tmp_path_factory):
+def server(artifact, tmp_path_factory):
     """serve.py with small limits; its standard error lists what it imports."""
     folder = tmp_path_factory.mktemp("server")
     (folder / "tmp").mkdir()
-    with running(folder, "serve.py", f"--model={artefact}", "--port=0", "--max_batch=4", f"--max_request_bytes={MOST_BYTES}",
+    with running(folder, "serve.py", f"--model={artifact}", "--port=0", "--max_batch=4", f"--max_request_bytes={MOST_BYTES}",
                  f"--max_pixels={MOST_PIXELS}", f"--max_queue={MOST_IMAGES}", "--min_score=0.1",
                  PYTHONPROFILEIMPORTTIME="1", TMPDIR=str(folder / "tmp")) as one:
         one.temporary = folder / "tmp"
@@ -62,9 +62,9 @@ def found_in(image):
     return [(one["box"], one["score"], one["class_id"], one["class_name"]) for one in image["detections"]]
 
 
-def assert_found(image, colour, *, width, height, least=0.1):
+def assert_found(image, color, *, width, height, least=0.1):
     assert (image["width"], image["height"]) == (width, height)
-    expected = [one for one in wanted(colour, height=height, width=width) if one[1] >= least]
+    expected = [one for one in wanted(color, height=height, width=width) if one[1] >= least]
     assert len(expected) == len(found_in(image))
     for (box, score, *rest), (right_box, right_score, *right_rest) in zip(found_in(image), expected, strict=True):
         assert rest == right_rest
@@ -76,7 +76,7 @@ def assert_found(image, colour, *, width, height, least=0.1):
 def test_a_file_of_a_form(server, kind):
     lossless = {"lossless": True} if kind == "WEBP" else {}
     reply = server.detect([encoded(BLUE, size=(48, 40), kind=kind, **lossless)])
-    assert (reply.status, reply.content["model"], reply.content["min_score"]) == (200, "colours.onnx", 0.1)
+    assert (reply.status, reply.content["model"], reply.content["min_score"]) == (200, "colors.onnx", 0.1)
     [image] = reply.content["images"]
     assert_found(image, BLUE, width=48, height=40)
 
@@ -86,12 +86,12 @@ def as_json(images, **more):
 
 
 def test_images_of_a_request_keep_their_order(server):
-    colours = [BLUE, GREEN, (255, 0, 0), (90, 90, 200), (1, 2, 250)]
-    images = [encoded(colour, size=(20 + number, 30)) for number, colour in enumerate(colours)]
+    colors = [BLUE, GREEN, (255, 0, 0), (90, 90, 200), (1, 2, 250)]
+    images = [encoded(color, size=(20 + number, 30)) for number, color in enumerate(colors)]
     for reply in (server.detect(images), server.call("POST", "/v1/detect", as_json(images), content_type="application/json")):
         assert reply.status == 200
-        for number, (image, colour) in enumerate(zip(reply.content["images"], colours, strict=True)):
-            assert_found(image, colour, width=20 + number, height=30)
+        for number, (image, color) in enumerate(zip(reply.content["images"], colors, strict=True)):
+            assert_found(image, color, width=20 + number, height=30)
 
 
 def test_base64_in_lines_and_as_a_data_url(server):
@@ -105,8 +105,8 @@ def test_base64_in_lines_and_as_a_data_url(server):
 def test_file_is_another_name_of_the_field(server):
     body = form([encoded(BLUE), encoded(GREEN)]).replace(b'name="image"', b'name="file"', 1)
     reply = server.call("POST", "/v1/detect", body, content_type=FORM)
-    for image, colour in zip(reply.content["images"], (BLUE, GREEN), strict=True):
-        assert_found(image, colour, width=64, height=64)
+    for image, color in zip(reply.content["images"], (BLUE, GREEN), strict=True):
+        assert_found(image, color, width=64, height=64)
 
 
 def test_an_image_of_as_many_scans_as_are_taken(server):
@@ -199,7 +199,7 @@ JSON = "application/json"
 PICTURE = encoded()
 REFUSED = {
     "no type": (415, PICTURE, None, "of no stated type"),
-    "another type": (415, PICTURE, "image/png", "'image/png'; wanted multipart/form-data or application/json"),
+    "another type": (415, PICTURE, "image/png", "'image/png'; expected multipart/form-data or application/json"),
     "no json": (400, "{", JSON, "is not JSON"),
     "deep json": (413, "[" * 100_000, JSON, "the JSON has more than 124 values"),
     "many values": (413, '{"images": [' + "{}," * 99_000 + "{}]}", JSON, "more than 124 values; expected at most 6 images"),
@@ -209,7 +209,7 @@ REFUSED = {
     "no images": (422, "{}", JSON, "images is missing"),
     "empty": (422, '{"images": []}', JSON, "no image in the request"),
     "numbers": (422, '{"images": [1]}', JSON, "images is missing or no list"),
-    "another key": (422, '{"image": "a"}', JSON, "no key 'image'; wanted images, min_score"),
+    "another key": (422, '{"image": "a"}', JSON, "no key 'image'; expected images, min_score"),
     "no base64": (400, '{"images": ["?!"]}', JSON, "the image is not base64"),
     "another data url": (400, '{"images": ["data:image/png,abc"]}', JSON, "not in base64"),
     "no image": (400, form([PICTURE, b"hello"]), FORM, "image 2 of 2 is none that can be read"),
@@ -234,7 +234,7 @@ REFUSED = {
     "no end": (400, form([PICTURE])[:-20], FORM, "cut short"),
     "no disposition": (422, b"--frontier\r\nA: b\r\n\r\nx\r\n--frontier--\r\n", FORM, "no field ''"),
     "long header": (400, b"--frontier\r\nA: " + b"b" * 9000 + b"\r\n\r\nx\r\n--frontier--\r\n", FORM, "no multipart form"),
-    "another field": (422, form([PICTURE], colour="red"), FORM, "no field 'colour'; wanted image, file, min_score"),
+    "another field": (422, form([PICTURE], color="red"), FORM, "no field 'color'; expected image, file, min_score"),
     "form without": (422, form([], min_score="1"), FORM, "no image in the request"),
 }
 
@@ -252,7 +252,7 @@ def test_a_wrong_request_is_told_in_one_line(server, case):
 @pytest.mark.parametrize("value", ["nan", "-0.1", "1.1", "inf", "much", "", "1e999"])
 def test_a_wrong_score_is_refused(server, value):
     for reply in (server.detect([PICTURE], f"?min_score={value}"), server.detect([PICTURE], min_score=value)):
-        assert (reply.status, reply.content["error"]) == (422, f"min_score is {value!r}; wanted a number from 0 to 1")
+        assert (reply.status, reply.content["error"]) == (422, f"min_score is {value!r}; expected a number from 0 to 1")
 
 
 @pytest.mark.parametrize("value", ["NaN", "true", "[1]", "-1e999", '"x"'])
@@ -267,7 +267,7 @@ def test_addresses_and_methods_that_there_are_not(server):
     reply = server.get("/v1/detect")
     assert (reply.status, reply.headers["allow"]) == (405, "POST")
     assert reply.content == {"error": "GET is not for this address"}
-    assert server.detect([PICTURE], "?score=1").content["error"] == "there is no parameter 'score'; wanted min_score"
+    assert server.detect([PICTURE], "?score=1").content["error"] == "there is no parameter 'score'; expected min_score"
 
 
 def test_a_large_body_is_refused_before_it_comes(server):
@@ -303,7 +303,7 @@ def test_pages_elsewhere_may_not_call_it(server):
         assert received(connection).status == 400
 
 
-# What is told about it
+# What is reported about it
 
 def test_the_interface_is_described_as_it_is(server):
     api = server.get("/openapi.json").content
@@ -320,10 +320,10 @@ def test_the_interface_is_described_as_it_is(server):
     assert all(word in page for word in (*api["paths"], *api["components"]["schemas"], "503"))
 
 
-def test_classes_have_the_colours_of_the_drawings(server):
+def test_classes_have_the_colors_of_the_drawings(server):
     told = server.get("/v1/model").content["classes"]
     assert [(one["id"], one["name"]) for one in told] == list(zip(CLASSES.category_ids, CLASSES.names, strict=True))
-    assert [bytes.fromhex(one["colour"][1:]) for one in told] == [bytes(class_colour(index)) for index in range(3)]
+    assert [bytes.fromhex(one["color"][1:]) for one in told] == [bytes(class_color(index)) for index in range(3)]
 
 
 def test_metrics_count(server):
@@ -507,7 +507,7 @@ def test_too_many_large_bodies_at_once_are_refused(gated):
 # How it starts and ends
 
 def test_the_stored_threshold_is_the_default_of_page_and_api(tmp_path):
-    stored = write_colour_artefact(tmp_path / "stored.onnx", {"overall": 0.27, "classes": {"red": 0.9}})
+    stored = write_color_artifact(tmp_path / "stored.onnx", {"overall": 0.27, "classes": {"red": 0.9}})
     for flags, least, told in (((), 0.27, "the best F1 on the validation data, stored with the model"),
                                 (("--min_score=0.6",), 0.6, "--min_score")):
         with running(tmp_path, "serve.py", f"--model={stored}", "--port=0", *flags) as one:
@@ -522,8 +522,8 @@ def test_the_stored_threshold_is_the_default_of_page_and_api(tmp_path):
                 3 if least == 0.27 else 1)
 
 
-def test_requests_that_have_begun_are_answered_at_the_end(artefact, tmp_path):
-    with running(tmp_path, "serve.py", f"--model={artefact}", "--port=0") as one:
+def test_requests_that_have_begun_are_answered_at_the_end(artifact, tmp_path):
+    with running(tmp_path, "serve.py", f"--model={artifact}", "--port=0") as one:
         sent = request_bytes(form([encoded(GREEN)]))
         with one.connect(sent[:300]) as begun, one.connect() as idle:
             wait_until(lambda: one.get("/healthz").status == 200)
@@ -555,11 +555,11 @@ def test_a_taken_port_is_one_line(server):
         bind("127.0.0.1", server.port)
 
 
-def test_a_missing_package_is_one_line(artefact):
+def test_a_missing_package_is_one_line(artifact):
     program = ("import importlib.util, runpy, sys; sys.argv = ['serve.py', sys.argv[1]]; find = importlib.util.find_spec\n"
                "importlib.util.find_spec = lambda name: find(name) if name != 'uvicorn' else None\n"
                "runpy.run_path('serve.py', run_name='__main__')")
-    done = subprocess.run([sys.executable, "-c", program, f"--model={artefact}"], cwd=ROOT, capture_output=True, text=True,
+    done = subprocess.run([sys.executable, "-c", program, f"--model={artifact}"], cwd=ROOT, capture_output=True, text=True,
                           timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "serve.py: error: serve.py needs the package uvicorn: pip install -e '.[serve]'\n"
@@ -594,7 +594,7 @@ def test_the_page_in_a_browser(server, tmp_path):
         files.append(tmp_path / name)
     with chromium(tmp_path / "profile") as page:
         page.open(f"http://127.0.0.1:{server.port}/")
-        page.wait_for("document.querySelector('#model').textContent === 'colours.onnx · 3 classes'")
+        page.wait_for("document.querySelector('#model').textContent === 'colors.onnx · 3 classes'")
         page.give_files("#files", files[:1])
         page.wait_for("document.querySelectorAll('#rows tr').length === 3")  # the slider starts at --min_score=0.1
         assert page.value("[$('score').value, $('threshold').textContent]") == ["0.1", "0.10"]
@@ -614,12 +614,12 @@ def test_the_page_in_a_browser(server, tmp_path):
         assert slide(0.1) == [blue, evil, red]
         page.value("document.querySelector('[data-class-id=\"5\"]').click()")
         assert slide(0.1) == [blue, red]
-        pixel = page.value("(() => { const c = $('picture'); return [...c.getContext('2d').getImageData("
+        pixel = page.value("(() => { const c = $('image'); return [...c.getContext('2d').getImageData("
                            "c.width / 2, c.height / 4, 1, 1).data] })()")  # on the right edge of red's box
-        assert np.abs(np.subtract(pixel[:3], class_colour(0))).max() < 40
+        assert np.abs(np.subtract(pixel[:3], class_color(0))).max() < 40
 
         page.give_files("#files", files[1:])
-        page.wait_for("state.pictures.every((picture) => picture.found || picture.error)")
+        page.wait_for("state.images.every((image) => image.found || image.error)")
         assert page.value("document.querySelectorAll('#thumbnails button').length") == 3
         assert page.value("state.current.name") == "first.png"
         for name in ("blue.jpg", "broken.png"):
@@ -634,7 +634,7 @@ def test_the_page_in_a_browser(server, tmp_path):
         assert page.value("saved.map((one) => one[0])") == ["first.json", "first-detections.png"]
         kept = json.loads(page.value("saved[0][1].text()"))
         assert [one["class_name"] for one in kept["detections"]] == ["red", "blue & co"]
-        assert page.value("createImageBitmap(saved[1][1]).then((picture) => [picture.width, picture.height])") == [120, 80]
+        assert page.value("createImageBitmap(saved[1][1]).then((image) => [image.width, image.height])") == [120, 80]
 
         mask = np.random.default_rng(0).integers(0, 2, (37, 23)).repeat(9, axis=0)
         told = page.value(f"runLengths({json.dumps(run_lengths(mask)['counts'])})")
@@ -644,7 +644,7 @@ def test_the_page_in_a_browser(server, tmp_path):
         page.value("$('webcam').click()")
         page.wait_for("state.current.name === 'webcam' && state.current.milliseconds && !state.current.error")
         page.value("$('clear').click()")
-        assert page.value("state.camera === null && state.pictures.length === 0 && $('picture').hidden")
+        assert page.value("state.camera === null && state.images.length === 0 && $('image').hidden")
         refusals = [one for one in page.complaints if "400 (Bad Request)" in one]
-        assert (len(refusals), page.complaints) == (1, refusals)  # of the broken picture; nothing else went wrong
+        assert (len(refusals), page.complaints) == (1, refusals)  # of the broken image; nothing else went wrong
         assert len(page.screenshot()) > 10_000

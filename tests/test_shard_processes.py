@@ -62,7 +62,7 @@ def test_a_signal_while_shards_get_their_names_waits_for_the_last_and_the_report
 
 @pytest.mark.parametrize(("what", "wanted", "steps"), [
     ("look", "Interrupted", ["noted"]), ("nothing", "Interrupted", ["noted", "end"]),
-    ("fail", "KeyError", ["noted"])])  # what went wrong is told before what was wished
+    ("fail", "KeyError", ["noted"])])  # what went wrong is reported before what was wished
 def test_noted_signals_are_raised_by_a_look_or_at_the_end(what, wanted, steps):
     assert outcome("noted", what) == {"raised": wanted, "steps": steps}
 
@@ -82,10 +82,10 @@ with PutOffSignals(at_the_second=lambda: print("second", flush=True)):
     for number in {[int(first), int(second)]}:
         signal.raise_signal(number)
         time.sleep(0.5)
-        print("goes on", flush=True)
+        print("continues", flush=True)
 """
     done = subprocess.run(heeding_ctrl_c([sys.executable, "-c", code]), cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split("\n") == ["goes on", "second", ""]
+    assert done.stdout.split("\n") == ["continues", "second", ""]
     assert done.returncode == 128 + second
     assert done.stderr == "ended at once; the same command clears up and continues\n"
 
@@ -126,7 +126,7 @@ def children_of(pid):
 
 
 def is_running(pid):
-    """Whether it is there and no zombie that waits for somebody to ask for its exit code."""
+    """Whether it is there and no zombie that waits for a user to ask for its exit code."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

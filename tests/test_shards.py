@@ -355,10 +355,10 @@ def annotate_turned(place, *numbers):
 
 
 @pytest.mark.parametrize("orientation", [5, 6, 7, 8])
-def test_an_image_labelled_as_its_exif_turns_it_is_skipped_with_that_reason(place, orientation):
+def test_an_image_labeled_as_its_exif_turns_it_is_skipped_with_that_reason(place, orientation):
     turned(place, "2.jpg", orientation)
     annotate_turned(place, 2)
-    with pytest.raises(InputError, match=r"1 of 10 images would be skipped.*2\.jpg \(image 102\): labelled as turned by its "
+    with pytest.raises(InputError, match=r"1 of 10 images would be skipped.*2\.jpg \(image 102\): labeled as turned by its "
                                          rf"EXIF orientation {orientation}: the annotations say 48x64, 64x48 pixels"):
         convert(read(place), config(place))
     report = convert(read(place), config(place, max_bad_fraction=0.3))
@@ -374,7 +374,7 @@ def test_another_disagreement_of_size_is_refused_as_before(place, orientation):
         convert(read(place), config(place, max_bad_fraction=1.0))
 
 
-def test_an_image_labelled_as_stored_is_kept_whatever_its_exif_says(place):
+def test_an_image_labeled_as_stored_is_kept_whatever_its_exif_says(place):
     turned(place, "2.jpg", 6)
     assert convert(read(place), config(place)).images == COUNT
 

@@ -10,7 +10,7 @@ from oracles import to_numpy
 from torch_recipe import named_shapes, recipe_weights
 
 from dataset.class_names import COCO_2017, ClassNames
-from dataset.input.color_jitter import ColourJitter
+from dataset.input.color_jitter import ColorJitter
 from dataset.input.overlap_crop import OverlapCrop
 from dataset.input.resize import Stretch
 from efficientdet.artifacts.onnx_file import onnx_model
@@ -49,7 +49,7 @@ def detector(golden_folder):
 def test_the_published_forward_pass(golden_folder, detector):
     golden = np.load(golden_folder / "families" / "ssd_forward.npz")
     images, sizes = golden["images"], np.int32([[300, 300]])
-    np.testing.assert_allclose(detector.normalise(images, sizes)[0], golden["network_input"][0].transpose(1, 2, 0), atol=1e-5)
+    np.testing.assert_allclose(detector.normalize(images, sizes)[0], golden["network_input"][0].transpose(1, 2, 0), atol=1e-5)
     outputs = to_numpy(detector.outputs(images, sizes))
     np.testing.assert_allclose(outputs[0].transpose(0, 2, 1), golden["plabel"], atol=1e-4)
     np.testing.assert_allclose(outputs[1][..., YX].transpose(0, 2, 1), golden["ploc"], atol=1e-4)
@@ -125,7 +125,7 @@ def test_other_classes_start_anew(golden_folder):
     made = build_detector(hyperparameters_of(MODEL, {}), num_classes=3)
     _, told = load_what_fits(made.network, Source("recipe", reference_weights(golden_folder), None), family=FAMILY,
                              class_names=ClassNames((1, 2, 3), ("a", "b", "c")))
-    assert told.startswith("conf/0, conf/1, conf/2, conf/3, conf/4, conf/5 starts anew")
+    assert told.startswith("conf/0, conf/1, conf/2, conf/3, conf/4, conf/5 starts from scratch")
 
 
 def test_rows_of_classes(detector):
@@ -153,8 +153,8 @@ def test_other_sizes_have_boxes_in_proportion(image_size, boxes):
     assert made.anchors.shape == (boxes, 4)
     assert made.network.output_shape == [(None, boxes, 3), (None, boxes, 4)]
     height, width = made.image_size
-    centres = (made.anchors[:, :2] + made.anchors[:, 2:]) / 2
-    assert (centres <= [height, width]).all()
+    centers = (made.anchors[:, :2] + made.anchors[:, 2:]) / 2
+    assert (centers <= [height, width]).all()
     np.testing.assert_allclose(made.anchors[0], [4 - 10.5 * height / 300, 4 - 10.5 * width / 300,
                                                  4 + 10.5 * height / 300, 4 + 10.5 * width / 300], rtol=1e-5)
 
@@ -162,7 +162,7 @@ def test_other_sizes_have_boxes_in_proportion(image_size, boxes):
 @pytest.mark.parametrize("image_size", ["256x300", "300x256", "64x64"])
 def test_images_too_small_for_the_last_map_are_refused(image_size):
     width, height = image_size.split("x")
-    with pytest.raises(InputError, match=f"^image_size is {height} x {width}; wanted at least 257 pixels a side"):
+    with pytest.raises(InputError, match=f"^image_size is {height} x {width}; expected at least 257 pixels a side"):
         hyperparameters_of(MODEL, {"image_size": image_size})
 
 
@@ -205,9 +205,9 @@ def test_weights_that_decay(decayed):
 def test_the_input_is_the_published_one():
     hparams = hyperparameters_of(MODEL, {"num_cropping_iterations": 50})
     assert FAMILY.resize_rule(hparams) == Stretch((300, 300), antialias=True)
-    assert FAMILY.augmentation(hparams) == OverlapCrop((300, 300), tries=50, flip_probability=0.5, colours=ColourJitter(
+    assert FAMILY.augmentation(hparams) == OverlapCrop((300, 300), tries=50, flip_probability=0.5, colors=ColorJitter(
         brightness=0.125, contrast=0.5, saturation=0.5, hue=0.05))
-    assert hparams.learn_crowds
+    assert hparams.train_on_crowds
 
 
 @pytest.mark.parametrize(("key", "value", "wanted"), [

@@ -124,29 +124,29 @@ def test_the_data_set_has_what_it_promises(drawn):
     assert len(sizes) > 50
 
 
-def flat(rows, columns, colour):
+def flat(rows, columns, color):
     sprite = np.full((rows, columns, 4), 255, np.uint8)
-    sprite[..., :3] = colour
+    sprite[..., :3] = color
     return sprite
 
 
-COLOURS = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 0, 255), (0, 255, 255))
+COLORS = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 0, 255), (0, 255, 255))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_masks_show_the_pixels_that_are_seen_and_boxes_enclose_them(seed):
-    """Rectangles of one colour each: they are found again in the finished picture."""
+    """Rectangles of one color each: they are found again in the finished image."""
     random = np.random.default_rng(seed)
     scene = scenes.Scene(np.full((90, 110, 3), 128, np.uint8), unit=1.0)
     placed = []
-    for colour in COLOURS:
+    for color in COLORS:
         rows, columns = random.integers(14, 50, 2)
-        if scene.place(shapes.KINDS[0], flat(rows, columns, colour), crowd=False, random=random):
-            placed.append((colour, rows * columns))
+        if scene.place(shapes.KINDS[0], flat(rows, columns, color), crowd=False, random=random):
+            placed.append((color, rows * columns))
     annotations = scene.annotations()
     assert len(annotations) == len(placed) >= 2
-    for annotation, (colour, full_area) in zip(annotations, placed, strict=True):
-        seen = (scene.pixels == colour).all(axis=-1)
+    for annotation, (color, full_area) in zip(annotations, placed, strict=True):
+        seen = (scene.pixels == color).all(axis=-1)
         np.testing.assert_array_equal(decoded(annotation["segmentation"]), seen)
         y, x = np.nonzero(seen)
         assert annotation["bbox"] == [x.min(), y.min(), x.max() + 1 - x.min(), y.max() + 1 - y.min()]
@@ -156,9 +156,9 @@ def test_masks_show_the_pixels_that_are_seen_and_boxes_enclose_them(seed):
 def test_what_would_hide_another_finds_no_place():
     random = np.random.default_rng(0)
     scene = scenes.Scene(np.zeros((40, 40, 3), np.uint8), unit=1.0)
-    assert scene.place(shapes.KINDS[0], flat(36, 36, COLOURS[0]), crowd=False, random=random)
+    assert scene.place(shapes.KINDS[0], flat(36, 36, COLORS[0]), crowd=False, random=random)
     before = scene.pixels.copy()
-    assert not scene.place(shapes.KINDS[0], flat(38, 38, COLOURS[1]), crowd=False, random=random)
+    assert not scene.place(shapes.KINDS[0], flat(38, 38, COLORS[1]), crowd=False, random=random)
     np.testing.assert_array_equal(scene.pixels, before)
     assert len(scene.annotations()) == 1
 

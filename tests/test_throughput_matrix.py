@@ -80,7 +80,7 @@ def test_cells_are_all_combinations_once_fewest_gpus_first():
     assert [tuple(found_cell[2:]) for found_cell in found] == [
         (1, "fp32", 2), (1, "fp32", 4), (1, "amp", 2), (1, "amp", 4), (8, "fp32", 2), (8, "fp32", 4), (8, "amp", 2),
         (8, "amp", 4)]
-    with pytest.raises(InputError, match="--precision=fp64: wanted some of fp32,tf32,amp,bf16"):
+    with pytest.raises(InputError, match="--precision=fp64: expected some of fp32,tf32,amp,bf16"):
         cells_of(model="m", mode="training", gpus=(1,), precisions=["fp64"], batch_sizes=(2,))
 
 
@@ -218,7 +218,7 @@ def test_other_settings_measure_anew_and_say_so(tmp_path):
     fill(tmp_path, cells, [measured(1.0)])
     matrix, ran, said = fill(tmp_path, cells, [measured(2.0)], settings={**SETTINGS, "commit": "def"})
     assert ran == cells
-    assert said[0] == "mask-rcnn-resnet50-training-1x-fp32-batch-2: anew, as commit was 'abc' and is 'def'"
+    assert said[0] == "mask-rcnn-resnet50-training-1x-fp32-batch-2: again, as commit was 'abc' and is 'def'"
     assert matrix[cells[0]].figures.images_per_second == 2.0
 
 
@@ -328,7 +328,7 @@ def test_the_launchers_own_refusal_is_a_reason(launch, tmp_path):
 
 
 def is_running(number):
-    """Whether a process does anything; one that nobody has fetched the exit code of does not."""
+    """Whether a process does anything; one that no one has fetched the exit code of does not."""
     status = Path(f"/proc/{number}/stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
@@ -352,7 +352,7 @@ time.sleep(600)
             time.sleep(0.05)
 
 
-MISTAKES = [("--precision=fp64", "--precision=fp64: wanted some of fp32,tf32,amp,bf16"), ("--gpus=0", "--gpus=0: wanted whole"),
+MISTAKES = [("--precision=fp64", "--precision=fp64: expected some of fp32,tf32,amp,bf16"), ("--gpus=0", "--gpus=0: expected whole"),
             ("--batchsizes=2", "the nearest is --batch_sizes"), ("--records=/nosuch/x-*", "/nosuch/x-*")]
 
 
@@ -381,7 +381,7 @@ def test_a_real_cell_and_the_end_of_a_matrix(tmp_path):
     time.sleep(2)
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=120)
-    assert (process.returncode, error) == (143, "throughput_matrix.py: ended by SIGTERM; the same command goes on\n")
+    assert (process.returncode, error) == (143, "throughput_matrix.py: ended by SIGTERM; the same command continues\n")
     rows = table(tmp_path)
     assert [row[:3] for row in rows] == [["1", "fp32", "1"], ["1", "fp32", "2"]]
     assert float(rows[0][3].removesuffix(" \\*")) > 0

@@ -66,7 +66,7 @@ def test_the_whole_image_is_one_tile_more():
 
 @pytest.mark.parametrize("text", ["", "0", "31", "x", "64x", "64x64x64", "-64", "6e2", "1.5", "9" * 5000, "64x0", "²"])
 def test_what_is_no_tile_is_one_line(text):
-    with pytest.raises(InputError, match="wanted a side such as 512, or WIDTHxHEIGHT, of 32 pixels or more"):
+    with pytest.raises(InputError, match="expected a side such as 512, or WIDTHxHEIGHT, of 32 pixels or more"):
         Tiling.of(text, overlap=0.2, whole=True)
 
 
@@ -83,7 +83,7 @@ OBJECTS = {
     "at a corner of four": [(60, 60, 130, 130)],
     "as wide as the image": [(20, 0, 60, 330)],
     "larger than a tile": [(40, 30, 220, 300)],
-    "neighbours in the overlap": [(10, 70, 40, 89), (10, 91, 40, 120)],
+    "neighbors in the overlap": [(10, 70, 40, 89), (10, 91, 40, 120)],
     "rows of them": [(10, left, 40, left + 30) for left in range(0, 330, 33)],
     "pieces on both sides of a border": [(10, 10, 40, 79), (10, 101, 40, 160)],
     "a sliver beyond the border": [(10, 40, 40, 82)],

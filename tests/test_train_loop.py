@@ -368,7 +368,7 @@ def test_starts_from_a_checkpoint_and_the_class_predictor_anew_for_other_classes
                                        {name for name in found if name.startswith("class_net/class-predict/")})
         for value, average in zip(found.values(), state.average.averages, strict=True):
             assert (value == np.asarray(average)).all()
-    assert "class_net/class-predict starts anew: the checkpoint has 5 classes" in capsys.readouterr().out
+    assert "class_net/class-predict starts from scratch: the checkpoint has 5 classes" in capsys.readouterr().out
 
 
 def test_no_positive_anchor_stops(drawn, tmp_path, monkeypatch):
@@ -428,7 +428,7 @@ def test_not_finite_again_and_again_stops(drawn, tmp_path, monkeypatch, on_nan):
 
 @pytest.mark.slow
 def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
-    found = iter([0.1, 0.2, 0.3, 0.25, 0.28, 0.3, 0.28])  # averaged, raw; ..; of the last epoch once more as it goes on
+    found = iter([0.1, 0.2, 0.3, 0.25, 0.28, 0.3, 0.28])  # averaged, raw; ..; of the last epoch once more as it continues
 
     class Numbers:
         class_ap: ClassVar = {}
@@ -460,7 +460,7 @@ def test_target_and_patience_and_the_best(drawn, tmp_path, capsys, monkeypatch):
     train(config(drawn, target, {"num_epochs": 1}, target_ap=0.15))
     assert "target AP 0.15 not reached<" in (target / "report.html").read_text()
     first = read_description(str(target / "ckpt-final")).run["seconds"]
-    train(config(drawn, target, target_ap=0.15))  # goes on, and so does its clock
+    train(config(drawn, target, target_ap=0.15))  # continues, and so does its clock
     assert re.search(r"AP 0\.2000 reaches --target_ap=0\.15 after epoch 2, time to target \d+\.\d\d minutes\n",
                      capsys.readouterr().out)
     best = read_description(str(target / "emackpt-best"))
@@ -563,7 +563,7 @@ def test_asked_to_stop_in_the_last_step_of_an_epoch_and_in_another(unbroken, dra
         signalled(patch, moment, number)
         outcome = train(settings)
     assert (outcome.stopped, outcome.stop_signal) == (True, number)
-    assert f"asked to stop: saved after step {moment + 1}; --resume=auto, the default, goes on" in capsys.readouterr().out
+    assert f"asked to stop: saved after step {moment + 1}; --resume=auto, the default, continues" in capsys.readouterr().out
     stored = read_description(str(tmp_path / "ckpt"))
     assert (stored.global_step, stored.run["unfinished_epoch"]) == (moment + 1, unfinished)
     assert (tmp_path / "metrics-1.json").exists() is not bool(unfinished)
@@ -576,7 +576,7 @@ def test_asked_to_stop_in_the_first_step_of_a_benchmark(drawn, tmp_path, monkeyp
     signalled(monkeypatch, 1, signal.SIGINT)
     outcome = train(config(drawn, tmp_path, benchmark=True, benchmark_steps=3))
     assert outcome == TrainingOutcome(model_dir=str(tmp_path), stop_signal=signal.SIGINT)
-    assert "asked to stop: no step is saved; the same command starts anew" in capsys.readouterr().out
+    assert "asked to stop: no step is saved; the same command starts from scratch" in capsys.readouterr().out
     assert not list(tmp_path.glob("ckpt*"))
 
 
@@ -648,7 +648,7 @@ def test_losses_of_validation_do_not_depend_on_the_batch(drawn, tmp_path):
 
 def test_a_rate_far_above_the_published_one_warns(drawn, tmp_path, capsys):
     train(config(drawn, tmp_path, {"learning_rate": None, "num_epochs": 1}, training_mode="train300", lr_per_64=0.17))
-    assert "warning: the learning rate 0.010625 is 2.1 times the published one for 4 images a step" in capsys.readouterr().out
+    assert "warning: the learning rate 0.010625 is 2.1 times the published one for 4 images per step" in capsys.readouterr().out
 
 
 def test_two_rates_are_refused(drawn, tmp_path):

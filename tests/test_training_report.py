@@ -12,7 +12,7 @@ def summary(**changes):
         "title": "efficientdet-d0 on <my> cells", "goal": "target AP < 0.6", "facts": {"records": 205, "classes": "a < b"},
         "curves": {"train/loss": [(0, 3.0), (10, 1.0)], "validation/AP": [(10, 0.4)]},
         "numbers": {"AP": 0.5569, "AP50": 0.8941}, "per_class": {"<RBC>": 0.55, "WBC": 0.0},
-        "seconds": {"input": 1.0, "compute": 9.0}, "pictures": [("image 7", np.zeros((8, 8, 3), np.uint8))], **changes})
+        "seconds": {"input": 1.0, "compute": 9.0}, "images": [("image 7", np.zeros((8, 8, 3), np.uint8))], **changes})
 
 
 def test_everything_is_on_the_page_and_escaped(tmp_path):

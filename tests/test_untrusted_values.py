@@ -27,7 +27,7 @@ def test_listed_is_short():
 
 @pytest.mark.parametrize("value", [True, None, "1", [1], float("nan"), float("inf"), 10**400, -10**400])
 def test_what_is_no_finite_number(value):
-    with pytest.raises(InputError, match=r"^has area .*, wanted a (finite )?number$"):
+    with pytest.raises(InputError, match=r"^has area .*, expected a (finite )?number$"):
         finite_number(value, "area")
 
 

@@ -20,9 +20,9 @@ FRAMES, HEIGHT, WIDTH = 7, 96, 128
 
 
 @pytest.fixture
-def grey_video(tmp_path):
-    """Seven grey frames at 12.5 a second."""
-    path = tmp_path / "grey.mp4"
+def gray_video(tmp_path):
+    """Seven gray frames at 12.5 a second."""
+    path = tmp_path / "gray.mp4"
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), 12.5, (WIDTH, HEIGHT))
     for _ in range(FRAMES):
         writer.write(np.full((HEIGHT, WIDTH, 3), 128, np.uint8))
@@ -45,7 +45,7 @@ def frames_of(path):
     return rate, frames
 
 
-def test_every_frame_is_drawn_at_the_rate_of_the_source(grey_video, tmp_path):
+def test_every_frame_is_drawn_at_the_rate_of_the_source(gray_video, tmp_path):
     batches = []
 
     def detect(images):
@@ -53,7 +53,7 @@ def test_every_frame_is_drawn_at_the_rate_of_the_source(grey_video, tmp_path):
         return one_dog(images)
 
     target = tmp_path / "out" / "drawn.mp4"
-    annotate_video(VideoConfig(source=str(grey_video), output_video=str(target), batch_size=3), detect, NAMES)
+    annotate_video(VideoConfig(source=str(gray_video), output_video=str(target), batch_size=3), detect, NAMES)
     assert batches == [[(HEIGHT, WIDTH, 3)] * 3, [(HEIGHT, WIDTH, 3)] * 3, [(HEIGHT, WIDTH, 3)]]
     rate, frames = frames_of(target)
     assert rate == pytest.approx(12.5)
@@ -64,7 +64,7 @@ def test_every_frame_is_drawn_at_the_rate_of_the_source(grey_video, tmp_path):
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_colours_keep_their_order(tmp_path):
+def test_colors_keep_their_order(tmp_path):
     seen = []
 
     def detect(images):
@@ -107,17 +107,17 @@ def test_a_video_that_was_cut_short_is_told(tmp_path, capsys):
     assert f"cut.mkv: says that it has 20 frames, {found} of which could be decoded; is it whole?" in told["cut"]
 
 
-def test_an_error_leaves_nothing_behind(grey_video, tmp_path):
+def test_an_error_leaves_nothing_behind(gray_video, tmp_path):
     def detect(images):
         raise RuntimeError("no memory")
 
     with pytest.raises(RuntimeError, match="no memory"):
-        annotate_video(VideoConfig(source=str(grey_video), output_video=str(tmp_path / "a.mp4")), detect, NAMES)
-    assert list(tmp_path.iterdir()) == [grey_video]
+        annotate_video(VideoConfig(source=str(gray_video), output_video=str(tmp_path / "a.mp4")), detect, NAMES)
+    assert list(tmp_path.iterdir()) == [gray_video]
 
 
 class Camera:
-    """Shows so many grey frames."""
+    """Shows so many gray frames."""
 
     def __init__(self, frames):
         self.left, self.released = frames, False
@@ -184,13 +184,13 @@ def test_a_signal_ends_the_filming_and_the_file_is_finished(film, number, capsys
 
 @pytest.mark.parametrize("frames", [0, -1])
 def test_a_camera_that_is_not_there_is_one_line(film, frames, tmp_path):
-    with pytest.raises(InputError, match="camera 0: shows nothing; wanted the number of one that is connected"):
+    with pytest.raises(InputError, match="camera 0: shows nothing; expected the number of one that is connected"):
         film(Camera(frames))
     assert not list(tmp_path.iterdir())
 
 
-def test_frames_are_handed_on_with_their_numbers(grey_video, tmp_path):
+def test_frames_are_handed_on_with_their_numbers(gray_video, tmp_path):
     found = []
-    annotate_video(VideoConfig(source=str(grey_video), output_video=str(tmp_path / "a.mp4"), batch_size=3), one_dog, NAMES,
+    annotate_video(VideoConfig(source=str(gray_video), output_video=str(tmp_path / "a.mp4"), batch_size=3), one_dog, NAMES,
                    found=lambda number, frame, rows: found.append((number, frame.shape, rows.category_ids.tolist())))
     assert found == [(number, (HEIGHT, WIDTH, 3), [8]) for number in range(1, FRAMES + 1)]

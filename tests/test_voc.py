@@ -78,7 +78,7 @@ def test_label_maps(tmp_path):
         path.write_text(json.dumps(content))
         assert read(tmp_path, label_map_file=str(path)).class_names.category_ids == (3, 7)
     for content, message in (({"screw": 1}, "object 0 is of class 'nut'; the classes are screw"),
-                             ({"nut": "1"}, "class 'nut' has id '1'"), ([], "wanted an object"),
+                             ({"nut": "1"}, "class 'nut' has id '1'"), ([], "expected an object"),
                              ({"nut": True}, "class 'nut' has id True"), ({"nut": 10**400}, "class 'nut' has id 100"),
                              ({"nut": 1, " nut": 2}, "'nut' is the name of categories"),
                              ({"nut": 1, "\ud800": 2}, "has name '.ud800', wanted text"),
@@ -97,8 +97,8 @@ def test_label_maps(tmp_path):
     (xml(("cat", 1, 2, 3, 4, 0), size=(20.5, 30)), "wanted whole numbers"),
     ("<annotation><object><name>cat</name></object></annotation>", "has no bndbox"),
     (xml(), "not a single box"),
-    (xml(("cat", 1, "1" * 5000, 3, 4, 0)), r"ymin is '1{10,}\.\.\.1{10,}', wanted a finite number"),
-    (xml(("cat", 1, 2, 3, 4, 0), size=("1" * 5000, 30)), r"its height is '1{10,}\.\.\.1{10,}', wanted a finite"),
+    (xml(("cat", 1, "1" * 5000, 3, 4, 0)), r"ymin is '1{10,}\.\.\.1{10,}', expected a finite number"),
+    (xml(("cat", 1, 2, 3, 4, 0), size=("1" * 5000, 30)), r"its height is '1{10,}\.\.\.1{10,}', expected a finite"),
     (xml(("c&#10;at", 1, 2, 3, 4, 0)), r"has name 'c\\nat', wanted text of one line"),
     ("<?xml version='1.0' encoding='klingon'?>" + xml(), "a.xml: declares the encoding 'klingon', which is unknown"),
     ("<!DOCTYPE a [<!ENTITY b 'c'>]>" + xml(), "a.xml: declares entities"),

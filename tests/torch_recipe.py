@@ -55,9 +55,9 @@ def _factor(name):
 
 def drawn_steps(steps=20, *, size=128, classes=12):
     """For each step two images [H, W, 3] uint8, their boxes [4, 4] yxyx and labels [4]: bright rectangles on noise, whose
-    colour says the class."""
+    color says the class."""
     rng = np.random.default_rng(7)
-    colours = rng.integers(0, 256, (classes, 3))
+    colors = rng.integers(0, 256, (classes, 3))
     for _ in range(steps):
         images = rng.integers(0, 100, (2, size, size, 3)).astype(np.uint8)
         corners = rng.integers(0, size - 80, (2, 4, 2)).astype(np.float32)
@@ -65,5 +65,5 @@ def drawn_steps(steps=20, *, size=128, classes=12):
         labels = rng.integers(0, classes, (2, 4))
         for image, of_image, kinds in zip(images, boxes.astype(int), labels, strict=True):
             for (top, left, bottom, right), kind in zip(of_image, kinds, strict=True):
-                image[top:bottom, left:right] = colours[kind]
+                image[top:bottom, left:right] = colors[kind]
         yield images, boxes, labels

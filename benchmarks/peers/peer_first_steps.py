@@ -2,7 +2,7 @@
 
     peer/bin/python benchmarks/peers/peer_first_steps.py     # an environment with torch and torchvision
 
-ResNet-18, 12 classes, 128 x 128, frozen batch norm, three trainable stages, Adam with 1e-4, two drawn images a step.
+ResNet-18, 12 classes, 128 x 128, frozen batch norm, three trainable stages, Adam with 1e-4, two drawn images per step.
 """
 
 import sys

@@ -39,7 +39,7 @@ def cells_of(*, model: str, mode: str, gpus: Sequence[int], precisions: Sequence
     """All of them, fewest GPUs first. Raises InputError for a precision that does not exist."""
     for precision in precisions:
         if precision not in PRECISIONS:
-            raise InputError(f"--precision={','.join(precisions)}: wanted some of {','.join(PRECISIONS)}")
+            raise InputError(f"--precision={','.join(precisions)}: expected some of {','.join(PRECISIONS)}")
     return [Cell(model, mode, *rest) for rest in itertools.product(dict.fromkeys(gpus), dict.fromkeys(precisions),
                                                                    dict.fromkeys(batch_sizes))]
 
@@ -65,7 +65,7 @@ class Machine(NamedTuple):
         gpus = [] if device == "cpu" else _gpus()
         has_horovod = importlib.util.find_spec("horovod") is not None
         if device == "gpu" and not gpus:
-            raise InputError("--device=gpu: nvidia-smi shows none; wanted --device=cpu or auto")
+            raise InputError("--device=gpu: nvidia-smi shows none; expected --device=cpu or auto")
         if gpus:
             name, capability, driver, mebibytes = gpus[0]
             details = f"{int(mebibytes):,} MiB, driver {driver}{_cuda()}"

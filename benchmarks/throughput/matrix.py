@@ -54,12 +54,12 @@ class Matrix:
         return Outcome(Figures(**entry["figures"]) if entry["figures"] else None, entry["reason"])
 
     def _notes(self, missing: Sequence[Cell]) -> Iterator[str]:
-        """What is measured anew, and because of which setting."""
+        """What is measured again, and because of which setting."""
         for cell in missing:
             entry = self._entry(cell)
             for name, value in self.settings.items() if entry else ():
                 if entry["settings"].get(name) != value:
-                    yield f"{cell.name}: anew, as {name} was {entry['settings'].get(name)!r} and is {value!r}"
+                    yield f"{cell.name}: again, as {name} was {entry['settings'].get(name)!r} and is {value!r}"
 
     def _entry(self, cell: Cell) -> dict[str, Any] | None:
         path = self._path(cell)

@@ -77,7 +77,7 @@ def checked_file_name(name: Any, *, where: str) -> str:
         if not storable_text(name, "file name"):
             raise InputError("has file name ''")
     except InputError as error:
-        raise InputError(f"{where} {error}: a name relative to the image folder is wanted") from error
+        raise InputError(f"{where} {error}: a name relative to the image folder is requested") from error
     depth = 0
     for part in PurePath(name).parts:
         depth += -1 if part == ".." else 1
@@ -102,7 +102,7 @@ def in_pixels(annotation: AnnotatedObject, size: tuple[int, int]) -> AnnotatedOb
 def in_hundredths(annotation: AnnotatedObject, size: tuple[int, int]) -> AnnotatedObject:
     """As `in_pixels`, polygons too, in whole hundredths of a pixel: what was pixels before a file had it in shares.
 
-    Shares of 6 digits, as most tools write them, tell the hundredths of a picture of up to 6,000 pixels a side.
+    Shares of 6 digits, as most tools write them, tell the hundredths of a image of up to 6,000 pixels a side.
     """
     height, width = size
     x, y, box_width, box_height = annotation.box_xywh

@@ -1,6 +1,6 @@
 """Every image is decoded in full before it becomes a record, by the decoder that training will use.
 
-What can be mended without guessing is mended: other formats and CMYK become RGB JPEGs, a missing end marker is added,
+What can be fixed without guessing is fixed: other formats and CMYK become RGB JPEGs, a missing end marker is added,
 bytes between header segments that are no part of the format are dropped. The rest is refused with its reason.
 """
 
@@ -29,7 +29,7 @@ _FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PROGRESSIVE_FRAMES = frozenset({0xC2, 0xCA})
 _MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
 _MARKER_AFTER_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]", re.DOTALL)
-# libjpeg fills what it could not read with grey and calls that a warning
+# libjpeg fills what it could not read with gray and calls that a warning
 _DAMAGE = re.compile(r"premature end of .*|bad Huffman code|bad arithmetic code|found marker .* instead of .*",
                      re.IGNORECASE)
 

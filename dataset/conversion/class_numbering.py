@@ -54,7 +54,7 @@ def read_label_map(path: str) -> ClassNames:
 
 def _from_name_to_id(content: object, path: str) -> ClassNames:
     if not isinstance(content, dict) or not content:
-        raise InputError(f"{path}: wanted an object of class names and ids, such as {{\"cat\": 1, \"dog\": 2}}")
+        raise InputError(f"{path}: expected an object of class names and ids, such as {{\"cat\": 1, \"dog\": 2}}")
     with told_with(f"{path}:"):
         return ClassNames.from_categories(
             [{"id": _class_id(category_id, name), "name": name} for name, category_id in content.items()
@@ -87,7 +87,7 @@ def in_one_order(
     """The parts with the numbers of `class_names`, in an order that no format decides: images by name, objects by place.
 
     Images are numbered through all parts as their names say, or keep the ids that they bring. Raises InputError for an object
-    whose class has no number.
+    whose class has NaN or infinite.
     """
     ordered = {split: sorted(part.images, key=lambda image: image.file_name) for split, part in parts.items()}
     every_image = sorted((image for images in ordered.values() for image in images), key=lambda image: image.file_name)

@@ -26,10 +26,10 @@ class ConversionConfig:
 
     def __post_init__(self):
         if not Path(self.output_prefix).name or self.output_prefix.endswith("/"):
-            raise InputError(f"--output_file_prefix={self.output_prefix}: wanted FOLDER/name")
+            raise InputError(f"--output_file_prefix={self.output_prefix}: expected FOLDER/name")
         storable_text(self.output_prefix, "--output_file_prefix")  # TensorFlow opens no other
         if not os.path.isdir(self.image_folder):
-            raise InputError(f"{self.image_folder or 'image folder'}: no such folder; wanted the one with the images")
+            raise InputError(f"{self.image_folder or 'image folder'}: no such folder; expected the one with the images")
 
     def shard_path(self, index: int) -> Path:
         """The final name of shard `index`, counted from 0."""

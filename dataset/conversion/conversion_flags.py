@@ -55,7 +55,7 @@ def conversion_config(
     be met."""
     return ConversionConfig(
         image_folder=image_folder, output_prefix=output_prefix or values.output_file_prefix,
-        num_shards=values.num_shards or MOST_DEFAULT_SHARDS,  # judged anew when the images are counted
+        num_shards=values.num_shards or MOST_DEFAULT_SHARDS,  # judged again when the images are counted
         processes=values.num_threads or available_cores(), max_bad_fraction=values.max_bad_fraction,
         keep_images_of_refused_boxes=values.keep_images_of_refused_boxes, include_masks=include_masks,
         keep_annotations=keep_annotations)
@@ -98,6 +98,6 @@ def ending_when_interrupted() -> Iterator[None]:
 
 
 def default_num_shards(output_prefix: str, *, images: int) -> int:
-    """How many shards to write where nobody says: as many as stand there, so that a grown data set replaces its records."""
+    """How many shards to write where no one says: as many as stand there, so that a grown data set replaces its records."""
     standing = standing_shards(output_prefix)
     return min(standing, default=max(1, min(MOST_DEFAULT_SHARDS, images // IMAGES_WORTH_A_SHARD)))

@@ -69,7 +69,7 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
     try:
         checked = check_image(read_regular_file(path), expected_size=image.size)
     except SizeDisagreement as error:
-        reason = labelled_as_turned(path, image.size)
+        reason = labeled_as_turned(path, image.size)
         if reason is None:
             raise InputError(f"{path} (image {image.image_id} of {task.source}): {error}") from error
     except (OSError, UnusableImage) as error:
@@ -86,7 +86,7 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
 def _fitted_objects(
     image: AnnotatedImage, *, checked: CheckedImage, report: Report, with_masks: bool
 ) -> tuple[list[AnnotatedObject], list[bytes | None]]:
-    """The objects that stay, and the mask of each where masks are wanted."""
+    """The objects that stay, and the mask of each where masks are requested."""
     size = (checked.height, checked.width)
     kept, masks = [], []
     for annotation in image.objects:
@@ -138,10 +138,10 @@ def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[A
     }
 
 
-def labelled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None:
-    """What is wrong with a picture whose size in the annotations, (height, width), is that of the turned picture; else None.
+def labeled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None:
+    """What is wrong with a image whose size in the annotations, (height, width), is that of the turned image; else None.
 
-    It is not mended, for sizes tell of quarter turns alone: of the same tool's pictures those turned by half would stay wrong.
+    It is not fixed, for sizes tell of quarter turns alone: of the same tool's images those turned by half would stay wrong.
     """
     try:
         with warnings.catch_warnings(), open_regular_file(path) as file, Image.open(file, formats=FORMATS) as image:
@@ -152,6 +152,6 @@ def labelled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | Non
         return None
     if orientation < 5 or annotated_size != (width, height):
         return None
-    return (f"labelled as turned by its EXIF orientation {orientation}: the annotations say {annotated_size[1]}x"
-            f"{annotated_size[0]}, {width}x{height} pixels are stored, and boxes are of the stored pixels; store the pictures "
+    return (f"labeled as turned by its EXIF orientation {orientation}: the annotations say {annotated_size[1]}x"
+            f"{annotated_size[0]}, {width}x{height} pixels are stored, and boxes are of the stored pixels; store the images "
             "upright (mogrify -auto-orient), those turned by half too, which no size betrays, and convert again")

@@ -62,7 +62,7 @@ class FolderFiles:
             return name if name in candidates else next(iter(candidates), None)
         best = agreeing_best(name, candidates)
         if len(best) > 1:
-            raise InputError(f"{self.folder}: {shown(name)} may be any of {listed(best)}; wanted annotations that name "
+            raise InputError(f"{self.folder}: {shown(name)} may be any of {listed(best)}; expected annotations that name "
                              "its folder, or that folder alone")
         return best[0]
 
@@ -108,7 +108,7 @@ class ImageFolder(FolderFiles):
         found = found or checked
         if (other := self._named.setdefault(found, checked)) != checked:
             raise InputError(f"{where} names {shown(checked)}, and an earlier entry {shown(other)}: only {shown(found)} is "
-                             f"there, and can be but one of them; wanted both in {self.folder}, or annotations without one")
+                             f"there, and can be but one of them; expected both in {self.folder}, or annotations without one")
         return found
 
     def _found(self, name: str, split: str | None) -> str | None:

@@ -10,7 +10,7 @@ from dataset.files.file_kinds import FileKind, annotations_in, is_of_a_conversio
 from dataset.files.untrusted_values import listed
 from program_support.errors import InputError
 
-FORMATS = {  # name of --format -> how it is called, and the kinds of files by which it is recognised
+FORMATS = {  # name of --format -> how it is called, and the kinds of files by which it is recognized
     "coco": ("COCO", (FileKind.COCO,)),
     "voc": ("Pascal VOC", (FileKind.VOC,)),
     "yolo": ("YOLO", (FileKind.YOLO_DATA, FileKind.YOLO_LABELS)),
@@ -24,15 +24,15 @@ _WANTED = ("a COCO json, Pascal VOC xml files, YOLO txt files with a data.yaml o
 _SEVERAL = 3  # files that a line names
 
 
-class RecognisedLabels(NamedTuple):
-    """A format of `FORMATS`, why, and the files by which it was recognised (of a large folder some)."""
+class RecognizedLabels(NamedTuple):
+    """A format of `FORMATS`, why, and the files by which it was recognized (of a large folder some)."""
 
     format: str
     reason: str
     files: list[Path]
 
 
-def recognise(annotations: str, *, wanted: str = "auto") -> RecognisedLabels:
+def recognize(annotations: str, *, wanted: str = "auto") -> RecognizedLabels:
     """Look into a file, or into a folder and three levels of those below it; only for the `wanted` format, if it is not "auto".
 
     Raises InputError for what holds no labels, and where labels of several formats are found.
@@ -47,22 +47,22 @@ def recognise(annotations: str, *, wanted: str = "auto") -> RecognisedLabels:
     elif os.path.exists(path):
         found = [(path, kind_of_file(path))]
     else:
-        raise InputError(f"--annotations={annotations}: there is no such file or folder; wanted {_WANTED}")
+        raise InputError(f"--annotations={annotations}: there is no such file or folder; expected {_WANTED}")
     by_format = {name: files for name, (_, kinds) in FORMATS.items()
                  if (files := [(file, kind) for file, kind in found if kind in kinds])}
     if wanted != "auto":
         title, files = FORMATS[wanted][0], by_format.get(wanted, [])
         because = _first(files) if files else "--format says so"
-        return RecognisedLabels(wanted, f"labels: {title}, because {because}", [file for file, _ in files])
+        return RecognizedLabels(wanted, f"labels: {title}, because {because}", [file for file, _ in files])
     if len(by_format) > 1:
         examples = "; ".join(_first(files) for files in by_format.values())
-        raise InputError(f"--annotations={annotations}: holds labels of {len(by_format)} formats ({examples}); wanted the one "
+        raise InputError(f"--annotations={annotations}: holds labels of {len(by_format)} formats ({examples}); expected the one "
                          f"file or folder to convert, or --format={'|'.join(by_format)}")
     for name, files in by_format.items():
-        return RecognisedLabels(name, f"labels: {FORMATS[name][0]}, because {_first(files)}", [file for file, _ in files])
+        return RecognizedLabels(name, f"labels: {FORMATS[name][0]}, because {_first(files)}", [file for file, _ in files])
     if other_tables:
         raise InputError(other_tables[0])
-    raise InputError(f"--annotations={annotations}: {_looked_at(path, found)}; wanted {_WANTED}, or --format that says which")
+    raise InputError(f"--annotations={annotations}: {_looked_at(path, found)}; expected {_WANTED}, or --format that says which")
 
 
 def _first(files: Iterable[tuple[Path, FileKind]]) -> str:

@@ -1,4 +1,4 @@
-"""Images kept aside for validation: a share of every class, and no picture of which training sees a near-duplicate."""
+"""Images kept aside for validation: a share of every class, and no image of which training sees a near-duplicate."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -30,7 +30,7 @@ def split_off(
     chosen = {place for group in aside for place in group}
     if not chosen or len(chosen) == len(data.images):
         raise InputError(f"--val_fraction={fraction:g}: {len(data.images)} images in {len(groups)} groups that look alike, of "
-                         "which none can be kept aside; wanted more images, or --val_fraction=0")
+                         "which none can be kept aside; expected more images, or --val_fraction=0")
     boxes = sum(len(data.images[place].objects) for place in chosen)
     kept, val = ([image for place, image in enumerate(data.images) if (place in chosen) is wanted] for wanted in (False, True))
     made = [hashlib.sha256(f"{data.fingerprint} {[image.file_name for image in part]}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What images look like, each decoded once: how bright they are, and which of them are the same picture."""
+"""What images look like, each decoded once: how bright they are, and which of them are the same image."""
 
 import contextlib
 import hashlib
@@ -14,7 +14,7 @@ from PIL import Image
 from dataset.conversion.near_duplicates import thumbnail
 from dataset.files.image_files import as_rgb, stored_size
 from dataset.files.image_formats import DECODING_ERRORS, FORMATS
-from dataset.records.labelled_images import LabelledImages
+from dataset.records.labeled_images import LabeledImages
 from program_support.errors import InputError
 from program_support.processor_cores import available_cores
 
@@ -31,7 +31,7 @@ class ImageLooks(NamedTuple):
     contrast: float
 
 
-def look_at(images: LabelledImages, numbers: Iterable[int], *, done: Callable[[], None] = lambda: None
+def look_at(images: LabeledImages, numbers: Iterable[int], *, done: Callable[[], None] = lambda: None
             ) -> dict[int, ImageLooks | None]:
     """Of the images with these numbers; None of one that cannot be decoded. `done` is called after each."""
     numbers = [int(number) for number in numbers]
@@ -61,7 +61,7 @@ def _looks(encoded: Callable[[int], bytes], number: int) -> ImageLooks | None:
     with contextlib.suppress(ValueError, OSError, InputError):
         data = encoded(number)
         pixels = small_picture(data, _LOOKED_AT)
-        grey = pixels.mean(axis=-1)
+        gray = pixels.mean(axis=-1)
         return ImageLooks(digest=hashlib.sha256(data).digest(), size=stored_size(data), thumbnail=thumbnail(pixels),
-                          brightness=float(grey.mean()), contrast=float(grey.std()))
+                          brightness=float(gray.mean()), contrast=float(gray.std()))
     return None

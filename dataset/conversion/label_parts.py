@@ -10,7 +10,7 @@ from dataset.class_names import ClassNames
 from dataset.conversion.annotations import AnnotatedDataSet, AnnotatedImage, Finding
 from dataset.conversion.class_numbering import common_classes, in_one_order
 from dataset.conversion.folder_files import FolderFiles, ImageFolder
-from dataset.conversion.format_recognition import FORMATS, RecognisedLabels
+from dataset.conversion.format_recognition import FORMATS, RecognizedLabels
 from dataset.conversion.formats.coco import read_coco
 from dataset.conversion.formats.csv_boxes import read_csv_boxes
 from dataset.conversion.formats.cvat import read_cvat
@@ -31,7 +31,7 @@ _WITHOUT_MASKS = ("voc", "open_images", "csv")
 
 
 def read_labels(
-    labels: RecognisedLabels, annotations: str, images: ImageFolder, *, with_masks: bool, label_map: ClassNames | None,
+    labels: RecognizedLabels, annotations: str, images: ImageFolder, *, with_masks: bool, label_map: ClassNames | None,
     output_folder: str,
 ) -> Parts:
     """Read labels, with one numbering of classes and images through all parts.
@@ -40,7 +40,7 @@ def read_labels(
     part without a box, and for masks of a format that has none.
     """
     if with_masks and labels.format in _WITHOUT_MASKS:
-        raise InputError(f"--include_masks: {FORMATS[labels.format][0]} labels are boxes alone; wanted outlines of COCO, YOLO, "
+        raise InputError(f"--include_masks: {FORMATS[labels.format][0]} labels are boxes alone; expected outlines of COCO, YOLO, "
                          "CVAT or labelme")
     if labels.format == "coco":
         parts = _of_files(labels, annotations, lambda path, split: _read_coco(path, images, split=split, with_masks=with_masks))
@@ -65,17 +65,17 @@ def read_labels(
     return in_one_order(parts, class_names, own_image_ids=labels.format == "coco")
 
 
-def _only_file(labels: RecognisedLabels, annotations: str) -> str:
+def _only_file(labels: RecognizedLabels, annotations: str) -> str:
     if len(labels.files) > 1:
         raise InputError(f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
-                         f"{listed(labels.files[:3])}; wanted one of them")
+                         f"{listed(labels.files[:3])}; expected one of them")
     if not labels.files and Path(annotations).is_dir():
         raise InputError(f"--annotations={annotations}: holds no file of {FORMATS[labels.format][0]} labels")
     return str(labels.files[0]) if labels.files else annotations
 
 
 def _of_files(
-    labels: RecognisedLabels, annotations: str, read: Callable[[str, str | None], AnnotatedDataSet]
+    labels: RecognizedLabels, annotations: str, read: Callable[[str, str | None], AnnotatedDataSet]
 ) -> Parts:
     """Each file is a part, if the names of files and folders say which; a single file is all there is."""
     if len(labels.files) <= 1:
@@ -88,7 +88,7 @@ def _of_files(
         of_split[split] = instances if len(instances) == 1 else files
     if None in of_split or any(len(files) > 1 for files in of_split.values()):
         raise InputError(f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
-                         f"{listed(labels.files[:3])}; wanted one of them, or one each that is called train, val and test")
+                         f"{listed(labels.files[:3])}; expected one of them, or one each that is called train, val and test")
     return {split: read(str(of_split[split][0]), split) for split in SPLITS if split in of_split}
 
 
@@ -97,7 +97,7 @@ def _read_coco(path: str, images: ImageFolder, *, split: str | None, with_masks:
                      file_name=functools.partial(images.named, split=split))
 
 
-def _read_voc(annotations: str, labels: RecognisedLabels, images: ImageFolder) -> Parts:
+def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -> Parts:
     """By ImageSets/Main where it has a train.txt or trainval.txt; by folders called train, val and test; else all of one."""
     folders = sorted({file.parent for file in labels.files}) or [Path(annotations)]
     if Path(annotations).is_file():
@@ -113,7 +113,7 @@ def _read_voc(annotations: str, labels: RecognisedLabels, images: ImageFolder) -
     else:
         split_of = {folder: split_of_folders(f"{folder.relative_to(annotations).as_posix()}/a.xml") for folder in folders}
         if None in split_of.values() or len({*split_of.values()}) < len(folders):
-            raise InputError(f"--annotations={annotations}: XML files lie in {listed(folders)}; wanted one folder, or one each "
+            raise InputError(f"--annotations={annotations}: XML files lie in {listed(folders)}; expected one folder, or one each "
                              "that is called train, val and test")
         parts = {split: (folder, None) for folder, split in split_of.items()}
     found = {}
@@ -136,7 +136,7 @@ def _read_open_images(
     if descriptions is None:
         data = read_csv_boxes(path, images, split=split)
         if codes := [name for name in data.class_names.names if name.startswith(("/m/", "/g/"))]:
-            raise InputError(f"{path}: has labels such as {codes[0]}; wanted class-descriptions-boxable.csv beside it, which "
+            raise InputError(f"{path}: has labels such as {codes[0]}; expected class-descriptions-boxable.csv beside it, which "
                              "names them")
         return data
     try:
@@ -168,7 +168,7 @@ def _check_part(part: AnnotatedDataSet, label_format: str) -> None:
                          "that name the image of another?")
     boxes = [one.box_xywh for image in part.images for one in image.objects if not image.in_shares]
     if boxes and all(0 <= x <= x + width <= 1 and 0 <= y <= y + height <= 1 for x, y, width, height in boxes):
-        raise InputError(f"{part.source}: its boxes are from 0 to 1, which are shares of the image's sides; wanted pixels")
+        raise InputError(f"{part.source}: its boxes are from 0 to 1, which are shares of the image's sides; expected pixels")
 
 
 def _without_unusable(part: AnnotatedDataSet) -> AnnotatedDataSet:

@@ -1,4 +1,4 @@
-"""Annotations of another format than a converter reads: recognised, so that the error says what to do with them."""
+"""Annotations of another format than a converter reads: recognized, so that the error says what to do with them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _TOLD_BY_THE_READER = (FileKind.JSON, FileKind.COCO_RESULTS)
 
 
 @contextlib.contextmanager
-def recognised(*paths: str, wanted: FileKind) -> Iterator[None]:
+def recognized(*paths: str, wanted: FileKind) -> Iterator[None]:
     """Around the reading of files or folders: an InputError whose cause is that they hold another format says that instead.
 
     They are looked at only then, so that a file of gigabytes is not read twice.
@@ -35,12 +35,12 @@ def recognised(*paths: str, wanted: FileKind) -> Iterator[None]:
         yield
     except InputError as error:
         for path in filter(None, paths):
-            if message := _recognised_folder(path, wanted) if Path(path).is_dir() else _recognised_file(path, wanted):
+            if message := _recognized_folder(path, wanted) if Path(path).is_dir() else _recognized_file(path, wanted):
                 raise InputError(message) from error
         raise
 
 
-def _recognised_file(path: str, wanted: FileKind) -> str | None:
+def _recognized_file(path: str, wanted: FileKind) -> str | None:
     kind = kind_of_file(path)
     if kind is None or kind in _TOLD_BY_THE_READER or (kind is wanted and kind is not FileKind.VOC):
         return None
@@ -49,13 +49,13 @@ def _recognised_file(path: str, wanted: FileKind) -> str | None:
     return _message(Path(path), kind, wanted=wanted)
 
 
-def _recognised_folder(folder: str, wanted: FileKind) -> str | None:
+def _recognized_folder(folder: str, wanted: FileKind) -> str | None:
     found = {}
     for path, kind in annotations_in(folder):
         found.setdefault(kind, path)
     if wanted in found:
         if wanted is not FileKind.VOC:
-            return f"{folder}: is a folder, wanted a file of it: --object_annotations_file={found[wanted]}"
+            return f"{folder}: is a folder, expected a file of it: --object_annotations_file={found[wanted]}"
         return None
     return next((_message(path, kind, wanted=wanted) for kind, path in found.items()), None)
 

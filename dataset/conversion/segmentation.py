@@ -27,7 +27,7 @@ def check_segmentation(segmentation: Any) -> None:
     """Raise UnusableSegmentation for what is no segmentation, whatever the size of its image."""
     if isinstance(segmentation, list):
         if not 1 <= len(segmentation) <= MOST_POLYGONS:
-            raise UnusableSegmentation(f"{len(segmentation)} polygons in its segmentation, wanted 1 to {MOST_POLYGONS}")
+            raise UnusableSegmentation(f"{len(segmentation)} polygons in its segmentation, expected 1 to {MOST_POLYGONS}")
         for polygon in segmentation:
             _points(polygon)
     elif isinstance(segmentation, dict):

@@ -25,7 +25,7 @@ _IMAGE_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM
 
 
 class FileKind(Enum):
-    """The kinds that are told apart; the value completes "is ..."."""
+    """The kinds that are reported apart; the value completes "is ..."."""
 
     COCO = "a COCO json"
     COCO_RESULTS = "a list of COCO results"

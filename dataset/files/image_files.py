@@ -40,7 +40,7 @@ def image_folder(path: str | None) -> str:
         return path
     what = "is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER" if is_zipfile(path or "") else (
         "is a file" if os.path.exists(path or "") else "no such folder")
-    raise InputError(f"--images={path or ''}: {what}; wanted the one with the images")
+    raise InputError(f"--images={path or ''}: {what}; expected the one with the images")
 
 
 def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str, ...]:
@@ -51,7 +51,7 @@ def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str,
     found: dict[str, None] = {}
     for name in names:
         if not name:
-            raise InputError(f"--{flag} is empty; wanted an image, a folder or a glob")  # Path("") would be this folder
+            raise InputError(f"--{flag} is empty; expected an image, a folder or a glob")  # Path("") would be this folder
         path = Path(name)
         if path.is_dir():
             files = sorted(str(file) for file in path.iterdir()
@@ -59,7 +59,7 @@ def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str,
         else:
             files = [name] if path.is_file() else sorted(file for file in glob.glob(name) if Path(file).is_file())
         if not files:
-            raise InputError(f"--{flag}={name}: {_why_nothing(path)}; wanted an image, a folder or a glob")
+            raise InputError(f"--{flag}={name}: {_why_nothing(path)}; expected an image, a folder or a glob")
         found |= dict.fromkeys(files)
     return tuple(found)
 

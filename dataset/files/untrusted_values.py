@@ -43,13 +43,13 @@ def told_with(where: str) -> Iterator[None]:
 def finite_number(value: Any, name: str) -> float:
     """A finite number; the message of the InputError lacks what it belongs to, which the caller knows."""
     if type(value) is not float and type(value) is not int:
-        raise InputError(f"has {name} {shown(value)}, wanted a number")
+        raise InputError(f"has {name} {shown(value)}, expected a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise InputError(f"has {name} {shown(value)}, wanted a finite number")
+        raise InputError(f"has {name} {shown(value)}, expected a finite number")
     return number
 
 
@@ -60,14 +60,14 @@ def number_in_text(text: str, *, where: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise InputError(f"{where} is {shown(text)}, wanted a finite number")
+        raise InputError(f"{where} is {shown(text)}, expected a finite number")
     return number
 
 
 def whole_number(value: Any, name: str, *, least: int = 0) -> int:
     """An integer, also one written as 1.0; InputError as `finite_number`."""
     if type(value) is not int and finite_number(value, name) % 1:
-        raise InputError(f"has {name} {shown(value)}, wanted an integer")
+        raise InputError(f"has {name} {shown(value)}, expected an integer")
     integer = int(value)
     if not least <= integer <= LARGEST_ID:
         raise InputError(f"has {name} {shown(integer)}, wanted {least} to {LARGEST_ID}")

@@ -41,7 +41,7 @@ def parse_xml(content: bytes) -> ElementTree.Element:
     """
     text = _decoded(content)
     if (b"<!ENTITY" if isinstance(text, bytes) else "<!ENTITY") in text:
-        raise ValueError("declares entities, which can grow without bound; wanted plain XML")
+        raise ValueError("declares entities, which can grow without bound; expected plain XML")
     try:
         return ElementTree.fromstring(text)
     except (ElementTree.ParseError, LookupError, ValueError) as error:
@@ -60,7 +60,7 @@ def _decoded(content: bytes) -> bytes | str:
     if name.lower() in _READ_BY_EXPAT:
         return content
     if (codec := _ascii_superset(name)) is None:
-        raise ValueError(f"declares the encoding {shown(name)}, which is unknown or not that of the file; wanted UTF-8")
+        raise ValueError(f"declares the encoding {shown(name)}, which is unknown or not that of the file; expected UTF-8")
     return _text(content.removeprefix(codecs.BOM_UTF8), codec)
 
 

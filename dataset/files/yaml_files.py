@@ -18,7 +18,7 @@ class _Plain:
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node:
         if self.check_event(yaml.AliasEvent):
-            raise InputError("uses aliases, which can grow without bound; wanted plain YAML")
+            raise InputError("uses aliases, which can grow without bound; expected plain YAML")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:

@@ -2,7 +2,7 @@
 
 Each draws a `Crop`, a function of the seed, of the image's size and of its boxes alone, and applies it to pixels and boxes. All
 place the image at the top left of the network input and leave zeros elsewhere; the device zeroes the padding again after
-normalisation.
+normalization.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Augmentation(Protocol):
 
     def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
         """What to do with an image of [2] int32 height and width: the same for the same `seed`, [2] integers. `boxes` [N, 4]
-        float32 yxyx, fractions of the image, are the objects that are to be learnt."""
+        float32 yxyx, fractions of the image, are the objects that are to be learned."""
 
     def boxes(self, boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
         """Boxes in input pixels, and which are left; see `crop_boxes`."""
@@ -32,8 +32,8 @@ class Augmentation(Protocol):
     def image(self, encoded: Tensor, crop: Crop, *, window: Window = decode_window) -> Tensor:
         """The encoded image as network input, [H, W, 3] uint8; `window` decodes what the crop needs of it."""
 
-    def recoloured(self, image: Tensor, seed: Tensor) -> Tensor:
-        """What `image` made, [H, W, 3] uint8, with other colours; `seed` is that of `draw`."""
+    def recolored(self, image: Tensor, seed: Tensor) -> Tensor:
+        """What `image` made, [H, W, 3] uint8, with other colors; `seed` is that of `draw`."""
 
 
 class Cropping:
@@ -43,8 +43,8 @@ class Cropping:
         """Boxes in input pixels, and which are left; see `crop_boxes`."""
         return crop_boxes(boxes, crop, source_size=source_size)
 
-    def recoloured(self, image: Tensor, seed: Tensor) -> Tensor:
-        """With the colours that it has."""
+    def recolored(self, image: Tensor, seed: Tensor) -> Tensor:
+        """With the colors that it has."""
         return image
 
 

@@ -1,4 +1,4 @@
-"""Changes of colours for training: brightness, contrast, saturation and hue, drawn from a seed."""
+"""Changes of colors for training: brightness, contrast, saturation and hue, drawn from a seed."""
 
 import math
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ _ROUNDS_DOWN = -0.499  # what makes OpenCV's rounding one downwards, as Pillow's
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColourJitter:
-    """torchvision's ColorJitter of images in whole grey levels: each change once, in a random order.
+class ColorJitter:
+    """torchvision's ColorJitter of images in whole gray levels: each change once, in a random order.
 
-    brightness, contrast and saturation: the factor is uniform in 1 - x .. 1 + x, not below 0, for black, the image's mean grey
-    and each pixel's grey; hue: the turn is uniform in -x .. x of the circle. 0: no such change.
+    brightness, contrast and saturation: the factor is uniform in 1 - x .. 1 + x, not below 0, for black, the image's mean gray
+    and each pixel's gray; hue: the turn is uniform in -x .. x of the circle. 0: no such change.
     """
 
     brightness: float = 0.125
@@ -49,13 +49,13 @@ def _brighter(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _of_contrast(image: np.ndarray, factor: float) -> np.ndarray:
-    grey = math.floor(cv2.mean(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))[0] + 0.5)
-    return cv2.LUT(image, _levels(grey + factor * (_VALUES - grey)))
+    gray = math.floor(cv2.mean(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))[0] + 0.5)
+    return cv2.LUT(image, _levels(gray + factor * (_VALUES - gray)))
 
 
 def _of_saturation(image: np.ndarray, factor: float) -> np.ndarray:
-    grey = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
-    return cv2.addWeighted(image, factor, grey, 1 - factor, _ROUNDS_DOWN)
+    gray = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+    return cv2.addWeighted(image, factor, gray, 1 - factor, _ROUNDS_DOWN)
 
 
 def _turned(image: np.ndarray, share: float) -> np.ndarray:

@@ -16,7 +16,7 @@ from object_detection.structures import Tensor
 from program_support.errors import InputError
 
 # Of a box that the crop cuts, at least this much must stay in each direction: a sliver thinner than a pixel shows
-# nothing to learn, while every anchor that it is forced upon is told that it does.
+# nothing to learn, while every anchor that it is forced upon is reported that it does.
 MINIMUM_BOX_SIDE = 1.0
 
 cv2.setNumThreads(1)  # tf.data has a thread for each core, each with an image of its own
@@ -59,7 +59,7 @@ def crop_image(encoded: Tensor, crop: Crop, *, size: tuple[int, int], window: Wi
     """Resample the window of an encoded image, mirror it and pad it: -> [H, W, 3] uint8.
 
     Half-pixel bilinear without antialiasing, as `Letterbox` by default, but OpenCV's: it takes half the time and is within
-    a grey level.
+    a gray level.
     """
     image = tf.numpy_function(_resampled, [window(encoded, crop), crop.size, crop.flip, size], tf.uint8, stateful=False)
     return tf.ensure_shape(image, [*size, 3])
@@ -101,9 +101,9 @@ def crop_masks(pngs: Tensor, boxes: Tensor, crop: Crop, *, source_size: Tensor, 
     """Masks under a crop, each cut to its object's box: [n, side, side] uint8, 0 or 1, and [n] bool, whether anything shows.
 
     `pngs` [n] of the size of the image, not 0 where the object is; `boxes` [n, 4] float32 as `crop_boxes` gives them, in
-    input pixels after crop and flip. A cell is 1 where the original pixel that its centre falls into shows the object, so
+    input pixels after crop and flip. A cell is 1 where the original pixel that its center falls into shows the object, so
     that nothing between the original pixels and the cells rounds twice. An object shows where any original pixel that its box
-    touches does, also one between the centres. Raises InputError, naming `file_name`, for a PNG that is no mask of this image.
+    touches does, also one between the centers. Raises InputError, naming `file_name`, for a PNG that is no mask of this image.
     """
     masks, shows = tf.numpy_function(
         _masks_in_boxes, [pngs, boxes, *crop, source_size, side, file_name], (tf.uint8, tf.bool), stateful=False)
@@ -114,7 +114,7 @@ def _masks_in_boxes(pngs: np.ndarray, boxes: np.ndarray, offset: np.ndarray, win
                     flip: np.ndarray, source_size: np.ndarray, side: np.ndarray,
                     file_name: bytes) -> tuple[np.ndarray, np.ndarray]:
     masks, shows = np.zeros((len(pngs), side, side), np.uint8), np.zeros(len(pngs), bool)
-    shares = np.concatenate([(np.arange(side) + 0.5) / side, [0.0, 1.0]])  # of the box: the centres of cells, and its edges
+    shares = np.concatenate([(np.arange(side) + 0.5) / side, [0.0, 1.0]])  # of the box: the centers of cells, and its edges
     for number, (png, box) in enumerate(zip(pngs, boxes.astype(np.float64), strict=True)):
         y, x = (low + shares * (high - low) for low, high in zip(box[:2], box[2:], strict=True))  # [side + 2] input pixels
         if flip:
@@ -136,6 +136,6 @@ def decoded_mask(png: bytes, size: np.ndarray, file_name: bytes) -> np.ndarray:
     mask = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_GRAYSCALE | cv2.IMREAD_ANYDEPTH) if png else None
     if mask is None or mask.shape != (*size,):
         found = "no PNG" if mask is None else f"a PNG of {mask.shape[0]} x {mask.shape[1]} pixels"
-        raise InputError(f"{file_name.decode('utf-8', 'replace')}: image/object/mask holds {found}; wanted a mask of the "
+        raise InputError(f"{file_name.decode('utf-8', 'replace')}: image/object/mask holds {found}; expected a mask of the "
                          f"image, {size[0]} x {size[1]}; convert again with --include_masks")
     return mask

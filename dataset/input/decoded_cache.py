@@ -43,7 +43,7 @@ class DecodedCache:
 
     def window(self, number: Tensor, encoded: Tensor, crop: Crop) -> Tensor:
         """The window of an image, cut out of the whole one: `decode_window`, where the window's first column has
-        the colour of the neighbour that is not decoded there (2 grey levels at most, on a block's border)."""
+        the color of the neighbor that is not decoded there (2 gray levels at most, on a block's border)."""
         kept = self._call(self._window_of, number, crop.offset, crop.window)
 
         def decode() -> Tensor:

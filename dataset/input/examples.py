@@ -28,7 +28,7 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
 
     def load(record: dict[str, Tensor], number: Tensor | None, seed: Tensor, within: Tensor | None = None) -> View:
         source_size = image_size(record["encoded"])
-        if config.learn_crowds:
+        if config.train_on_crowds:
             record["crowd"] = tf.zeros_like(record["crowd"])
         crop = augmentation.draw(
             source_size, seed=seed, boxes=tf.boolean_mask(record["boxes"], tf.logical_not(record["crowd"])))
@@ -38,7 +38,7 @@ def training_example(config: InputConfig, cache: DecodedCache | None = None) -> 
         image = augmentation.image(
             record["encoded"], crop, window=decode_window if cache is None else partial(cache.window, number))
         return View(
-            image=augmentation.recoloured(image, seed),
+            image=augmentation.recolored(image, seed),
             size=crop.size,
             objects=_objects(record, boxes, kept, crop, source_size=source_size, config=config),
             scale=tf.cast(crop.window, tf.float32) / tf.cast(crop.size, tf.float32),
@@ -120,7 +120,7 @@ def _in_slots(objects: Objects, slots: int) -> Objects:
 
 
 def _masks_of(record: dict[str, Tensor]) -> Tensor:
-    """The PNG of each object, [N] string; empty ones, of which the first that is wanted is told, where there is not one for
+    """The PNG of each object, [N] string; empty ones, of which the first that is requested is reported, where there is not one for
     each."""
     masks, count = record["masks"], tf.shape(record["boxes"])[0]
     return tf.cond(tf.size(masks) == count, lambda: masks, lambda: tf.fill([count], ""))

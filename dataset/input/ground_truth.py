@@ -20,7 +20,7 @@ def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with
     """What the records hold as COCO's dictionary (images, annotations, categories), boxes in original pixels.
 
     An annotation of an object that is marked so has `difficult` 1; `with_masks` each has the run lengths of its mask as
-    `segmentation`, None where the record has none. No JPEG is decoded, and no mask unless they are wanted. Raises
+    `segmentation`, None where the record has none. No JPEG is decoded, and no mask unless they are requested. Raises
     InputError for an id that two images share and for an unknown category id.
     """
     reader, known = RecordReader(index), set(class_names.category_ids)

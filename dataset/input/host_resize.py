@@ -11,6 +11,8 @@ from program_support.errors import InputError
 RULES = ("letterbox", "stretch", "fit")
 _MOST_SIDE = 16_384  # pixels of a network's input; more is a slip or meant to fill the memory
 
+_FORMER_KEYS = {"half_pixel_centres": "half_pixel_centers"}  # of files that an earlier version exported
+
 
 @dataclass(frozen=True, kw_only=True)
 class HostResize:
@@ -22,27 +24,28 @@ class HostResize:
     kind: str
     size: tuple[int, int]  # H, W of the network input
     antialias: bool = False
-    half_pixel_centres: bool = True
+    half_pixel_centers: bool = True
     shorter: int = 0
     longer: int = 0
 
     def __post_init__(self):
         if self.kind not in RULES:
-            raise InputError(f"resize rule {self.kind!r}; wanted one of {', '.join(RULES)}")
+            raise InputError(f"resize rule {self.kind!r}; expected one of {', '.join(RULES)}")
         sides_fit = len(self.size) == 2 and 1 <= min(self.size) <= max(self.size) <= _MOST_SIDE
         if not sides_fit or (self.kind == "fit" and not 1 <= self.shorter <= self.longer):
-            raise InputError(f"resize rule {self.kind} with size {self.size}, sides {self.shorter} and {self.longer}; wanted "
+            raise InputError(f"resize rule {self.kind} with size {self.size}, sides {self.shorter} and {self.longer}; expected "
                              f"all above zero, and of two sides at most {_MOST_SIDE}")
 
     @classmethod
     def of(cls, stated: Mapping[str, Any]) -> "HostResize":
         """From what `to_dict` gave. Raises InputError where something is missing or of another kind."""
         try:
+            stated = {_FORMER_KEYS.get(key, key): value for key, value in stated.items()}
             return cls(**{**stated, "size": tuple(int(side) for side in stated["size"])})
         except InputError:
             raise
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"a resize rule is {stated!r}; wanted its kind, its size and their like") from error
+            raise InputError(f"a resize rule is {stated!r}; expected its kind, its size and their like") from error
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -74,14 +77,14 @@ class HostResize:
         """Where each of `count` output pixels lies among `source` pixels, counted from the middle of the first."""
         scale = np.float32(source) / np.float32(count)
         numbers = np.arange(count, dtype=np.float32)
-        if self.half_pixel_centres:
+        if self.half_pixel_centers:
             return (numbers + np.float32(0.5)) * scale - np.float32(0.5)
         return numbers * scale
 
 
 def _interpolated(image: np.ndarray, scaled: tuple[int, int], places: Callable[[int, int], np.ndarray]) -> np.ndarray:
     """Bilinear in TensorFlow's order of operations: along a row, then between two rows. -> float32 [h', w', 3]."""
-    (top, bottom, down), (left, right, across) = (_neighbours(places(count, source), source)
+    (top, bottom, down), (left, right, across) = (_neighbors(places(count, source), source)
                                                   for count, source in zip(scaled, image.shape[:2], strict=True))
     across = across[None, :, None]
 
@@ -93,7 +96,7 @@ def _interpolated(image: np.ndarray, scaled: tuple[int, int], places: Callable[[
     return upper + (lower - upper) * down[:, None, None]
 
 
-def _neighbours(places: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _neighbors(places: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The pixels before and after each place, and how far it is from the one before."""
     before = np.floor(places)
     return (np.clip(before, 0, count - 1).astype(int), np.clip(before + 1, 0, count - 1).astype(int), places - before)

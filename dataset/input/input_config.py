@@ -19,7 +19,7 @@ class InputConfig:
     category_ids: tuple[int, ...]  # ascending; class k is the data set's category_ids[k]
     max_instances_per_image: int = 100  # M
     mask_size: int = 0  # S, side of the mask of each object; 0: none are decoded
-    learn_crowds: bool = False  # in training a crowd's box is an object as any other
+    train_on_crowds: bool = False  # in training a crowd's box is an object as any other
     seed: int = 0
     pad_to_batch_maximum: bool = False  # fewer slots where the batch needs fewer; XLA wants one fixed shape instead
     use_fake_data: bool = False  # one real batch for ever: what a step costs without its input

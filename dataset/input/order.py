@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from dataset.records.labelled_images import LabelledImages
+from dataset.records.labeled_images import LabeledImages
 
 
-def repeat_factors(images: LabelledImages, threshold: float) -> np.ndarray:
+def repeat_factors(images: LabeledImages, threshold: float) -> np.ndarray:
     """How often each image should come in an epoch, [n] float64, at least once: as its rarest class asks.
 
     A class in a share f of the images asks for sqrt(threshold / f), or once where it is in more.
@@ -33,7 +33,7 @@ def repeated(factors: np.ndarray, random: np.random.Generator) -> np.ndarray:
     once (systematic sampling), so that the sum is always the same.
     """
     counts, rests = np.floor(factors).astype(np.int64), factors % 1.0
-    order = random.permutation(len(factors))  # or neighbours would never be drawn together
+    order = random.permutation(len(factors))  # or neighbors would never be drawn together
     ends, more = np.cumsum(rests[order]), _drawn(factors)
     if more:
         ends = np.append(np.minimum(ends[:-1] * (more / ends[-1]), more), more)  # the sum is a whole number now

@@ -7,14 +7,14 @@ import tensorflow as tf
 from PIL import Image
 
 from dataset.input.augmentation import Cropping
-from dataset.input.color_jitter import ColourJitter
+from dataset.input.color_jitter import ColorJitter
 from dataset.input.crop import Crop, Window, crop_boxes, decode_window
 from object_detection.structures import Tensor
 
 _NO_RULE = -1.0  # that every overlap exceeds
 _LEAST_OVERLAPS = (0.1, 0.3, 0.5, 0.7, 0.9, _NO_RULE)  # the options of which one is drawn, beside that of no crop
 _LEAST_SIDE, _FLATTEST = 0.3, 2.0  # of a crop: its sides, as shares of the image's, and how much they may differ
-_FLIP, _COLOURS, _FIRST_OPTIONS = 0, 1, 2  # what is drawn apart from each other
+_FLIP, _COLORS, _FIRST_OPTIONS = 0, 1, 2  # what is drawn apart from each other
 _AT_ONCE, _MOST_TIMES = 16, 60  # options: one in seven is no crop, so that in 10^64 images none is among all of them once
 
 
@@ -22,16 +22,16 @@ _AT_ONCE, _MOST_TIMES = 16, 60  # options: one in seven is no crop, so that in 1
 class OverlapCrop(Cropping):
     """One of seven options: the whole image, or a random part whose IoU with every object is above 0.1, 0.3, .. or anything.
 
-    A part is drawn `tries` times; where none fits, another option is drawn. Objects stay whose centre is strictly inside;
+    A part is drawn `tries` times; where none fits, another option is drawn. Objects stay whose center is strictly inside;
     there is at least one. Whatever is drawn is rounded to whole pixels first, so that boxes and pixels are cut alike: the
     reference cuts pixels alone so, by less than one. Without an object the whole image is taken. Then it is resampled to
-    `size` with antialiasing, as Pillow does it, perhaps mirrored, and `colours` change.
+    `size` with antialiasing, as Pillow does it, perhaps mirrored, and `colors` change.
     """
 
     size: tuple[int, int]  # H, W of the network input
     tries: int = 1
     flip_probability: float = 0.5
-    colours: ColourJitter | None = None
+    colors: ColorJitter | None = None
 
     def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
         """Draw options until a part fits the objects; those without area are none."""
@@ -65,10 +65,10 @@ class OverlapCrop(Cropping):
         return tf.where(found, offset, 0), tf.where(found, window, source_size)
 
     def boxes(self, boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
-        """Boxes in input pixels, and which are left: those whose centre is strictly inside the crop."""
+        """Boxes in input pixels, and which are left: those whose center is strictly inside the crop."""
         moved, _ = crop_boxes(boxes, crop, source_size=source_size)
         has_area = tf.reduce_all(moved[:, 2:] > moved[:, :2], axis=-1)
-        inside = _centres_inside(crop.offset[None], crop.window[None], _in_pixels(boxes, source_size))[0]
+        inside = _centers_inside(crop.offset[None], crop.window[None], _in_pixels(boxes, source_size))[0]
         return moved, tf.logical_and(has_area, inside)
 
     def image(self, encoded: Tensor, crop: Crop, *, window: Window = decode_window) -> Tensor:
@@ -76,9 +76,9 @@ class OverlapCrop(Cropping):
         image = tf.numpy_function(_resampled, [window(encoded, crop), crop.size, crop.flip], tf.uint8, stateful=False)
         return tf.ensure_shape(image, [*self.size, 3])
 
-    def recoloured(self, image: Tensor, seed: Tensor) -> Tensor:
-        """With other colours, if there are any to change."""
-        return image if self.colours is None else self.colours(image, _seed_of(seed, _COLOURS))
+    def recolored(self, image: Tensor, seed: Tensor) -> Tensor:
+        """With other colors, if there are any to change."""
+        return image if self.colors is None else self.colors(image, _seed_of(seed, _COLORS))
 
 
 def _seed_of(seed: Tensor, part: int | Tensor) -> Tensor:
@@ -103,20 +103,20 @@ def _parts(draws: Tensor, source_size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _fit(offsets: Tensor, windows: Tensor, corners: Tensor, least_overlap: Tensor) -> Tensor:
-    """Which of T parts have an IoU above the least [T] with all objects [N, 2, 2] and the centre of one of them: [T] bool."""
+    """Which of T parts have an IoU above the least [T] with all objects [N, 2, 2] and the center of one of them: [T] bool."""
     low, high = tf.cast(offsets, tf.float32)[:, None], tf.cast(offsets + windows, tf.float32)[:, None]  # [T, 1, 2]
     shared = tf.maximum(tf.minimum(high, corners[:, 1]) - tf.maximum(low, corners[:, 0]), 0.0)
     intersection = tf.reduce_prod(shared, axis=-1)  # [T, N]
     union = tf.reduce_prod(high - low, axis=-1) + tf.reduce_prod(corners[:, 1] - corners[:, 0], axis=-1) - intersection
     overlaps_all = tf.reduce_all(intersection / union > least_overlap[:, None], axis=-1)
-    return tf.logical_and(overlaps_all, tf.reduce_any(_centres_inside(offsets, windows, corners), axis=-1))
+    return tf.logical_and(overlaps_all, tf.reduce_any(_centers_inside(offsets, windows, corners), axis=-1))
 
 
-def _centres_inside(offsets: Tensor, windows: Tensor, corners: Tensor) -> Tensor:
-    """Whether the centres of objects [N, 2, 2] are strictly inside each of T parts: [T, N] bool."""
-    centres = tf.reduce_mean(corners, axis=1)
+def _centers_inside(offsets: Tensor, windows: Tensor, corners: Tensor) -> Tensor:
+    """Whether the centers of objects [N, 2, 2] are strictly inside each of T parts: [T, N] bool."""
+    centers = tf.reduce_mean(corners, axis=1)
     low, high = tf.cast(offsets, tf.float32)[:, None], tf.cast(offsets + windows, tf.float32)[:, None]
-    return tf.reduce_all(tf.logical_and(centres > low, centres < high), axis=-1)
+    return tf.reduce_all(tf.logical_and(centers > low, centers < high), axis=-1)
 
 
 def _resampled(window: np.ndarray, size: np.ndarray, flip: np.ndarray) -> np.ndarray:

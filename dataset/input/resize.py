@@ -2,7 +2,7 @@
 
 Each rule is called with an image and returns the three tensors that networks and boxes need; `size` is known before, so that
 programs are compiled once. By default they resample as the published checkpoints of EfficientDet were trained
-(google/automl): bilinear at half-pixel centres, without antialiasing. The pixels are TensorFlow's, as a rule is part of
+(google/automl): bilinear at half-pixel centers, without antialiasing. The pixels are TensorFlow's, as a rule is part of
 exported models. h, w are the pixels of the original image, H, W those of the network input.
 """
 
@@ -43,7 +43,7 @@ class _Resampling:
     """Bilinear resampling; both fields are how a network's training did it."""
 
     antialias: bool = False  # average over what an output pixel covers when an image shrinks, as PIL does
-    half_pixel_centres: bool = True  # False: pixel 0 stays in place, as TensorFlow 1 did
+    half_pixel_centers: bool = True  # False: pixel 0 stays in place, as TensorFlow 1 did
 
 
 class _Rule(_Resampling):
@@ -56,7 +56,7 @@ class _Rule(_Resampling):
 
     def resample(self, image: Tensor, scaled: Tensor) -> Tensor:
         """[h, w, 3] uint8 -> [H, W, 3] uint8: resized to `scaled` [2] int32 at the top left, 0 elsewhere."""
-        if self.half_pixel_centres:
+        if self.half_pixel_centers:
             resized = tf.image.resize(image, scaled, method="bilinear", antialias=self.antialias)
         else:
             resized = tf.raw_ops.ResizeBilinear(images=image[None], size=scaled)[0]
@@ -130,12 +130,12 @@ class FitWithin(_Rule):
 
 def host_resize(rule: ResizeRule) -> HostResize:
     """The same rule in NumPy. Raises InputError for one that is none of the above."""
-    resampling = {"antialias": rule.antialias, "half_pixel_centres": rule.half_pixel_centres, "size": rule.size}
+    resampling = {"antialias": rule.antialias, "half_pixel_centers": rule.half_pixel_centers, "size": rule.size}
     if isinstance(rule, FitWithin):
         return HostResize(kind="fit", shorter=rule.shorter, longer=rule.longer, **resampling)
     kinds = {Letterbox: "letterbox", Stretch: "stretch"}
     if type(rule) not in kinds:
-        raise InputError(f"resize rule {type(rule).__name__} has no form without TensorFlow; wanted Letterbox, Stretch or "
+        raise InputError(f"resize rule {type(rule).__name__} has no form without TensorFlow; expected Letterbox, Stretch or "
                          "FitWithin")
     return HostResize(kind=kinds[type(rule)], **resampling)
 

@@ -1,4 +1,4 @@
-"""Which files a glob pattern names; free of TensorFlow, so that a wrong pattern is told before its slow import."""
+"""Which files a glob pattern names; free of TensorFlow, so that a wrong pattern is reported before its slow import."""
 
 import glob
 import re
@@ -21,7 +21,7 @@ def expand_glob(pattern: str | Path) -> list[str]:
     where the shards of two conversions lie together: every image would be read twice.
     """
     if Path(pattern).is_dir():
-        raise InputError(f"{pattern}: is a folder, wanted a pattern that names records; {_advice(Path(pattern))}")
+        raise InputError(f"{pattern}: is a folder, expected a pattern that names records; {_advice(Path(pattern))}")
     paths = sorted(path for path in glob.glob(str(pattern)) if Path(path).is_file())
     if not paths:
         advice = _patterns([Path(path) for path in sorted(glob.glob(f"{pattern}-*"))])
@@ -37,7 +37,7 @@ def expand_glob(pattern: str | Path) -> list[str]:
     for prefix, found in totals.items():
         if len(found) > 1:
             counts = " and of ".join(str(int(total)) for total in sorted(found))
-            raise InputError(f"{pattern}: {prefix} are shards of several conversions, of {counts}; wanted one of them")
+            raise InputError(f"{pattern}: {prefix} are shards of several conversions, of {counts}; expected one of them")
     return paths
 
 

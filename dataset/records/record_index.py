@@ -48,7 +48,7 @@ class RecordIndex:
     def damage(self, number: int) -> InputError:
         """The error of a record whose checksum does not fit."""
         return InputError(f"{self.path(number)}: damaged: the checksum of the record at byte {self.start(number)} does not fit "
-                          f"(image {number + 1} of {len(self)}); copy the file anew or convert again")
+                          f"(image {number + 1} of {len(self)}); copy the file again or convert again")
 
     def only(self, kept: np.ndarray) -> "RecordIndex":
         """Without the records that are False in `kept`, [n] bool."""
@@ -125,13 +125,13 @@ def _walk(path: str, descriptor: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cut_short(path: str, offset: int, size: int) -> InputError:
-    return InputError(f"{path}: cut short: the record at byte {offset} goes on past the end of the file, which has "
-                      f"{size} bytes; wanted a whole TFRecord file (convert again)")
+    return InputError(f"{path}: cut short: the record at byte {offset} continues past the end of the file, which has "
+                      f"{size} bytes; expected a whole TFRecord file (convert again)")
 
 
 def _not_a_record(path: str, header: bytes, offset: int) -> InputError:
     if offset == 0 and header[:2] == b"\x1f\x8b":
-        return InputError(f"{path}: compressed with gzip; wanted an uncompressed TFRecord file")
+        return InputError(f"{path}: compressed with gzip; expected an uncompressed TFRecord file")
     kind = "not a TFRecord file" if offset == 0 else "damaged TFRecord file"
     return InputError(f"{path}: {kind}: the checksum of the record length at byte {offset} does not fit")
 

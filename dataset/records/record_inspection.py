@@ -55,7 +55,7 @@ def inspect_record(payload: bytes, *, category_ids: Collection[int] | None = Non
 
 
 def _values(features: Features, key: str) -> Sequence[Any]:
-    """Of the list of the kind that is wanted; empty where the key is absent."""
+    """Of the list of the kind that is requested; empty where the key is absent."""
     return getattr(features[key], _KINDS[key]).value if key in features else ()
 
 
@@ -70,7 +70,7 @@ def _contradicting_kinds(features: Features) -> str:
     for key, wanted in _KINDS.items():
         found = features[key].WhichOneof("kind") if key in features else None
         if found not in (None, wanted):
-            return f"a {found} in {key}, wanted a {wanted}"
+            return f"a {found} in {key}, expected a {wanted}"
         if found and key in _SINGLE and len(_values(features, key)) != 1:
             return f"{len(_values(features, key))} values in {key}, wanted one"
     return ""

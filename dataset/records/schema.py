@@ -21,7 +21,7 @@ class RecordObject:
     category_name: str
     area: float
     is_crowd: bool = False
-    is_difficult: bool = False  # VOC's: hard to recognise; no evaluation counts it
+    is_difficult: bool = False  # VOC's: hard to recognize; no evaluation counts it
     mask_png: bytes | None = None
 
 

@@ -36,7 +36,7 @@ def verify_records(index: RecordIndex, *, when: str, max_bad_fraction: float, sa
     of the records or of the boxes are of no use; where there is no box at all.
     """
     if not 0 <= max_bad_fraction <= 1:
-        raise InputError(f"--max_bad_fraction={max_bad_fraction}: wanted 0 to 1")
+        raise InputError(f"--max_bad_fraction={max_bad_fraction}: expected 0 to 1")
     if _is_due(index, when):
         tally = _Tally(index)
         reader = RecordReader(index)
@@ -55,14 +55,14 @@ def verify_records(index: RecordIndex, *, when: str, max_bad_fraction: float, sa
 
 def _is_due(index: RecordIndex, when: str) -> bool:
     if when not in WHEN:
-        raise InputError(f"--verify_records={when}: wanted one of {', '.join(WHEN)}")
+        raise InputError(f"--verify_records={when}: expected one of {', '.join(WHEN)}")
     small = int(index.lengths.sum()) <= AUTO_BYTES and len(index) <= AUTO_RECORDS
     return when == "always" or (when == "auto" and small)
 
 
 def _look_at_sample(index: RecordIndex, *, max_bad_fraction: float, say: Callable[[str], None],
                     category_ids: Collection[int] | None) -> None:
-    """A data set that is wrong altogether (captions instead of boxes, pixels instead of fractions) is told at any size."""
+    """A data set that is wrong altogether (captions instead of boxes, pixels instead of fractions) is reported at any size."""
     tally = _Tally(index)
     numbers = np.unique(np.linspace(0, len(index) - 1, _SAMPLE).astype(np.int64))
     for number, payload in zip(numbers.tolist(), RecordReader(index).read(numbers), strict=True):
@@ -114,7 +114,7 @@ class _Tally:
     def demand_boxes(self) -> None:
         """Raises InputError where there is not a single one."""
         if not self.boxes:
-            raise InputError(f"{self.index.paths[0]}: not a single box in {self.records} records; wanted records made with "
+            raise InputError(f"{self.index.paths[0]}: not a single box in {self.records} records; expected records made with "
                              "annotations of objects (--verify_records=never trains without)")
 
     def warn(self, say: Callable[[str], None], *, fate: str) -> None:

@@ -1,4 +1,4 @@
-"""The pictures of the embedded data set: objects on textured ground that cover one another and reach over the border.
+"""The images of the embedded data set: objects on textured ground that cover one another and reach over the border.
 
 Lengths are in units: 1/128 of the longer side of the image, hence pixels of a network input of 128.
 """
@@ -12,12 +12,12 @@ from dataset.synthetic_images.shapes import FISH, KINDS, Kind, draw_shoal, draw_
 from object_detection.coco.run_length_masks import run_lengths
 
 _UNITS = 128
-_LEAST_SIDE = 10.0  # units; what is smaller could not be learnt at an input of 128
+_LEAST_SIDE = 10.0  # units; what is smaller could not be learned at an input of 128
 _LEAST_SEEN = 0.6  # of an object's own pixels; nothing is placed that would hide more of another
 _LEAST_INSIDE = 0.7  # of an object's pixels inside the image
 _ATTEMPTS = 12  # to find a place
 _EMPTY_SHARE, _CROWDED_SHARE, _SHOAL_SHARE = 0.04, 0.12, 0.06  # of the images
-_GROUND_COLOURS = (  # pairs that a ground blends between: sea, sand, meadow, dusk, stone, snow
+_GROUND_COLORS = (  # pairs that a ground blends between: sea, sand, meadow, dusk, stone, snow
     ((120, 170, 190), (170, 205, 210)),
     ((205, 185, 150), (225, 210, 180)),
     ((150, 175, 120), (190, 200, 150)),
@@ -93,7 +93,7 @@ def _noise(size: tuple[int, int], *, cells: int, random: np.random.Generator) ->
 
 def _ground(size: tuple[int, int], random: np.random.Generator) -> np.ndarray:
     """A textured background, [h, w, 3] uint8."""
-    first, second = np.array(_GROUND_COLOURS[random.integers(len(_GROUND_COLOURS))], np.float32)
+    first, second = np.array(_GROUND_COLORS[random.integers(len(_GROUND_COLORS))], np.float32)
     blend = 0.65 * _noise(size, cells=int(random.integers(3, 7)), random=random)
     blend += 0.35 * _noise(size, cells=int(random.integers(10, 40)), random=random)
     if random.random() < 0.4:
@@ -101,12 +101,12 @@ def _ground(size: tuple[int, int], random: np.random.Generator) -> np.ndarray:
         angle, period = random.uniform(0, math.pi), random.uniform(8, 24) * max(size) / _UNITS
         blend += 0.15 * np.sin((x * math.cos(angle) + y * math.sin(angle)) * (2 * math.pi / period) + 4 * blend)
     grain = random.normal(0, 5, (*size, 1)).astype(np.float32)
-    colour = first + (second - first) * blend[..., None] + grain
-    return np.clip(colour * random.uniform(0.75, 1.1), 0, 255).astype(np.uint8)
+    color = first + (second - first) * blend[..., None] + grain
+    return np.clip(color * random.uniform(0.75, 1.1), 0, 255).astype(np.uint8)
 
 
 def draw_image(size: tuple[int, int], random: np.random.Generator) -> tuple[np.ndarray, list[dict]]:
-    """One picture of (height, width): [h, w, 3] uint8 and its COCO annotations (without the ids)."""
+    """One image of (height, width): [h, w, 3] uint8 and its COCO annotations (without the ids)."""
     scene = Scene(_ground(size, random), max(size) / _UNITS)
     kind_of_image = random.random()
     if kind_of_image < _EMPTY_SHARE:
@@ -119,7 +119,7 @@ def draw_image(size: tuple[int, int], random: np.random.Generator) -> tuple[np.n
         kind = KINDS[random.integers(len(KINDS))]
         low, high = kind.side
         high = min(low + (high - low) * (0.35 if crowded else 1.0), 0.9 * min(size) / scene.unit)
-        low = min(low, high)  # in a picture much longer than wide
+        low = min(low, high)  # in a image much longer than wide
         sides.append((math.exp(random.uniform(math.log(low), math.log(high))), kind))
     for side, kind in sorted(sides, key=lambda entry: -entry[0]):  # the large ones lie below
         sprite = draw_sprite(kind, side=side * scene.unit, random=random)

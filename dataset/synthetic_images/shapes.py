@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 
 _OVERSAMPLING = 4  # shapes are drawn this much larger and averaged: smooth edges
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
 
 class _Pen:
@@ -22,49 +22,49 @@ class _Pen:
         self._rotation = np.array([[cosine, sine], [-sine, cosine]])
         reach = np.abs(self._rotation.T) @ self._half + _OVERSAMPLING
         columns, rows = (math.ceil(r * 2 / _OVERSAMPLING) * _OVERSAMPLING for r in reach)
-        self._centre = np.array([columns, rows]) / 2
+        self._center = np.array([columns, rows]) / 2
         self.sprite = Image.new("RGBA", (columns, rows))
         self._draw = ImageDraw.Draw(self.sprite)
 
-    def polygon(self, points, colour: Colour) -> None:
+    def polygon(self, points, color: Color) -> None:
         """Fill the polygon through these points [n, 2], x and y from -1 to 1."""
-        placed = (np.asarray(points, float) * self._half) @ self._rotation + self._centre
-        self._draw.polygon(placed.ravel().tolist(), fill=(*colour, 255))
+        placed = (np.asarray(points, float) * self._half) @ self._rotation + self._center
+        self._draw.polygon(placed.ravel().tolist(), fill=(*color, 255))
 
-    def ellipse(self, centre: tuple[float, float], radii: tuple[float, float], colour: Colour) -> None:
-        """Fill an ellipse; centre and radii are x and y from -1 to 1."""
+    def ellipse(self, center: tuple[float, float], radii: tuple[float, float], color: Color) -> None:
+        """Fill an ellipse; center and radii are x and y from -1 to 1."""
         turns = np.linspace(0, 2 * np.pi, 48, endpoint=False)
-        self.polygon(np.stack([np.cos(turns), np.sin(turns)], axis=-1) * radii + centre, colour)
+        self.polygon(np.stack([np.cos(turns), np.sin(turns)], axis=-1) * radii + center, color)
 
 
-def _colour(random: np.random.Generator, *, hue: tuple[float, float], saturation: float, value: float) -> Colour:
+def _color(random: np.random.Generator, *, hue: tuple[float, float], saturation: float, value: float) -> Color:
     shifted = np.clip(random.normal([saturation, value], 0.07), 0, 1)
     red, green, blue = colorsys.hsv_to_rgb(random.uniform(*hue) % 1.0, *shifted)
     return int(red * 255), int(green * 255), int(blue * 255)
 
 
-def _shaded(colour: Colour, factor: float) -> Colour:
-    red, green, blue = (min(int(channel * factor), 255) for channel in colour)
+def _shaded(color: Color, factor: float) -> Color:
+    red, green, blue = (min(int(channel * factor), 255) for channel in color)
     return red, green, blue
 
 
 def _paint_ball(pen: _Pen, random: np.random.Generator) -> None:
-    colour = _colour(random, hue=(0.0, 1.0), saturation=0.8, value=0.85)
+    color = _color(random, hue=(0.0, 1.0), saturation=0.8, value=0.85)
     panels = int(random.integers(3, 5)) * 2
     edges = np.linspace(0, 2 * np.pi, panels * 6 + 1)
     for panel in range(panels):
         turns = edges[panel * 6 : panel * 6 + 7]
         rim = np.stack([np.cos(turns), np.sin(turns)], axis=-1)
-        pen.polygon([(0.0, 0.0), *rim.tolist()], colour if panel % 2 else (245, 245, 240))
+        pen.polygon([(0.0, 0.0), *rim.tolist()], color if panel % 2 else (245, 245, 240))
     pen.ellipse((0.0, 0.0), (0.22, 0.22), (250, 250, 250))
 
 
 def _paint_fish(pen: _Pen, random: np.random.Generator) -> None:
-    colour = _colour(random, hue=(0.0, 0.1) if random.random() < 0.6 else (0.55, 0.65), saturation=0.85, value=0.9)
-    fin = _shaded(colour, 0.7)
+    color = _color(random, hue=(0.0, 0.1) if random.random() < 0.6 else (0.55, 0.65), saturation=0.85, value=0.9)
+    fin = _shaded(color, 0.7)
     pen.polygon([(-0.35, 0.0), (-1.0, -0.8), (-0.8, 0.0), (-1.0, 0.8)], fin)
     pen.polygon([(-0.2, -0.5), (0.1, -1.0), (0.4, -0.5)], fin)
-    pen.ellipse((0.2, 0.0), (0.8, 0.7), colour)
+    pen.ellipse((0.2, 0.0), (0.8, 0.7), color)
     for x in (-0.15, 0.2):
         pen.polygon([(x, -0.6), (x + 0.12, -0.62), (x + 0.12, 0.62), (x, 0.6)], (245, 240, 230))
     pen.ellipse((0.65, -0.15), (0.11, 0.18), (250, 250, 250))
@@ -72,20 +72,20 @@ def _paint_fish(pen: _Pen, random: np.random.Generator) -> None:
 
 
 def _paint_tree(pen: _Pen, random: np.random.Generator) -> None:
-    colour = _colour(random, hue=(0.28, 0.42), saturation=0.7, value=0.45)
+    color = _color(random, hue=(0.28, 0.42), saturation=0.7, value=0.45)
     pen.polygon([(-0.18, 0.5), (0.18, 0.5), (0.18, 1.0), (-0.18, 1.0)], (105, 70, 45))
     tiers = int(random.integers(3, 5))
     for tier in range(tiers):
         base = 0.7 - 1.1 * tier / tiers
         half = 1.0 - 0.55 * tier / tiers
         top = max(base - 1.05, -1.0)
-        pen.polygon([(-half, base), (half, base), (0.0, top)], _shaded(colour, 0.8 + 0.5 * tier / tiers))
+        pen.polygon([(-half, base), (half, base), (0.0, top)], _shaded(color, 0.8 + 0.5 * tier / tiers))
 
 
 def _paint_pencil(pen: _Pen, random: np.random.Generator) -> None:
-    colour = _colour(random, hue=(0.0, 1.0), saturation=0.8, value=0.8)
+    color = _color(random, hue=(0.0, 1.0), saturation=0.8, value=0.8)
     for low, high, factor in ((-1.0, -0.3, 1.2), (-0.3, 0.35, 1.0), (0.35, 1.0, 0.75)):
-        pen.polygon([(-0.72, low), (0.55, low), (0.55, high), (-0.72, high)], _shaded(colour, factor))
+        pen.polygon([(-0.72, low), (0.55, low), (0.55, high), (-0.72, high)], _shaded(color, factor))
     pen.polygon([(0.55, -1.0), (0.55, 1.0), (1.0, 0.0)], (230, 195, 150))
     pen.polygon([(0.84, -0.36), (0.84, 0.36), (1.0, 0.0)], (50, 45, 50))
     pen.polygon([(-0.82, -1.0), (-0.7, -1.0), (-0.7, 1.0), (-0.82, 1.0)], (190, 190, 195))
@@ -93,11 +93,11 @@ def _paint_pencil(pen: _Pen, random: np.random.Generator) -> None:
 
 
 def _paint_star(pen: _Pen, random: np.random.Generator) -> None:
-    colour = _colour(random, hue=(0.11, 0.16), saturation=0.85, value=0.95)
+    color = _color(random, hue=(0.11, 0.16), saturation=0.85, value=0.95)
     turns = np.arange(10) * np.pi / 5 - np.pi / 2
     rays = np.stack([np.cos(turns), np.sin(turns)], axis=-1) * np.where(np.arange(10) % 2, 0.48, 1.0)[:, None]
-    pen.polygon(rays, _shaded(colour, 0.7))
-    pen.polygon(rays * 0.72, colour)
+    pen.polygon(rays, _shaded(color, 0.7))
+    pen.polygon(rays * 0.72, color)
 
 
 @dataclass(frozen=True, kw_only=True)

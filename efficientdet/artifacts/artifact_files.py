@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dataset.files.bounded_files import open_regular_file
 from dataset.files.xml_files import parse_xml
-from efficientdet.artifacts.artifact_metadata import NAMES, ArtefactMetadata, metadata_of
+from efficientdet.artifacts.artifact_metadata import NAMES, ArtifactMetadata, metadata_of
 from efficientdet.artifacts.onnx_props import onnx_props
 from program_support.errors import InputError
 
@@ -20,7 +20,7 @@ _MOST_BYTES = 1 << 28  # of an entry of that archive
 
 
 class Kind(NamedTuple):
-    """A kind of artefact."""
+    """A kind of artifact."""
 
     name: str
     runtimes: tuple[str, ...]  # that run it, the one that is taken by itself first
@@ -28,15 +28,15 @@ class Kind(NamedTuple):
 
 
 def kind_of(path: str | Path) -> Kind | None:
-    """By the end of its name; None for what is no artefact that detects."""
+    """By the end of its name; None for what is no artifact that detects."""
     return _KINDS.get(Path(path).suffix.lower())
 
 
-def read_artefact(path: str | Path) -> tuple[ModelContent, ArtefactMetadata]:
+def read_artifact(path: str | Path) -> tuple[ModelContent, ArtifactMetadata]:
     """A file that detects, and what it says. Raises InputError, one line, for any other file."""
     kind = kind_of(path)
     if kind is None:
-        raise InputError(f"{path}: wanted a file of export.py that ends in {', '.join(_KINDS)}")
+        raise InputError(f"{path}: expected a file of export.py that ends in {', '.join(_KINDS)}")
     try:
         content, props = kind.read(Path(path))
     except OSError as error:

@@ -20,7 +20,7 @@ _VERSION = 1  # of what is written here
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArtefactMetadata:
+class ArtifactMetadata:
     """What whoever runs the file needs to know."""
 
     description: Description
@@ -38,7 +38,7 @@ class ArtefactMetadata:
                 OUTPUTS: json.dumps(self.outputs), VERSION: json.dumps(_VERSION)}
 
 
-def metadata_of(props: Mapping[str, str], *, path: str) -> ArtefactMetadata:
+def metadata_of(props: Mapping[str, str], *, path: str) -> ArtifactMetadata:
     """Of a file that detects, from what it holds. Raises InputError, one line, for any other."""
     if missing := [name for name in NAMES if name not in props]:
         raise InputError(f"{path}: is no file of this project that detects, it lacks {missing[0]}; export.py writes them")
@@ -46,13 +46,13 @@ def metadata_of(props: Mapping[str, str], *, path: str) -> ArtefactMetadata:
         if (version := json.loads(props[VERSION])) != _VERSION:
             raise InputError(f"was written as version {version!r} of exported files; this program reads {_VERSION}")
         description = description_of(json.loads(props[DESCRIPTION]))
-        metadata = ArtefactMetadata(description=description, resize=HostResize.of(json.loads(props[INPUT])),
+        metadata = ArtifactMetadata(description=description, resize=HostResize.of(json.loads(props[INPUT])),
                                     outputs=tuple(json.loads(props[OUTPUTS])))
-        metadata.class_names  # noqa: B018 - what is wrong with them is told here
+        metadata.class_names  # noqa: B018 - what is wrong with them is reported here
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: what it says of itself is damaged ({error})") from error
     if metadata.outputs[:len(DETECTIONS)] != DETECTIONS:
-        raise InputError(f"{path}: puts out {', '.join(map(str, metadata.outputs))}; wanted {', '.join(DETECTIONS)}")
+        raise InputError(f"{path}: puts out {', '.join(map(str, metadata.outputs))}; expected {', '.join(DETECTIONS)}")
     return metadata

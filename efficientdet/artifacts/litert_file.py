@@ -2,7 +2,7 @@
 
 What the file says of itself is a zip archive behind the model, as with TensorFlow Lite's own metadata; programs that read
 models do not look there. In 32 bits the model detects by itself, suppression included: its loop is LiteRT's WHILE. The
-converter's quantiser ends the process over that loop, and boxes decoded in 8 bits would lie in steps of pixels. So in 8 bits
+converter's quantizer ends the process over that loop, and boxes decoded in 8 bits would lie in steps of pixels. So in 8 bits
 the model puts out logits and deltas, and a second file beside it, in 32 bits, makes detections of them.
 """
 
@@ -20,7 +20,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 
 from dataset.input.resize import ResizeRule, host_resize
 from efficientdet.artifacts.artifact_files import POSTPROCESSING, postprocessing_file
-from efficientdet.artifacts.artifact_metadata import DETECTIONS, ArtefactMetadata
+from efficientdet.artifacts.artifact_metadata import DETECTIONS, ArtifactMetadata
 from efficientdet.artifacts.saved_model import FOR_INFERENCE, without_gradient_warnings
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.devices.device import backend_name
@@ -50,7 +50,7 @@ def write_litert(
         detections = detector.detections(outputs, sizes)
         return clip_boxes(detections.boxes, sizes), detections.scores, detections.classes
 
-    files = ArtefactMetadata(description=description, resize=host_resize(resize), outputs=DETECTIONS).to_props()
+    files = ArtifactMetadata(description=description, resize=host_resize(resize), outputs=DETECTIONS).to_props()
     if calibration is None:
         model = _converted(lambda images, sizes: found(detector.outputs(images, sizes), sizes), ("images", "sizes"), image,
                            DETECTIONS)

@@ -52,7 +52,7 @@ def depthwise(graph: OnnxGraph, source: str, layer, kernel, bias, *, size) -> st
                        strides=layer.strides, dilation=layer.dilation_rate, groups=channels)
 
 
-def normalisation(graph: OnnxGraph, source: str, layer, *, rank: int) -> str:
+def normalization(graph: OnnxGraph, source: str, layer, *, rank: int) -> str:
     """A batch norm at inference, whose statistics are constants: folded into the convolution before it where nothing else
     reads that, else a product and a sum."""
     mean, variance = array(layer.moving_mean), array(layer.moving_variance)

@@ -1,6 +1,6 @@
 """A detector's network as an ONNX file, or as OpenVINO's two, for runtimes that are faster at inference than Keras.
 
-uint8 images in, the network's outputs out; normalisation is inside, batch statistics are folded into the convolutions.
+uint8 images in, the network's outputs out; normalization is inside, batch statistics are folded into the convolutions.
 `object_detection.suppression.host_suppression` reads the outputs of a dense detector.
 """
 
@@ -14,10 +14,10 @@ import onnx
 from onnx import TensorProto, helper
 
 from dataset.input.resize import ResizeRule, host_resize
-from efficientdet.artifacts.artifact_metadata import ArtefactMetadata
+from efficientdet.artifacts.artifact_metadata import ArtifactMetadata
 from efficientdet.artifacts.onnx_graph import OnnxGraph
 from efficientdet.artifacts.onnx_layers import add_network
-from efficientdet.artifacts.onnx_normalization import add_normalisation
+from efficientdet.artifacts.onnx_normalization import add_normalization
 from efficientdet.checkpoints.checkpoint import Description
 from efficientdet.devices.signal_stack import kept_signal_stack
 from model.detector import Detector
@@ -37,7 +37,7 @@ def export_onnx(
 
 def write_onnx(model: onnx.ModelProto, path: str | Path, *, description: Description, resize: ResizeRule) -> None:
     """Write a file, whole or not at all; what the classes are, how images become inputs and what the outputs are travels in it
-    as JSON (`artefact_metadata`). Raises OSError."""
+    as JSON (`artifact_metadata`). Raises OSError."""
     helper.set_model_props(model, model_props(model, description=description, resize=resize))
     write_bytes(path, model.SerializeToString(), flush=True)
 
@@ -63,7 +63,7 @@ def write_openvino(model: onnx.ModelProto, path: str | Path, *, description: Des
 
 def model_props(model: onnx.ModelProto, *, description: Description, resize: ResizeRule) -> dict[str, str]:
     """What a file of this model, in whatever format, says of itself."""
-    return ArtefactMetadata(description=description, resize=host_resize(resize),
+    return ArtifactMetadata(description=description, resize=host_resize(resize),
                             outputs=tuple(output.name for output in model.graph.output)).to_props()
 
 
@@ -93,7 +93,7 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bo
 
 def translated(graph: OnnxGraph, detector: Detector) -> list[str]:
     """What the detector's network makes of `images` and `sizes`, the file's inputs: a tensor for each of its outputs."""
-    pixels = add_normalisation(graph, detector, images=_INPUTS[0], sizes=_INPUTS[1])
+    pixels = add_normalization(graph, detector, images=_INPUTS[0], sizes=_INPUTS[1])
     return add_network(graph, detector.network, [pixels, _INPUTS[1]][:len(detector.network.inputs)])
 
 

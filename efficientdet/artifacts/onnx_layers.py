@@ -9,7 +9,7 @@ import numpy as np
 
 from efficientdet.artifacts import onnx_regions
 from efficientdet.artifacts import onnx_translations as translations
-from efficientdet.artifacts.onnx_convolutions import convolution, depthwise, normalisation
+from efficientdet.artifacts.onnx_convolutions import convolution, depthwise, normalization
 from efficientdet.artifacts.onnx_graph import OnnxGraph
 from model.activations import SiLU
 from model.batch_norm import BatchNormalization
@@ -98,7 +98,7 @@ def _batch_norm(graph, layer, inputs, node) -> str:
     rank = len(node.outputs[0].shape)
     if layer.axis % rank != rank - 1:
         raise InputError(f"layer {layer.name} of type BatchNormalization has no translation to ONNX over axis {layer.axis}")
-    return normalisation(graph, inputs[0], layer, rank=rank)
+    return normalization(graph, inputs[0], layer, rank=rank)
 
 
 _TRANSLATIONS: list[tuple[type, Callable]] = [

@@ -1,4 +1,4 @@
-"""A detector's normalisation as nodes of an ONNX file: found out by asking it, as each family has its own."""
+"""A detector's normalization as nodes of an ONNX file: found out by asking it, as each family has its own."""
 
 import numpy as np
 from keras import ops
@@ -11,10 +11,10 @@ from program_support.errors import InputError
 _LARGEST_DIFFERENCE = 1e-4  # of the largest value
 
 
-def add_normalisation(graph: OnnxGraph, detector, *, images: str, sizes: str) -> str:
-    """`detector.normalise` of `images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32; an image, float32.
+def add_normalization(graph: OnnxGraph, detector, *, images: str, sizes: str) -> str:
+    """`detector.normalize` of `images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32; an image, float32.
 
-    That must be a scale and a shift of each channel within `sizes` and one colour outside. Raises InputError where it is
+    That must be a scale and a shift of each channel within `sizes` and one color outside. Raises InputError where it is
     something else.
     """
     height, width = detector.image_size
@@ -28,8 +28,8 @@ def add_normalisation(graph: OnnxGraph, detector, *, images: str, sizes: str) ->
     black, white = (_asked(detector, np.full_like(probe, value), size)[0, 0, 0] for value in (0, 255))
     scale, shift, outside = (white - black) / 255, black, wanted[0, -1, -1]
     if not _agree(np.where(_is_inside(probe, size), probe * scale + shift, outside), wanted):
-        raise InputError(f"{type(detector).__name__}.normalise has no translation to ONNX: it is no scale and shift of each "
-                         "channel with one colour outside of the image")
+        raise InputError(f"{type(detector).__name__}.normalize has no translation to ONNX: it is no scale and shift of each "
+                         "channel with one color outside of the image")
     pixels = graph.add("Cast", [graph.image(images)], to=TensorProto.FLOAT)
     pixels = graph.add("Add", [graph.add("Mul", [pixels, _by_channel(scale)]), _by_channel(shift)])
     rows, columns = _inside(graph, sizes, height, width)
@@ -37,7 +37,7 @@ def add_normalisation(graph: OnnxGraph, detector, *, images: str, sizes: str) ->
 
 
 def _asked(detector, images: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    return np.asarray(detector.normalise(*map(ops.convert_to_tensor, (images, sizes))), np.float32)
+    return np.asarray(detector.normalize(*map(ops.convert_to_tensor, (images, sizes))), np.float32)
 
 
 def _agree(values: np.ndarray, wanted: np.ndarray) -> bool:

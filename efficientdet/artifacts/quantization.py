@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 
-def quantised(
+def quantized(
     model: onnx.ModelProto, inputs: Iterable[Mapping[str, np.ndarray]], *, narrow: bool, exact: Sequence[str] = ()
 ) -> onnx.ModelProto:
     """A file of `onnx_model` with uint8 inputs and int8 kernels of its convolutions, as nodes that runtimes fuse.
@@ -60,7 +60,7 @@ def _reader(inputs: Iterator[Mapping[str, np.ndarray]]):
 
 @contextlib.contextmanager
 def _without_advice() -> Iterator[None]:
-    """A block without warnings in the log: the quantiser advises to optimise the float model first, and ours is folded."""
+    """A block without warnings in the log: the quantizer advises to optimize the float model first, and ours is folded."""
     logging.disable(logging.WARNING)
     try:
         yield

@@ -80,7 +80,7 @@ def load_saved_model(folder: str):
     one."""
     try:
         description = description_of(json.loads(Path(folder, DESCRIPTION_FILE).read_text(encoding="utf-8")))
-        ClassNames.from_categories(description.categories)  # what is wrong with them is told here
+        ClassNames.from_categories(description.categories)  # what is wrong with them is reported here
         with without_gradient_warnings():
             loaded = tf.saved_model.load(folder)
         run = loaded.signatures[SIGNATURE]

@@ -28,7 +28,7 @@ Measure = Callable[[], Run]
 
 
 def latency_of(seconds: Sequence[float]) -> Latency:
-    """Mean and true percentiles, linear between neighbouring samples (Hyndman and Fan's type 7), of at least one.
+    """Mean and true percentiles, linear between neighboring samples (Hyndman and Fan's type 7), of at least one.
 
     The reference's "latency_90" is the mean of the fastest nine tenths, which lies below the mean of all.
     """

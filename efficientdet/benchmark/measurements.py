@@ -37,7 +37,7 @@ from program_support.checked_fields import Count, checked
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
 
-_RANDOM_INPUT = "random pixels, drawn anew for each run"
+_RANDOM_INPUT = "random pixels, drawn again for each run"
 
 
 @checked

@@ -17,7 +17,7 @@ PHOTOGRAPH = (480, 640)  # height, width of what preprocessing gets: COCO's usua
 
 
 class Images:
-    """Images for each run: random pixels drawn anew, or one photograph again and again."""
+    """Images for each run: random pixels drawn again, or one photograph again and again."""
 
     def __init__(self, photograph: np.ndarray | None, *, size: tuple[int, int], batch_size: int,
                  resize: "ResizeRule | None" = None):

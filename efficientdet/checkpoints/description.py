@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_origin
 
+from efficientdet.families.removed_hyperparameters import with_current_names
 from program_support.atomic_files import write_text
 from program_support.errors import InputError
 
@@ -131,12 +132,12 @@ def description_of(content: Mapping) -> Description:
     for item in fields(Description):
         value, wanted = getattr(description, item.name), get_origin(item.type) or item.type
         if not isinstance(value, wanted) or isinstance(value, bool):
-            raise TypeError(f"{item.name} is {value!r}; wanted {wanted.__name__}")
+            raise TypeError(f"{item.name} is {value!r}; expected {wanted.__name__}")
     for category in description.categories:
         if not isinstance(category, dict) or not isinstance(category.get("id"), int) or "name" not in category:
-            raise TypeError(f"a category is {category!r}; wanted an id and a name")
+            raise TypeError(f"a category is {category!r}; expected an id and a name")
     _check_thresholds(description.score_thresholds)
-    return description
+    return replace(description, hparams=with_current_names(description.hparams))
 
 
 def _check_thresholds(thresholds: Mapping) -> None:

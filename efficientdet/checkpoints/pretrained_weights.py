@@ -78,7 +78,7 @@ def load_what_fits(network: keras.Model, source: Source, *, family: Family, clas
     _assign(wanted, {name: array for name, array in arrays.items() if not family.is_class_predictor(name)}, source=source)
     layers = ", ".join(dict.fromkeys(name.rsplit("/", 1)[0] for name in anew))
     return [f"{len(wanted)} weights from {source.prefix}",
-            f"{layers} starts anew: {_class_difference(source, class_names)}"]
+            f"{layers} starts from scratch: {_class_difference(source, class_names)}"]
 
 
 def load_backbone(network: keras.Model, source: Source, *, family: Family) -> list[str]:

@@ -51,7 +51,7 @@ class CheckpointStore:
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
-        self._resumed: Path | None = None  # the checkpoint that this training goes on from
+        self._resumed: Path | None = None  # the checkpoint that this training continues from
         self._last_number = 0  # of the folder at that moment: what has a higher one is this training's own
 
     def goes_on_from(self, prefix: str | Path) -> None:
@@ -178,7 +178,7 @@ def _read_whole(prefix: str) -> Source:
     """Read everything: each array's checksum is compared on the way."""
     source = read_source(prefix)
     if source.description is None or "global_step" not in source.arrays:
-        raise InputError(f"{prefix}: is no checkpoint of a training that could go on (no {prefix}{DESCRIPTION_SUFFIX}, or "
+        raise InputError(f"{prefix}: is no checkpoint of a training that could continue (no {prefix}{DESCRIPTION_SUFFIX}, or "
                          "weights only)")
     TrainingProgress.from_json(source.description.run, where=f"{prefix}{DESCRIPTION_SUFFIX}")
     if (step := int(source.arrays["global_step"])) != source.description.global_step:

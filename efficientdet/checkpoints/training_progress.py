@@ -1,4 +1,4 @@
-"""How far a training has come: the part of a checkpoint's description that only a training that goes on reads."""
+"""How far a training has come: the part of a checkpoint's description that only a training that continues reads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -34,10 +34,10 @@ class TrainingProgress:
             kind = kinds.get(name)
             fits = kind is not None and isinstance(value, (int, float) if kind is float else kind)
             if not fits or (isinstance(value, bool) and kind is not bool):
-                raise InputError(f"{where}: {name} of run is {value!r}; wanted "
+                raise InputError(f"{where}: {name} of run is {value!r}; expected "
                                  + (kind.__name__ if kind else f"only {', '.join(kinds)}"))
         progress = cls(**content)
         if progress.images_seen < 0 or progress.ranks < 1:
-            raise InputError(f"{where}: run has {progress.images_seen} images_seen and {progress.ranks} ranks; wanted at "
+            raise InputError(f"{where}: run has {progress.images_seen} images_seen and {progress.ranks} ranks; expected at "
                              "least 0 and 1")
         return progress

@@ -47,7 +47,7 @@ def writable_folder(path: str | None, flag: str) -> str:
 def writable_file(path: str | None, flag: str) -> str | None:
     """The path, if none was given or a file can be written there; its folder is made."""
     if path and os.path.isdir(path):
-        raise InputError(f"--{typed_name(flag)}={path}: is a folder; wanted the name of a file")
+        raise InputError(f"--{typed_name(flag)}={path}: is a folder; expected the name of a file")
     if path:
         writable_folder(str(Path(path).parent), flag)
     return path or None

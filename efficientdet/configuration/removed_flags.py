@@ -84,7 +84,7 @@ def training_mode(chosen: str, mode: str | None, *, both: bool) -> str:
     if mode is None:
         return chosen
     if both:
-        raise InputError(f"--mode={mode} and --training_mode={chosen} are both given; wanted one of them")
+        raise InputError(f"--mode={mode} and --training_mode={chosen} are both given; expected one of them")
     if mode not in _TRAINING_MODE_OF:
         raise InputError(f"--mode={mode}: train.py trains; python eval.py --ckpt=FOLDER evaluates")
     return _TRAINING_MODE_OF[mode]

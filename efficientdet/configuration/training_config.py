@@ -1,4 +1,4 @@
-"""What a run is told; made by the entry points, checked here, free of Keras and TensorFlow."""
+"""What a run is reported; made by the entry points, checked here, free of Keras and TensorFlow."""
 
 import re
 from typing import Annotated
@@ -43,7 +43,7 @@ class TrainingConfig:
     lr_per_64: Positive | None = None
     warn_of_lr: bool = True
     accumulate_steps: Count = 1
-    bn_group: Count = 1  # neighbouring ranks whose batch statistics are one
+    bn_group: Count = 1  # neighboring ranks whose batch statistics are one
     deterministic: bool = False
     loggers: tuple[str, ...] = ("tensorboard",)
     mlperf_log: str | None = None
@@ -99,7 +99,7 @@ class TrainingConfig:
 
     @property
     def evaluates(self) -> bool:
-        """Whether an AP is measured at all; without records for it the training goes on without."""
+        """Whether an AP is measured at all; without records for it the training continues without."""
         return self.training_mode != "train300" and not self.benchmark and bool(self.val_records)
 
     def evaluates_after(self, epoch: int) -> bool:
@@ -111,7 +111,7 @@ class TrainingConfig:
 
     @property
     def last_epoch(self) -> int:
-        """Where training stops; the cosine goes on to num_epochs."""
+        """Where training stops; the cosine continues to num_epochs."""
         last = self.hparams.num_epochs
         if self.training_mode == "train":  # as the reference: the first epoch beyond three quarters
             last = min(last, int(0.75 * last) + 1)

@@ -22,11 +22,11 @@ def best_overlaps(boxes: np.ndarray, grid: AnchorGrid) -> np.ndarray:
 
 
 def _best_overlaps(boxes: np.ndarray, grid: AnchorGrid) -> np.ndarray:
-    sides, centres = boxes[:, 2:] - boxes[:, :2], (boxes[:, :2] + boxes[:, 2:]) / 2
+    sides, centers = boxes[:, 2:] - boxes[:, :2], (boxes[:, :2] + boxes[:, 2:]) / 2
     areas, best = sides.prod(axis=1), np.zeros(len(boxes), np.float32)
-    for first, stride, anchor, count in zip(grid.centres.T, grid.strides.T, grid.sides.T, grid.counts.T, strict=True):
-        nearest = np.clip(np.round((centres - first) / stride), 0, count - 1)
-        reach = (sides + anchor) / 2 - np.abs(centres - first - nearest * stride)
+    for first, stride, anchor, count in zip(grid.centers.T, grid.strides.T, grid.sides.T, grid.counts.T, strict=True):
+        nearest = np.clip(np.round((centers - first) / stride), 0, count - 1)
+        reach = (sides + anchor) / 2 - np.abs(centers - first - nearest * stride)
         common = np.clip(np.minimum(reach, np.minimum(sides, anchor)), 0, None).prod(axis=1)
         np.maximum(best, common / np.maximum(areas + anchor.prod() - common, 1e-9), out=best)
     return best
@@ -43,7 +43,7 @@ def overlaps_in_training(boxes: np.ndarray, grid: AnchorGrid, *, image_size: tup
         return best_overlaps(boxes, grid)[None]
     views = []
     for scale in least + (most - least) * (np.arange(_VIEWS) + 0.5) / _VIEWS:
-        centres = (boxes[:, :2] + boxes[:, 2:]) / 2 * scale % np.array(image_size, np.float32)
+        centers = (boxes[:, :2] + boxes[:, 2:]) / 2 * scale % np.array(image_size, np.float32)
         half_sides = (boxes[:, 2:] - boxes[:, :2]) / 2 * scale
-        views.append(best_overlaps(np.concatenate([centres - half_sides, centres + half_sides], axis=1), grid))
+        views.append(best_overlaps(np.concatenate([centers - half_sides, centers + half_sides], axis=1), grid))
     return np.stack(views)

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from dataset.records.labelled_records import labelled_records
+from dataset.records.labeled_records import labeled_records
 from dataset.records.record_index import index_records
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.data_checks.examination import quick_findings
@@ -16,10 +16,10 @@ _FILES, _RECORDS = 8, 1000  # that are looked at, evenly taken: any shard is a f
 
 
 def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]:
-    """The same with the settings that mend what a sample of the records tells, where --suggest asks for it; and a line for
-    each thing that is to be mended, none where there is nothing.
+    """The same with the settings that fix what a sample of the records tells, where --suggest asks for it; and a line for
+    each thing that is to be fixed, none where there is nothing.
 
-    A hyperparameter that was given keeps its value. Records that cannot be read are told when all are indexed and verified.
+    A hyperparameter that was given keeps its value. Records that cannot be read are reported when all are indexed and verified.
     """
     if config.benchmark:
         return config, []
@@ -27,7 +27,7 @@ def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]
     try:
         index = index_records(paths)
         numbers = np.unique(np.linspace(0, len(index) - 1, min(_RECORDS, len(index))).astype(int))
-        images = labelled_records(index, config.class_names, numbers)
+        images = labeled_records(index, config.class_names, numbers)
     except InputError:
         return config, []
     found = [finding for finding in quick_findings(images, config.hparams, fixed=config.hparams_given)
@@ -37,7 +37,7 @@ def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]
     if not wanted:
         return config, lines
     if not config.suggest:
-        return config, [*lines, f"--suggest, or --hparams={as_hparams(wanted)}, mends it"]
+        return config, [*lines, f"--suggest, or --hparams={as_hparams(wanted)}, fixes it"]
     mended = dataclasses.replace(config, hparams=with_overrides(config.hparams, wanted),
                                  hparams_given=config.hparams_given | wanted.keys())
     return mended, [*lines, f"--suggest sets {as_hparams(wanted)}"]

@@ -38,11 +38,11 @@ def page(examination: Examination) -> str:
     height, width = view.size
     what = " and ".join(f"{len(split.images)} {split.name} images with {len(split.images.boxes)} boxes"
                         for split in examination.splits)
-    figure = f"{warnings} thing{'s' * (warnings != 1)} to mend" if warnings else "Nothing alarming"
+    figure = f"{warnings} thing{'s' * (warnings != 1)} to fix" if warnings else "Nothing alarming"
     return document("Data doctor", [
         heading("Data doctor", figure=figure, lead=f"{what}, as {examination.hparams.name} sees them at {width} x {height}."),
         notices([(finding.level, finding.line) for finding in examination.findings if finding.level != NOTE]),
-        section("Settings that mend it", _settings(examination)),
+        section("Settings that fix it", _settings(examination)),
         section("Also seen", notices([(finding.level, finding.line) for finding in examination.findings
                                       if finding.level == NOTE])),
         section("Classes", _classes(examination)),
@@ -95,7 +95,7 @@ def _images(examination: Examination) -> str:
         facts = [("images", str(found["images"])), ("without an object", str(found["images_without_objects"])),
                  ("most objects", str(found["most_objects"])), ("crowds", str(found["crowds"])), ("sizes", sizes),
                  ("brightness: least, quarter, half, three quarters, most", ", ".join(map(str, found["brightness"]))),
-                 ("pictures read", str(found["images_read"]))]
+                 ("images read", str(found["images_read"]))]
         parts.append(paragraph(name) + table((), facts))
     return "".join(parts)
 

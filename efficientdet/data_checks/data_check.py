@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from dataset.conversion.annotations import AnnotatedDataSet
-from dataset.conversion.format_recognition import FORMATS, recognise
-from dataset.records.labelled_images import LabelledImages
+from dataset.conversion.format_recognition import FORMATS, recognize
+from dataset.records.labeled_images import LabeledImages
 from efficientdet.configuration.flag_paths import class_names_for
 from efficientdet.families.hyperparameters import Hyperparameters
 from program_support.checked_fields import Count, checked, one_of
@@ -37,12 +37,12 @@ class DataCheckConfig:
     output_dir: str
 
 
-def read_splits(config: DataCheckConfig) -> dict[str, LabelledImages]:
+def read_splits(config: DataCheckConfig) -> dict[str, LabeledImages]:
     """Return the training images and, if given, the validation images. Raises InputError for files that cannot be read."""
     return {name: _of_records(paths) for name, paths in config.records.items()} or _of_annotations(config)
 
 
-def check_data(splits: Mapping[str, LabelledImages], config: DataCheckConfig) -> "tuple[Examination, Path]":
+def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> "tuple[Examination, Path]":
     """Examine what `read_splits` returned; return the findings and the path of the page."""
     from efficientdet.data_checks.check_report import write_page
     from efficientdet.data_checks.examination import examine
@@ -62,27 +62,27 @@ def check_data(splits: Mapping[str, LabelledImages], config: DataCheckConfig) ->
     return examination, page
 
 
-def _of_records(paths: tuple[str, ...]) -> LabelledImages:
+def _of_records(paths: tuple[str, ...]) -> LabeledImages:
     from dataset.conversion.conversion_report import left_out_at_conversion
-    from dataset.records.labelled_records import labelled_records
+    from dataset.records.labeled_records import labeled_records
     from dataset.records.record_index import index_records
 
-    images = labelled_records(index_records(paths), class_names_for(paths, json_file=None))
+    images = labeled_records(index_records(paths), class_names_for(paths, json_file=None))
     boxes_left_out, images_left_out = left_out_at_conversion(paths)
     return replace(images, left_out=[*images.left_out, *boxes_left_out], images_left_out=images_left_out)
 
 
-def _of_annotations(config: DataCheckConfig) -> dict[str, LabelledImages]:
+def _of_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
     """Return the splits of `annotations`, with `val_annotations` in place of its validation split."""
     from dataset.conversion.folder_files import ImageFolder
     from dataset.conversion.label_parts import read_labels
-    from dataset.conversion.labelled_annotations import labelled_annotations
+    from dataset.conversion.labeled_annotations import labeled_annotations
     from dataset.files.image_files import image_folder
 
     images = ImageFolder(image_folder(config.images))
 
     def parts(path: str) -> dict[str, AnnotatedDataSet]:
-        labels = recognise(path, wanted=config.label_format)
+        labels = recognize(path, wanted=config.label_format)
         print(labels.reason)
         return read_labels(labels, path, images, with_masks=False, label_map=None, output_folder=config.output_dir)
 
@@ -92,4 +92,4 @@ def _of_annotations(config: DataCheckConfig) -> dict[str, LabelledImages]:
     named = {"training": found.get("", found.get("train")), "validation": found.get("val")}
     if named["training"] is None:
         raise InputError(f"--annotations={config.annotations}: has {', '.join(found)} and no train")
-    return {name: labelled_annotations(part, config.images) for name, part in named.items() if part is not None}
+    return {name: labeled_annotations(part, config.images) for name, part in named.items() if part is not None}

@@ -1,4 +1,4 @@
-"""A data set examined: what is found, what mends it, and the numbers behind both."""
+"""A data set examined: what is found, what fixes it, and the numbers behind both."""
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dataset.conversion.image_statistics import look_at
-from dataset.records.labelled_images import LabelledImages
+from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, as_hparams
 from efficientdet.data_checks.image_checks import Looks, picture_findings, same_picture_findings, same_pictures, split_findings
 from efficientdet.data_checks.input_checks import input_findings
@@ -28,7 +28,7 @@ class Split:
     """One of the examined sets of images."""
 
     name: str
-    images: LabelledImages
+    images: LabeledImages
     looks: Looks
     suspicious: list[tuple[int, list[str]]] = field(default_factory=list)  # image number and what is odd, the oddest first
 
@@ -45,7 +45,7 @@ class Examination:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The hyperparameters that mend what is found."""
+        """The hyperparameters that fix what is found."""
         return {key: value for finding in self.findings for key, value in finding.settings.items()}
 
     @property
@@ -54,17 +54,17 @@ class Examination:
         return [finding for finding in self.findings if finding.level == WARNING]
 
 
-def quick_findings(images: LabelledImages, hparams: Hyperparameters, *, fixed: Collection[str] = ()) -> list[Finding]:
-    """What labels and sizes tell without a picture being decoded, warnings first; hyperparameters in `fixed` will stay."""
+def quick_findings(images: LabeledImages, hparams: Hyperparameters, *, fixed: Collection[str] = ()) -> list[Finding]:
+    """What labels and sizes tell without a image being decoded, warnings first; hyperparameters in `fixed` will stay."""
     view = InputView(images=images, hparams=hparams)
     return _sorted([*input_findings(view, fixed=fixed), *label_findings(images, hparams)])
 
 
-def examine(splits: Mapping[str, LabelledImages], hparams: Hyperparameters, *, images_read: int,
+def examine(splits: Mapping[str, LabeledImages], hparams: Hyperparameters, *, images_read: int,
             done: Callable[[], None] = lambda: None) -> Examination:
     """Examine the training images, the first of `splits`, and with them others.
 
-    Boxes are all looked at; of the pictures at most `images_read` of each split are decoded. `done` is called after each.
+    Boxes are all looked at; of the images at most `images_read` of each split are decoded. `done` is called after each.
     """
     looks = [look_at(images, _sample(len(images), images_read), done=done) for images in splits.values()]
     pairs = same_pictures(list(splits.values()), looks)

@@ -1,4 +1,4 @@
-"""What the doctor says: a sentence each, how much it matters, what mends it and which images it is about."""
+"""What the doctor says: a sentence each, how much it matters, what fixes it and which images it is about."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ WARNING, NOTE = "warning", "note"  # costs accuracy or time as it is; worth know
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """`about` is its name in the JSON; `settings` are hyperparameters that mend it; `images` are some of those concerned.
+    """`about` is its name in the JSON; `settings` are hyperparameters that fix it; `images` are some of those concerned.
 
     `line` is printed, and names files and classes: what would act on a terminal is escaped in it.
     """

@@ -6,24 +6,24 @@ import numpy as np
 
 from dataset.conversion.image_statistics import ImageLooks
 from dataset.conversion.near_duplicates import near_duplicates
-from dataset.records.labelled_images import LabelledImages
+from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, named, share
 
-DARK, BRIGHT, BLANK = 25.0, 235.0, 4.0  # grey levels of 255: mean, mean, standard deviation
+DARK, BRIGHT, BLANK = 25.0, 235.0, 4.0  # gray levels of 255: mean, mean, standard deviation
 _MANY_TWINS = 0.05
-_OTHER_SIZE = "are not of the size that their labels say (another picture, or turned by its EXIF tag)"
+_OTHER_SIZE = "are not of the size that their labels say (another image, or turned by its EXIF tag)"
 _ALARMING = ("cannot be decoded", _OTHER_SIZE)
 Looks = Mapping[int, ImageLooks | None]
 Pair = tuple[tuple[int, int], tuple[int, int], bool]
 
 
-def picture_findings(images: LabelledImages, looks: Looks) -> Iterator[Finding]:
+def picture_findings(images: LabeledImages, looks: Looks) -> Iterator[Finding]:
     """Of one split; `looks` of those of its images that were read."""
     of = {"cannot be decoded": [number for number, found in looks.items() if found is None],
           _OTHER_SIZE: [number for number, found in looks.items() if found and found.size != tuple(images.sizes[number])],
           "are nearly black": _where(looks, lambda found: found.brightness < DARK),
           "are nearly white": _where(looks, lambda found: found.brightness > BRIGHT),
-          "show nothing but one colour": _where(looks, lambda found: found.contrast < BLANK)}
+          "show nothing but one color": _where(looks, lambda found: found.contrast < BLANK)}
     for what, numbers in of.items():
         if numbers:
             names = [images.names[number] for number in numbers]
@@ -31,7 +31,7 @@ def picture_findings(images: LabelledImages, looks: Looks) -> Iterator[Finding]:
                           line=f"{len(names)} of {len(looks)} {what}: {named(names)}")
 
 
-def same_pictures(splits: Sequence[LabelledImages], looks: Sequence[Looks]) -> list[Pair]:
+def same_pictures(splits: Sequence[LabeledImages], looks: Sequence[Looks]) -> list[Pair]:
     """Return pairs of images that are the same or look alike, each (split, number) twice, and whether their files are equal.
 
     Equal files are found among all whose digests the records hold, near-duplicates among those that were read.
@@ -49,7 +49,7 @@ def same_pictures(splits: Sequence[LabelledImages], looks: Sequence[Looks]) -> l
     return [(one, other, equal) for (one, other), equal in sorted(found.items())]
 
 
-def same_picture_findings(splits: Sequence[LabelledImages], pairs: Sequence[Pair]) -> Iterator[Finding]:
+def same_picture_findings(splits: Sequence[LabeledImages], pairs: Sequence[Pair]) -> Iterator[Finding]:
     """Yield findings about copies and possible near-duplicates in both splits, which raise the measured AP, and in one."""
     for equal, what in ((True, "with equal files"), (False, "that look alike (possible near-duplicates)")):
         across, within = ([f"{splits[one[0]].names[one[1]]} and {splits[other[0]].names[other[1]]}"
@@ -66,7 +66,7 @@ def same_picture_findings(splits: Sequence[LabelledImages], pairs: Sequence[Pair
                           line=f"{_pairs(within)} of images of one split {what}: {named(within)}")
 
 
-def split_findings(training: LabelledImages, validation: LabelledImages) -> Iterator[Finding]:
+def split_findings(training: LabeledImages, validation: LabeledImages) -> Iterator[Finding]:
     """Classes that only one of both has."""
     counts = [np.bincount(images.classes, minlength=len(images.class_names)) for images in (training, validation)]
     names = np.array(training.class_names.names)

@@ -1,4 +1,4 @@
-"""What the network's input and its anchors make of a data set, and the settings that mend it."""
+"""What the network's input and its anchors make of a data set, and the settings that fix it."""
 
 from collections.abc import Collection, Iterator
 

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dataset.records.labelled_images import LabelledImages
+from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.anchor_fit import ENOUGH, best_overlaps, overlaps_in_training
 from efficientdet.families.hyperparameters import Hyperparameters, with_overrides
 from object_detection.geometry.anchor_grid import AnchorGrid
@@ -13,9 +13,9 @@ from object_detection.geometry.anchor_grid import AnchorGrid
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class InputView:
-    """The images by one set of hyperparameters; `chosen` are the objects that are learnt."""
+    """The images by one set of hyperparameters; `chosen` are the objects that are learned."""
 
-    images: LabelledImages
+    images: LabeledImages
     hparams: Hyperparameters
 
     def after(self, **settings) -> "InputView":
@@ -41,17 +41,17 @@ class InputView:
 
     @cached_property
     def chosen(self) -> np.ndarray:
-        """Which objects are learnt, [N] bool."""
-        return np.ones(len(self.images.boxes), bool) if self.hparams.learn_crowds else ~self.images.crowd
+        """Which objects are learned, [N] bool."""
+        return np.ones(len(self.images.boxes), bool) if self.hparams.train_on_crowds else ~self.images.crowd
 
     @cached_property
     def classes(self) -> np.ndarray:
-        """Of the objects that are learnt, [M]."""
+        """Of the objects that are learned, [M]."""
         return self.images.classes[self.chosen]
 
     @cached_property
     def boxes(self) -> np.ndarray:
-        """Of the objects that are learnt, [M, 4] pixels of the input."""
+        """Of the objects that are learned, [M, 4] pixels of the input."""
         ratios = (self.scaled / np.maximum(self.images.sizes, 1)).astype(np.float32)[self.images.owners[self.chosen]]
         return self.images.boxes[self.chosen] * np.tile(ratios, 2)
 

@@ -5,18 +5,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dataset.records.labelled_images import LabelledImages
+from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, named, share
 from efficientdet.families.hyperparameters import Hyperparameters
 
-DUPLICATE = 0.8  # IoU of two boxes of one class, from which on they are one object labelled twice
+DUPLICATE = 0.8  # IoU of two boxes of one class, from which on they are one object labeled twice
 WHOLE = 0.95  # share of the image's area
 _MANY_DUPLICATES, _MANY_WHOLE, _MANY_EMPTY, _MANY_LEFT_OUT = 0.02, 0.2, 0.5, 0.001
 _RARE = 0.02  # of the objects of the commonest class
 _SLOT_STEP = 8
 
 
-def label_findings(images: LabelledImages, hparams: Hyperparameters) -> Iterator[Finding]:
+def label_findings(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
     """All of them, whichever split the images are of."""
     yield from alike_names(images.class_names.names)
     yield from _imbalance(images)
@@ -37,7 +37,7 @@ def alike_names(names: tuple[str, ...]) -> Iterator[Finding]:
                       "are they one? each learns the other's objects as background")
 
 
-def duplicate_boxes(images: LabelledImages) -> np.ndarray:
+def duplicate_boxes(images: LabeledImages) -> np.ndarray:
     """Pairs of objects [P, 2] of one class in one image that overlap by more than DUPLICATE."""
     pairs = []
     order = np.lexsort((images.boxes[:, 0], images.classes, images.owners))  # one behind the other within image and class
@@ -60,13 +60,13 @@ def duplicate_boxes(images: LabelledImages) -> np.ndarray:
     return np.concatenate(pairs) if pairs else np.zeros((0, 2), int)
 
 
-def whole_image_boxes(images: LabelledImages) -> np.ndarray:
+def whole_image_boxes(images: LabeledImages) -> np.ndarray:
     """Objects that are nearly all of their image, [N] bool."""
     areas = (images.boxes[:, 2:] - images.boxes[:, :2]).prod(axis=1)
     return areas >= WHOLE * images.sizes.prod(axis=1)[images.owners]
 
 
-def _imbalance(images: LabelledImages) -> Iterator[Finding]:
+def _imbalance(images: LabeledImages) -> Iterator[Finding]:
     counts = np.bincount(images.classes, minlength=len(images.class_names))
     names = np.array(images.class_names.names)
     if absent := names[counts == 0].tolist():
@@ -78,24 +78,24 @@ def _imbalance(images: LabelledImages) -> Iterator[Finding]:
                       "shows their images more often")
 
 
-def _empty_images(images: LabelledImages) -> Iterator[Finding]:
+def _empty_images(images: LabeledImages) -> Iterator[Finding]:
     empty = np.flatnonzero(images.counts() == 0)
     if len(empty):
         part = len(empty) / len(images)
-        asked = "; are their labels missing? they are learnt as background" if part > _MANY_EMPTY else ""
+        asked = "; are their labels missing? they are learned as background" if part > _MANY_EMPTY else ""
         yield Finding(about="empty images", level=WARNING if part > _MANY_EMPTY else NOTE, images=_names(images, empty), line=(
             f"{counted(len(empty), 'image has', 'images have')} no object ({share(part)}): {named(_names(images, empty))}"
             + asked))
 
 
-def _crowds(images: LabelledImages, hparams: Hyperparameters) -> Iterator[Finding]:
+def _crowds(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
     if images.crowd.any():
-        fate = "learnt as objects (learn_crowds)" if hparams.learn_crowds else "not learnt"
+        fate = "learned as objects (train_on_crowds)" if hparams.train_on_crowds else "not learned"
         yield Finding(about="crowds", level=NOTE, images=_names(images, np.unique(images.owners[images.crowd])),
                       line=f"{counted(images.crowd.sum(), 'box stands', 'boxes stand')} for crowds, {fate}")
 
 
-def _slots(images: LabelledImages, hparams: Hyperparameters) -> Iterator[Finding]:
+def _slots(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
     counts, slots = images.counts(), hparams.max_instances_per_image
     beyond = np.flatnonzero(counts > slots)
     if len(beyond):
@@ -103,10 +103,10 @@ def _slots(images: LabelledImages, hparams: Hyperparameters) -> Iterator[Finding
         yield Finding(
             about="slots", level=WARNING, settings={"max_instances_per_image": enough}, images=_names(images, beyond), line=(
                 f"{counted(len(beyond), 'image has', 'images have')} more objects than max_instances_per_image={slots}, the "
-                f"most {counts.max()}: {lost} are not learnt; max_instances_per_image={enough} holds them"))
+                f"most {counts.max()}: {lost} are not learned; max_instances_per_image={enough} holds them"))
 
 
-def _left_out(images: LabelledImages) -> Iterator[Finding]:
+def _left_out(images: LabeledImages) -> Iterator[Finding]:
     for lines, total, one, several in ((images.left_out, len(images.boxes), "box is", "boxes are"),
                                        (images.images_left_out, len(images), "image is", "images are")):
         if lines:
@@ -116,14 +116,14 @@ def _left_out(images: LabelledImages) -> Iterator[Finding]:
                 f"{counted(len(lines), one, several)} refused and left out: {'; '.join(lines[:3])}{more}"))
 
 
-def _odd_boxes(images: LabelledImages) -> Iterator[Finding]:
+def _odd_boxes(images: LabeledImages) -> Iterator[Finding]:
     total = max(len(images.boxes), 1)
     if len(pairs := duplicate_boxes(images)):
         where = _names(images, np.unique(images.owners[pairs[:, 0]]))
         many = len(pairs) > _MANY_DUPLICATES * total
         yield Finding(about="duplicate boxes", level=WARNING if many else NOTE, images=where, line=(
             f"{counted(len(pairs), 'pair', 'pairs')} of nearly the same box of one class (IoU above {DUPLICATE}): one object "
-            f"labelled twice? {named(where)}"))
+            f"labeled twice? {named(where)}"))
     if (whole := whole_image_boxes(images) & ~images.crowd).any():
         where = _names(images, np.unique(images.owners[whole]))
         many = whole.sum() > _MANY_WHOLE * total
@@ -132,5 +132,5 @@ def _odd_boxes(images: LabelledImages) -> Iterator[Finding]:
             f"{named(where)}" + ("; is this a data set for classification?" if many else "")))
 
 
-def _names(images: LabelledImages, numbers: np.ndarray) -> list[str]:
+def _names(images: LabeledImages, numbers: np.ndarray) -> list[str]:
     return [images.names[number] for number in numbers]

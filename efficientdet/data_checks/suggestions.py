@@ -1,4 +1,4 @@
-"""The settings that mend what the network's input and anchors do not fit: each tried, with the family's anchors made anew."""
+"""The settings that fix what the network's input and anchors do not fit: each tried, with the family's anchors made again."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -142,15 +142,15 @@ def _severity(view: InputView, numbers: np.ndarray) -> float:
 
 
 def _clustered_ratios(view: InputView, count: int) -> tuple[float, ...]:
-    """The centres of `count` clusters of width / height, by k-means on its logarithm, as `aspect_ratios` takes them."""
+    """The centers of `count` clusters of width / height, by k-means on its logarithm, as `aspect_ratios` takes them."""
     sides = view.boxes[:, 2:] - view.boxes[:, :2]
     logarithms = np.log(np.maximum(sides[:, 1], 1e-3) / np.maximum(sides[:, 0], 1e-3))
-    centres = np.percentile(logarithms, 100 * (np.arange(count) + 0.5) / count)
+    centers = np.percentile(logarithms, 100 * (np.arange(count) + 0.5) / count)
     for _ in range(_CLUSTER_ROUNDS):
-        nearest = np.abs(logarithms[:, None] - centres).argmin(axis=1)
-        centres = np.array([logarithms[nearest == number].mean() if np.any(nearest == number) else centres[number]
+        nearest = np.abs(logarithms[:, None] - centers).argmin(axis=1)
+        centers = np.array([logarithms[nearest == number].mean() if np.any(nearest == number) else centers[number]
                             for number in range(count)])
-    return tuple(float(f"{math.exp(centre):.2g}") for centre in np.sort(centres))
+    return tuple(float(f"{math.exp(center):.2g}") for center in np.sort(centers))
 
 
 def _rounded_up(side: int) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dataset.records.labelled_images import LabelledImages
+from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.image_checks import BLANK, BRIGHT, DARK, Looks
 from efficientdet.data_checks.label_checks import duplicate_boxes, whole_image_boxes
 
@@ -14,7 +14,7 @@ _TINY = 2.0  # pixels of a side at the network's input
 _THIN = 12.0  # longer side by shorter
 
 
-def suspicions(images: LabelledImages, looks: Looks, *, input_sides: np.ndarray, twins: Sequence[int], slots: int
+def suspicions(images: LabeledImages, looks: Looks, *, input_sides: np.ndarray, twins: Sequence[int], slots: int
                ) -> list[tuple[int, list[str]]]:
     """Images by number with what is odd about them, the oddest first.
 
@@ -27,12 +27,12 @@ def suspicions(images: LabelledImages, looks: Looks, *, input_sides: np.ndarray,
             reasons[number][reason] += 1
 
     counts, owners = images.counts(), images.owners
-    labelled = counts[counts > 0]
-    if len(labelled):
-        logarithms = np.log(labelled)
+    labeled = counts[counts > 0]
+    if len(labeled):
+        logarithms = np.log(labeled)
         spread = max(float(np.std(logarithms)), 0.1)
         few = counts < np.exp(np.median(logarithms) - _FEW * spread)
-        tell(np.flatnonzero(few & (counts > 0)), f"few boxes (usual: {np.median(labelled):.0f})")
+        tell(np.flatnonzero(few & (counts > 0)), f"few boxes (usual: {np.median(labeled):.0f})")
         tell(np.flatnonzero(counts == 0), "no box")
     tell(np.flatnonzero(counts > slots), "more objects than slots")
     sides = images.boxes[:, 2:] - images.boxes[:, :2]

@@ -22,9 +22,9 @@ _BATCH_STATISTICS = ("moving_mean", "moving_variance")
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One process alone; what it shares with nobody comes back as it is. `rank` counts through all machines.
+    """One process alone; what it shares with no one comes back as it is. `rank` counts through all machines.
 
-    group_size: so many neighbouring ranks are a group, which may look at a batch together; see `mean_of_group`.
+    group_size: so many neighboring ranks are a group, which may look at a batch together; see `mean_of_group`.
     """
 
     rank: int = 0
@@ -122,7 +122,7 @@ def join_world(environment: Mapping[str, str] | None = None, *, group_size: int 
     """
     launcher, wanted = launched_by(os.environ if environment is None else environment)
     if wanted % group_size:
-        raise InputError(f"--bn_group={group_size}: wanted 1 or what divides the number of processes, {wanted}")
+        raise InputError(f"--bn_group={group_size}: expected 1 or what divides the number of processes, {wanted}")
     if wanted == 1:
         return World()
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
@@ -162,13 +162,13 @@ def _take_own_gpu(local_rank: int) -> None:
 
     gpus = tf.config.list_physical_devices("GPU")
     if gpus and local_rank >= len(gpus):
-        raise InputError(f"process {local_rank} of this machine finds {len(gpus)} GPUs; wanted one for each process")
+        raise InputError(f"process {local_rank} of this machine finds {len(gpus)} GPUs; expected one for each process")
     if gpus:
         tf.config.set_visible_devices(gpus[local_rank], "GPU")
 
 
 def is_batch_statistic(name: str) -> bool:
-    """Whether a weight of that name is measured by each rank on its own images instead of learnt."""
+    """Whether a weight of that name is measured by each rank on its own images instead of learned."""
     return name.rsplit("/", 1)[-1] in _BATCH_STATISTICS
 
 

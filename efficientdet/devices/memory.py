@@ -93,7 +93,7 @@ def out_of_memory(config: TrainingConfig, runtime: Runtime, *, local_ranks: int)
     fitting = int((usable - _BESIDE_IMAGES) / bytes_per_image(config.hparams, runtime.precision))
     if fitting >= config.batch_size:
         fitting = config.batch_size // 2
-    advice = f"--batch_size={fitting} should fit, with --accumulate_steps for as many images a step" if fitting >= 1 else \
+    advice = f"--batch_size={fitting} should fit, with --accumulate_steps for as many images per step" if fitting >= 1 else \
         "not even one image fits: use a smaller model or hparam image_size"
     return InputError(f"out of memory at --batch_size={config.batch_size} --eval_batch_size={config.eval_batch_size}, "
                       f"{height} x {width} pixels, {runtime.precision}: {advice}; in an evaluation lower --eval_batch_size")

@@ -32,10 +32,10 @@ def start_runtime(
     """Settle what was left open: mixed precision and XLA are on where an accelerator is present, off on a CPU.
 
     `precision` wins over `amp` (True: mixed_float16). Seeds Python, NumPy and the backend. `deterministic`: the same bits
-    from the same start, on as many cores. `owns_process`: False in somebody else's, whose allocator stays as it is.
+    from the same start, on as many cores. `owns_process`: False in a user else's, whose allocator stays as it is.
     """
     if precision is not None and precision not in PRECISIONS:
-        raise InputError(f"--precision={precision}: wanted one of {', '.join(PRECISIONS)}")
+        raise InputError(f"--precision={precision}: expected one of {', '.join(PRECISIONS)}")
     if keras.backend.backend() == "jax":
         leave_accelerators_to_jax()
     accelerated = accelerator_count() > 0

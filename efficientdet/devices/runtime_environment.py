@@ -35,7 +35,7 @@ def prepare_environment(*, owns_process: bool = True) -> None:
 def keep_freed_memory() -> None:
     """Have freed memory used again instead of given back to the system, which clears every page of it once more.
 
-    On a CPU the tensors of a step are allocated anew each time, and glibc maps and unmaps every large one: a third of the
+    On a CPU the tensors of a step are allocated again each time, and glibc maps and unmaps every large one: a third of the
     time of a step of D0 at 512 pixels. The process then holds the most it ever needed. Nothing happens where the C library
     is another, or where the environment says how it is to allocate (MALLOC_ARENA_MAX and the like, GLIBC_TUNABLES).
     """

@@ -11,14 +11,14 @@ from efficientdet.reports.drawing import draw_detections, resized
 from object_detection.coco.error_analysis import ErrorAnalysis, ImageErrors
 from object_detection.coco.results import DetectionRows
 
-COLOURS = {"right": (44, 150, 80), "missed": (232, 150, 10), "wrong": (214, 48, 40)}  # RGB
-_LONGER_SIDE = 560  # pixels of one of the two pictures
+COLORS = {"right": (44, 150, 80), "missed": (232, 150, 10), "wrong": (214, 48, 40)}  # RGB
+_LONGER_SIDE = 560  # pixels of one of the two images
 _GAP = 8
 
 
 def error_pictures(analysis: ErrorAnalysis, rows: DetectionRows, index: RecordIndex, *, record_numbers: Sequence[int],
                    count: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Caption and picture, uint8 [h, w, 3], of the worst images, the worst first; each is read when its turn comes.
+    """Caption and image, uint8 [h, w, 3], of the worst images, the worst first; each is read when its turn comes.
 
     `rows` are those that were analysed, `record_numbers` the records of `rows.evaluated_ids`.
     """
@@ -47,7 +47,7 @@ def _drawn(errors: ImageErrors, analysis: ErrorAnalysis, rows: DetectionRows, im
     def panel(boxes: np.ndarray, classes: np.ndarray, chosen: Iterable[tuple[str, np.ndarray]], **scores) -> np.ndarray:
         numbers = np.concatenate([here for _, here in chosen])
         return draw_detections(shown, scale * boxes[numbers], classes=classes[numbers], names=comparison.names,
-                               colours=[COLOURS[kind] for kind, here in chosen for _ in here],
+                               colors=[COLORS[kind] for kind, here in chosen for _ in here],
                                **{name: values[numbers] for name, values in scores.items()})
 
     left = panel(objects, comparison.objects.classes, [("right", errors.found), ("missed", errors.missed)])

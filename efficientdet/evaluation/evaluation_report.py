@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dataset.files.image_files import encode_image
-from efficientdet.evaluation.error_pictures import COLOURS
+from efficientdet.evaluation.error_pictures import COLORS
 from efficientdet.reports.html_page import (
     Bar,
     Heat,
@@ -183,10 +183,10 @@ def _confusion(analysis: ErrorAnalysis) -> str:
 def _worst(pictures: list[str]) -> str:
     if not pictures:
         return ""
-    colours = {name: "#{:02x}{:02x}{:02x}".format(*COLOURS[kind]) for name, kind in (
+    colors = {name: "#{:02x}{:02x}{:02x}".format(*COLORS[kind]) for name, kind in (
         ("found, and right", "right"), ("missed", "missed"), ("wrong", "wrong"))}
     lead = "At the left the objects, at the right the detections from the best score of their class on. A click enlarges."
-    return paragraph(lead) + keys(colours) + row(pictures)
+    return paragraph(lead) + keys(colors) + row(pictures)
 
 
 def _numbers(measures: CocoMeasures) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from program_support.atomic_files import telling_write_errors, write_text
 
-MOST_LOST = 0.01  # of AP, by 8 bits, before it is told where
+MOST_LOST = 0.01  # of AP, by 8 bits, before it is reported where
 _HOW_TO_MEASURE = "AP was not measured: `--val_file_pattern='records/val-*'` measures it, of the checkpoint and of each file."
 _MOST_LISTED = 10
 
@@ -23,7 +23,7 @@ class Quality:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantisationLoss:
+class QuantizationLoss:
     """Where 8 bits cost most: decibels of signal over noise, the lowest first."""
 
     layers: dict[str, float]  # what convolutions put out, over all calibration images
@@ -31,7 +31,7 @@ class QuantisationLoss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Artefact:
+class Artifact:
     """A line of the table."""
 
     format: str
@@ -44,11 +44,11 @@ class Artefact:
     box_difference: float  # the largest of those that agree, pixels
     score_difference: float  # the largest
     quality: Quality | None = None
-    loss: QuantisationLoss | None = field(default=None)
+    loss: QuantizationLoss | None = field(default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArtefactTable:
+class ArtifactTable:
     """All of it."""
 
     model: str
@@ -58,11 +58,11 @@ class ArtefactTable:
     checkpoint: Quality | None
     validation_images: int
     calibration_images: int
-    artefacts: Sequence[Artefact]
+    artifacts: Sequence[Artifact]
 
     def write(self, folder: str) -> None:
-        """artefacts.json and artefacts.md. Raises InputError where they cannot be written."""
-        for name, text in (("artefacts.json", json.dumps(asdict(self), indent=1) + "\n"), ("artefacts.md", self._markdown())):
+        """artifacts.json and artifacts.md. Raises InputError where they cannot be written."""
+        for name, text in (("artifacts.json", json.dumps(asdict(self), indent=1) + "\n"), ("artifacts.md", self._markdown())):
             with telling_write_errors(Path(folder, name)):
                 write_text(Path(folder, name), text)
 
@@ -77,8 +77,8 @@ class ArtefactTable:
                  *([f"Ranges of 8 bits are those of {self.calibration_images} images."] if self.calibration_images else []),
                  "",
                  _row(titles), _row(["---"] * len(titles)),
-                 *(_row(_cells(line, columns=len(titles))) for line in self.artefacts)]
-        for line in self.artefacts:
+                 *(_row(_cells(line, columns=len(titles))) for line in self.artifacts)]
+        for line in self.artifacts:
             lines += _losses(line)
         return "\n".join(lines) + "\n"
 
@@ -87,7 +87,7 @@ class ArtefactTable:
                 f"{self.checkpoint.ap:.4f}, AP50 {self.checkpoint.ap50:.4f}.")
 
 
-def _cells(line: Artefact, *, columns: int) -> list[str]:
+def _cells(line: Artifact, *, columns: int) -> list[str]:
     quality = line.quality
     times = ["-" if value is None else f"{value}" for value in (line.median_ms, line.p99_ms)]
     return [line.format, line.file, f"{line.megabytes}", *times, f"{line.compared}", f"{line.agreement:.1%}",
@@ -95,7 +95,7 @@ def _cells(line: Artefact, *, columns: int) -> list[str]:
             *([f"{quality.ap:.4f}", f"{quality.ap50:.4f}", f"{quality.ap_difference:+.4f}"] if quality else "---")][:columns]
 
 
-def _losses(line: Artefact) -> list[str]:
+def _losses(line: Artifact) -> list[str]:
     lines = []
     if line.quality and line.quality.class_losses:
         lines += ["", f"Classes that lose in {line.file}: " + ", ".join(

@@ -15,7 +15,7 @@ from efficientdet.artifacts.artifact_files import postprocessing_file
 from efficientdet.artifacts.int8_calibration import CalibrationImages, calibration_of_files, calibration_of_records
 from efficientdet.artifacts.onnx_efficientnms import efficientnms_model
 from efficientdet.artifacts.onnx_file import export_onnx, onnx_model, write_onnx, write_openvino
-from efficientdet.artifacts.quantization import last_convolutions, quantised
+from efficientdet.artifacts.quantization import last_convolutions, quantized
 from efficientdet.artifacts.quantization_noise import signal_to_noise
 from efficientdet.artifacts.saved_model import export_saved_model
 from efficientdet.checkpoints.restore import Restored
@@ -24,9 +24,9 @@ from efficientdet.configuration.artifact_formats import FORMATS, IN_8_BITS
 from efficientdet.configuration.model_config import ModelConfig
 from efficientdet.devices.device import device_name, versions
 from efficientdet.evaluation.evaluate import detect_images, read_evaluator
-from efficientdet.exports.artifact_table import MOST_LOST, Artefact, ArtefactTable, Quality, QuantisationLoss
+from efficientdet.exports.artifact_table import MOST_LOST, Artifact, ArtifactTable, Quality, QuantizationLoss
 from efficientdet.exports.inspection import SAME_OBJECT_IOU, compare_detections, compare_plugin_inputs
-from efficientdet.inference.artifact import artefact_detection, artefact_runtime
+from efficientdet.inference.artifact import artifact_detection, artifact_runtime
 from efficientdet.inference.exported_network import ExportedNetwork
 from efficientdet.inference.image_rows import Detect
 from efficientdet.inference.opened_detection import detect_with_checkpoint, saved_model_detector
@@ -59,11 +59,11 @@ class ExportConfig:
     list_layers: bool = False  # where 8 bits cost most, also where AP says nothing of it
 
 
-def export_artefacts(model: ModelConfig, config: ExportConfig) -> ArtefactTable:
-    """Write every format, compare, measure and time it; write artefacts.md and artefacts.json beside them and return them.
+def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
+    """Write every format, compare, measure and time it; write artifacts.md and artifacts.json beside them and return them.
 
     Raises InputError where a file cannot be written, and RuntimeError where one in 32 bits does not find what a checkpoint
-    that has learnt something finds.
+    that has learned something finds.
     """
     restored, _ = open_model(model)
     calibration = _calibration(config)
@@ -77,24 +77,24 @@ def export_artefacts(model: ModelConfig, config: ExportConfig) -> ArtefactTable:
             _write(restored, name, path, calibration=calibration)
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
-        lines.append(comparison.artefact(name, path, calibration=calibration))
+        lines.append(comparison.artifact(name, path, calibration=calibration))
         print(f"wrote {path}: {_told(lines[-1])}")
     quality = None if comparison.measures is None else _quality(comparison.measures, comparison.measures)
-    table = ArtefactTable(
+    table = ArtifactTable(
         model=restored.description.model_name, machine=device_name(), versions=versions(), checkpoint=quality,
         compared_in=f"{comparison.compared}: the share that checkpoint and file both have, of one class and with all sides "
                     f"within {_PIXELS} pixels (in 8 bits with an IoU of {SAME_OBJECT_IOU} or more), in batches of "
                     + ", ".join(map(str, _BATCHES)),
         validation_images=comparison.measures.images if comparison.measures else 0,
-        calibration_images=len(calibration.names), artefacts=lines)
+        calibration_images=len(calibration.names), artifacts=lines)
     table.write(config.output_dir)
     wrong = [line for line in lines if line.format not in IN_8_BITS
              and (line.agreement < _LEAST_AGREEMENT or line.score_difference > _SCORE)]
     if wrong and comparison.best_score < _TRAINED:
         print(f"warning: {wrong[0].file} does not find all that the checkpoint finds; no score of this one is above "
-              f"{comparison.best_score:.3f}: it has learnt so little that rounding decides between its boxes")
+              f"{comparison.best_score:.3f}: it has learned so little that rounding decides between its boxes")
     elif wrong:
-        raise RuntimeError(f"{wrong[0].file} does not find what the checkpoint finds; {config.output_dir}/artefacts.md has "
+        raise RuntimeError(f"{wrong[0].file} does not find what the checkpoint finds; {config.output_dir}/artifacts.md has "
                            "the differences")
     return table
 
@@ -111,9 +111,9 @@ def _write(restored: Restored, name: str, path: Path, *, calibration: Calibratio
     if name == "savedmodel":
         export_saved_model(detector, str(path), **stated)
     elif name == "onnx-int8":
-        # Of 7 bits, as nobody knows which CPU it will run on; the last layers are a small part of the work, and say where.
+        # Of 7 bits, as no one knows which CPU it will run on; the last layers are a small part of the work, and say where.
         model = onnx_model(detector, detects=True)
-        write_onnx(quantised(model, calibration.inputs(restored.resize), narrow=True, exact=last_convolutions(model)), path,
+        write_onnx(quantized(model, calibration.inputs(restored.resize), narrow=True, exact=last_convolutions(model)), path,
                    **stated)
     elif name == "onnx-efficientnms":
         write_onnx(efficientnms_model(detector), path, **stated)
@@ -152,7 +152,7 @@ class _Comparison:
             self._thresholds, self.compared = None, "all detections, as none reaches the score threshold"
             print(f"comparing {self.compared}; the highest score is {self.best_score:.3g}")
 
-    def artefact(self, name: str, path: Path, *, calibration: CalibrationImages) -> Artefact:
+    def artifact(self, name: str, path: Path, *, calibration: CalibrationImages) -> Artifact:
         """A file's line."""
         detect = _detection(self.restored, name, path)
         batches = (1,) if detect is None or name == "savedmodel" else _BATCHES
@@ -169,7 +169,7 @@ class _Comparison:
         quality = None if self.measures is None or detect is None else _quality(self._measured(detect), self.measures)
         loses = quality is not None and quality.ap_difference < -MOST_LOST
         lists = name == "onnx-int8" and (loses or self._config.list_layers)
-        return Artefact(
+        return Artifact(
             format=name, file=path.name, megabytes=round(sum(file.stat().st_size for file in _files(path)) / 1e6, 2),
             median_ms=median, p99_ms=p99, compared=compared // len(batches), agreement=share,
             box_difference=max((agreement.box_difference for agreement in agreements), default=0.0),
@@ -188,7 +188,7 @@ def _detection(restored: Restored, name: str, path: Path) -> Detect | None:
     if name == "savedmodel":
         return saved_model_detector(str(path)).detect
     if name != "onnx-raw":
-        return artefact_detection(str(path), runtime=artefact_runtime(str(path), "keras", asked_by="export.py")).detect
+        return artifact_detection(str(path), runtime=artifact_runtime(str(path), "keras", asked_by="export.py")).detect
     network = ExportedNetwork(path.read_bytes(), runtime="onnxruntime")
     return detect_with_checkpoint(restored, batch_size=1, compiled=False, network=network).detect
 
@@ -223,11 +223,11 @@ def _quality(found: CocoMeasures, wanted: CocoMeasures) -> Quality:
                                  if loss > MOST_LOST})
 
 
-def _loss(restored: Restored, path: Path, calibration: CalibrationImages) -> QuantisationLoss:
+def _loss(restored: Restored, path: Path, calibration: CalibrationImages) -> QuantizationLoss:
     layers, images = signal_to_noise(onnx_model(restored.detector, detects=True), onnx.load(path),
                                      calibration.inputs(restored.resize))
     by_image = sorted(zip(calibration.names, images, strict=True), key=lambda entry: entry[1])
-    return QuantisationLoss(layers=layers, images=dict(by_image))
+    return QuantizationLoss(layers=layers, images=dict(by_image))
 
 
 def _noise(restored: Restored) -> list[np.ndarray]:
@@ -235,7 +235,7 @@ def _noise(restored: Restored) -> list[np.ndarray]:
     return list(np.random.default_rng(0).integers(0, 256, (2, height * 3 // 4, width, 3), np.uint8))
 
 
-def _told(line: Artefact) -> str:
+def _told(line: Artifact) -> str:
     quality = f", AP {line.quality.ap:.4f} ({line.quality.ap_difference:+.4f})" if line.quality else ""
     time_of_one = "no runtime here for its plugin" if line.median_ms is None else f"{line.median_ms} ms an image"
     return f"{line.agreement:.1%} of {line.compared} detections agree, {time_of_one}{quality}"

@@ -1,4 +1,4 @@
-"""A detector looked at from outside: made or read, summarised, written as a checkpoint or as a SavedModel."""
+"""A detector looked at from outside: made or read, summarized, written as a checkpoint or as a SavedModel."""
 
 import math
 from collections import Counter

@@ -90,7 +90,7 @@ class Family:
         return model_arrays(arrays, averaged=averaged)
 
     def is_class_predictor(self, name: str) -> bool:
-        """Whether a weight has a part for each class, and starts anew where the classes differ."""
+        """Whether a weight has a part for each class, and starts from scratch where the classes differ."""
         return False
 
     def is_backbone(self, name: str) -> bool:

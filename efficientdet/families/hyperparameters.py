@@ -1,7 +1,7 @@
 """What `--hparams` sets, of every family: the input, the optimizer and the schedule, each apart; and how it is read.
 
 A family's own class adds what shapes its network (families/*/hyperparameters.py). All keys stand side by side in it, as in
-the references' flat configurations. Free of Keras and TensorFlow, so that a wrong key is told before their slow import.
+the references' flat configurations. Free of Keras and TensorFlow, so that a wrong key is reported before their slow import.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from dataset.class_names import ClassNames
 from dataset.files.untrusted_values import shown
 from efficientdet.families.rate_factors import EXPECTED, is_table
 from efficientdet.families.registry import family_of
-from efficientdet.families.removed_hyperparameters import Gone, is_gone
+from efficientdet.families.removed_hyperparameters import RENAMED, Gone, is_gone
 from program_support.checked_fields import (
     BelowOne,
     Count,
@@ -40,7 +40,7 @@ class InputHyperparameters:
     max_instances_per_image: Count = 100
     mask_size: CountOrZero = 0  # side in pixels of the mask that each object brings; 0: none
     masks_in_whole_pixels: bool = False  # detected masks are pasted into images by torchvision's rule: see `pasted_masks`
-    learn_crowds: bool = False  # in training a crowd's box is an object as any other
+    train_on_crowds: bool = False  # in training a crowd's box is an object as any other
     input_rand_hflip: bool = True
     jitter_min: Positive = 0.1
     jitter_max: Positive = 2.0
@@ -71,7 +71,7 @@ class OptimizerHyperparameters:
 class ScheduleHyperparameters:
     """The learning rate of each step; see `efficientdet.training.schedule`."""
 
-    RATE_PER_64: ClassVar[float] = 0.08  # the family's published rate for 64 images a step
+    RATE_PER_64: ClassVar[float] = 0.08  # the family's published rate for 64 images per step
 
     learning_rate: Positive | None = None  # None: `published_rate`
     lr_decay_method: Annotated[str, one_of(*SCHEDULES)] = "cosine"
@@ -199,6 +199,8 @@ def _check_key(key: str, owner: type[Hyperparameters]) -> None:
     nested = owner._nested()
     valid = [item.name for item in dataclasses.fields(owner) if item.name != "model_name" and item.name not in nested]
     valid += [f"{name}.{item.name}" for name, inner in nested.items() for item in dataclasses.fields(inner)]
+    if key in RENAMED:
+        raise InputError(f"hparam {key} is now {RENAMED[key]}")
     if key not in valid:
         nearest = nearest_name(key, [*valid, *owner.GONE])
         raise InputError(f"hparam {key} does not exist" + (f"; the nearest is {nearest}" if nearest else ""))

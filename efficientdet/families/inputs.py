@@ -17,4 +17,4 @@ def input_config(hparams: Hyperparameters, *, class_names: ClassNames, batch_siz
         resize=resize, augmentation=family.augmentation(hparams), composition=composition,
         batch_size=batch_size,
         category_ids=class_names.category_ids, max_instances_per_image=hparams.max_instances_per_image,
-        mask_size=hparams.mask_size, learn_crowds=hparams.learn_crowds, **settings)
+        mask_size=hparams.mask_size, train_on_crowds=hparams.train_on_crowds, **settings)

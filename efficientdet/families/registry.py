@@ -39,7 +39,7 @@ def family_of(model_name: str) -> Any:
         if model_name in family.presets:
             return family
     nearest = nearest_name(model_name, model_names())
-    raise InputError(f"--model_name={model_name}: wanted one of {', '.join(model_names())}"
+    raise InputError(f"--model_name={model_name}: expected one of {', '.join(model_names())}"
                      + (f"; the nearest is {nearest}" if nearest else ""))
 
 

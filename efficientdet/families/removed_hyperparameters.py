@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from dataset.files.untrusted_values import shown
 from program_support.errors import InputError
 
+RENAMED = {"learn_crowds": "train_on_crowds", "normalisations": "normalizations"}  # former name -> name
+
 
 class Gone(NamedTuple):
     """Why a key is none here."""
@@ -22,6 +24,11 @@ def is_gone(key: str, value: Any, gone: Mapping[str, Gone]) -> bool:
     if not any(_same(value, idle) for idle in gone[key].idle):
         raise InputError(f"hparam {key} is gone: {gone[key].reason}; it was given as {shown(value)}")
     return True
+
+
+def with_current_names(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return hyperparameters of a checkpoint, whenever it was written, under the names that they have now."""
+    return {RENAMED.get(key, key): value for key, value in stored.items()}
 
 
 def _same(value: Any, idle: Any) -> bool:

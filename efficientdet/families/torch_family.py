@@ -25,7 +25,7 @@ class TorchFamily(Family):
         """A detector with random weights; a backbone of torchvision's is loaded into it as any checkpoint is. Raises
         InputError for `backbone_weights`, which are none of those."""
         if backbone_weights:
-            raise InputError(f"--backbone_init={backbone_weights}: is no file that {hparams.model_name} can start from; wanted "
+            raise InputError(f"--backbone_init={backbone_weights}: is no file that {hparams.model_name} can start from; expected "
                              f"torchvision's {self.imagenet_backbone(hparams)}, a checkpoint of ours, or imagenet")
         return self.build_detector(hparams, num_classes=num_classes, precision=precision)
 

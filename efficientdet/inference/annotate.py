@@ -36,7 +36,7 @@ class AnnotationConfig:
     output_dir: str
     model: ModelConfig = field(default_factory=ModelConfig)  # without a checkpoint: see the next two
     saved_model_dir: str | None = None
-    artefact: str | None = None  # an exported file, which is run without TensorFlow by `model.runtime`
+    artifact: str | None = None  # an exported file, which is run without TensorFlow by `model.runtime`
     batch_size: int = 1
     min_score: float | None = None  # for all classes; None: the thresholds that the model stores
     max_boxes: int | None = 100  # None: all
@@ -187,10 +187,10 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
 
 
 def _opened(config: AnnotationConfig) -> OpenedModel:
-    if config.artefact:
-        from efficientdet.inference.artifact import artefact_detection
+    if config.artifact:
+        from efficientdet.inference.artifact import artifact_detection
 
-        return artefact_detection(config.artefact, runtime=config.model.runtime)
+        return artifact_detection(config.artifact, runtime=config.model.runtime)
     from efficientdet.devices.runtime import start_runtime
     from efficientdet.inference.opened_detection import detect_with_model, saved_model_detector
     from efficientdet.inference.opening import open_model
@@ -214,7 +214,7 @@ def _opened(config: AnnotationConfig) -> OpenedModel:
 
 def _draw(pixels: np.ndarray, rows: DetectionRows, path: Path, *, names: ClassNames, orientation: int,
           shorter_side: int | None) -> None:
-    """Write the picture with detections.
+    """Write the image with detections.
 
     Its pixels are in the frame of the boxes in detections.json. Where a viewer turns them, by an EXIF `orientation` other than
     1, that is kept and the labels are written for the viewer: drawn upright and turned back.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from efficientdet.artifacts.artifact_files import kind_of, read_artefact
+from efficientdet.artifacts.artifact_files import kind_of, read_artifact
 from efficientdet.configuration.inference_runtimes import require_package
 from efficientdet.inference.exported_network import ExportedNetwork, Outputs, copied
 from efficientdet.inference.image_rows import BatchDetector, OpenedModel, ResizingDetector
@@ -10,7 +10,7 @@ from object_detection.structures import Detections, stacked
 from program_support.errors import InputError
 
 
-def artefact_runtime(path: str, runtime: str, *, asked_by: str) -> str:
+def artifact_runtime(path: str, runtime: str, *, asked_by: str) -> str:
     """What runs a file of export.py: the chosen runtime where that can, its own where "keras" was left as it was.
 
     Raises InputError where the file is none, the runtime cannot run it, or is not installed.
@@ -24,16 +24,16 @@ def artefact_runtime(path: str, runtime: str, *, asked_by: str) -> str:
     return runtime
 
 
-def artefact_detection(path: str, *, runtime: str) -> OpenedModel:
-    """Open a file of export.py, to be run by what `artefact_runtime` says. Raises InputError for another file."""
-    model, metadata = read_artefact(path)
-    detector = ArtefactDetector(ExportedNetwork(model, runtime=runtime, path=path), path=path,
+def artifact_detection(path: str, *, runtime: str) -> OpenedModel:
+    """Open a file of export.py, to be run by what `artifact_runtime` says. Raises InputError for another file."""
+    model, metadata = read_artifact(path)
+    detector = ArtifactDetector(ExportedNetwork(model, runtime=runtime, path=path), path=path,
                                 class_count=len(metadata.class_names))
     return OpenedModel.of(ResizingDetector(detector, resize=metadata.resize, description=metadata.description),
                           metadata.description)
 
 
-class ArtefactDetector(BatchDetector):
+class ArtifactDetector(BatchDetector):
     """A file whose network puts out detections: its weights and its suppression are those of the export."""
 
     def __init__(self, network: ExportedNetwork, *, path: str, class_count: int):
@@ -48,7 +48,7 @@ class ArtefactDetector(BatchDetector):
         """Of one image, copied: the outputs of the next overwrite them."""
         shapes = [values.shape for values in outputs]
         if len(shapes) < 3 or shapes[:3] != [(*shapes[1][:1], 4), shapes[1][:1], shapes[1][:1]]:
-            raise InputError(f"{self._path}: puts out {', '.join(map(str, map(list, shapes)))} for an image; wanted boxes "
+            raise InputError(f"{self._path}: puts out {', '.join(map(str, map(list, shapes)))} for an image; expected boxes "
                              "[D, 4], scores [D] and classes [D]")
         boxes, scores, classes, *masks = copied(outputs, size)
         valid = scores > 0

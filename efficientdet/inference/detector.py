@@ -146,7 +146,7 @@ class LoadedDetector:
 
 
 def _is_one_image(images) -> bool:
-    """A list or tuple of images is several; an array of rank 4, a batch, too. What is neither is told of as an image."""
+    """A list or tuple of images is several; an array of rank 4, a batch, too. What is neither is reported of as an image."""
     if isinstance(images, np.ndarray):
         return images.ndim != 4
     return isinstance(images, str | bytes | os.PathLike) or not isinstance(images, Iterable)
@@ -169,9 +169,9 @@ def _pixels(image, number: int) -> np.ndarray:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"image {number} cannot be decoded ({reason})") from error
     if not isinstance(image, np.ndarray):
-        raise InputError(f"image {number} is of type {type(image).__name__}; wanted a file name, a PIL image or an array")
+        raise InputError(f"image {number} is of type {type(image).__name__}; expected a file name, a PIL image or an array")
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise InputError(f"image {number} is {image.dtype} {list(image.shape)}; wanted uint8 [height, width, 3]")
+        raise InputError(f"image {number} is {image.dtype} {list(image.shape)}; expected uint8 [height, width, 3]")
     return np.ascontiguousarray(image)
 
 

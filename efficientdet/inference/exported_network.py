@@ -25,7 +25,7 @@ Read = Callable[[Outputs, np.ndarray], Result]  # of the outputs of one image an
 
 
 class ExportedNetwork:
-    """A file of `onnx_model`, or another artefact, as a function, with the file's content as its weights.
+    """A file of `onnx_model`, or another artifact, as a function, with the file's content as its weights.
 
     Of a single image each layer goes over all cores. The images of a batch go side by side, each over its share of the
     cores: what a layer leaves stays in the cache of the core that needs it next, and reading the outputs of one image

@@ -28,14 +28,14 @@ def find_inputs(names: Sequence[str]) -> Inputs:
     for name in names:
         if name.isascii() and name.isdecimal() and not Path(name).exists():
             if len(names) > 1 or len(name) > 4:
-                raise InputError(f"--image_path={name}: is no file but a camera; wanted one alone, numbered from 0")
+                raise InputError(f"--image_path={name}: is no file but a camera; expected one alone, numbered from 0")
             return Inputs(camera=int(name))
         for file in (name,) if name == STANDARD_INPUT else find_images([name]):
             found = videos if Path(file).suffix.lower() in VIDEO_SUFFIXES else images
             found[file] = None
     if STANDARD_INPUT in images and (sys.stdin is None or sys.stdin.isatty()):
         found = "closed" if sys.stdin is None else "a terminal"
-        raise InputError(f"--image_path=-: the standard input is {found}; wanted an image piped into it")
+        raise InputError(f"--image_path=-: the standard input is {found}; expected an image piped into it")
     return Inputs(tuple(images), tuple(videos))
 
 

@@ -49,12 +49,12 @@ def load_detector(
     path = os.fspath(path)
     exported = is_saved_model(path)
     if batch_size < 1:
-        raise InputError(f"batch_size={batch_size}: wanted at least 1")
+        raise InputError(f"batch_size={batch_size}: expected at least 1")
     if kind := kind_of(path):
         if model_name or class_names or hparams or precision or int8_images:
             raise InputError(f"{path}: is a file of {kind.name}, which runs as it is: {_FOR_CHECKPOINTS} and int8_images are "
                              "for checkpoints")
-        return _artefact(path, runtime=runtime, batch_size=batch_size)
+        return _artifact(path, runtime=runtime, batch_size=batch_size)
     if exported and (runtime != "keras" or model_name or class_names or hparams or precision):
         raise InputError(f"{path}: is a SavedModel, which runs as it is: {_FOR_CHECKPOINTS} and runtime are for checkpoints")
     _check_runtime(runtime, int8_images=int8_images)
@@ -78,12 +78,12 @@ def load_detector(
     return LoadedDetector(*opened, batch_size=batch_size)
 
 
-def _artefact(path: str, *, runtime: str, batch_size: int) -> "LoadedDetector":
-    from efficientdet.inference.artifact import artefact_detection, artefact_runtime
+def _artifact(path: str, *, runtime: str, batch_size: int) -> "LoadedDetector":
+    from efficientdet.inference.artifact import artifact_detection, artifact_runtime
     from efficientdet.inference.detector import LoadedDetector
 
-    runtime = artefact_runtime(path, runtime, asked_by="load_detector")
-    return LoadedDetector(*artefact_detection(path, runtime=runtime), batch_size=batch_size)
+    runtime = artifact_runtime(path, runtime, asked_by="load_detector")
+    return LoadedDetector(*artifact_detection(path, runtime=runtime), batch_size=batch_size)
 
 
 def _check_runtime(runtime: str, *, int8_images: Sequence[str]) -> None:
@@ -91,7 +91,7 @@ def _check_runtime(runtime: str, *, int8_images: Sequence[str]) -> None:
     from efficientdet.configuration.inference_runtimes import RUNTIMES, require_runtime
 
     if runtime not in RUNTIMES:
-        raise InputError(f"runtime={runtime!r}: wanted one of {', '.join(RUNTIMES)}")
+        raise InputError(f"runtime={runtime!r}: expected one of {', '.join(RUNTIMES)}")
     if int8_images and runtime != "openvino":
         raise InputError(f"int8_images goes with runtime='openvino'; runtime is {runtime!r}")
     if runtime == "keras":

@@ -109,7 +109,7 @@ def exported_network(
     model = onnx_model(detector, for_onnxruntime=runtime == "onnxruntime" and not int8_images)
     if int8_images:
         from efficientdet.artifacts.int8_calibration import calibration_of_files
-        from efficientdet.artifacts.quantization import quantised
+        from efficientdet.artifacts.quantization import quantized
 
-        model = quantised(model, calibration_of_files(int8_images).inputs(resize), narrow=sums_of_bytes_saturate())
+        model = quantized(model, calibration_of_files(int8_images).inputs(resize), narrow=sums_of_bytes_saturate())
     return ExportedNetwork(model.SerializeToString(), runtime=runtime)

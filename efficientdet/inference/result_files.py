@@ -1,4 +1,4 @@
-"""Detections as files of other tools' formats, and what was found cut out of its picture.
+"""Detections as files of other tools' formats, and what was found cut out of its image.
 
 All of them hold what is drawn, in the pixels that are drawn: the same boxes, rounded as in detections.json.
 """

@@ -61,7 +61,7 @@ def merged_over_tiles(boxes: np.ndarray, scores: np.ndarray, classes: np.ndarray
 
 
 def _are_cut(boxes: np.ndarray, tiles: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """[N] bool: whether each of the boxes [N, 4] ends at a border of its tile [N, 4] beyond which the image goes on."""
+    """[N] bool: whether each of the boxes [N, 4] ends at a border of its tile [N, 4] beyond which the image continues."""
     near = _BORDER * np.tile(tiles[:, 2:] - tiles[:, :2], 2)
     inner = tiles != np.float64([0, 0, *size])
     return (inner & (np.abs(boxes - tiles) <= near)).any(axis=1)

@@ -33,7 +33,7 @@ class Tiling:
         sides = text.lower().split("x")
         if len(sides) > 2 or not all(side.isascii() and side.isdecimal() and len(side) < 10 and int(side) >= SMALLEST_TILE
                                      for side in sides):
-            raise InputError(f"--tile={text}: wanted a side such as 512, or WIDTHxHEIGHT, of {SMALLEST_TILE} pixels or more")
+            raise InputError(f"--tile={text}: expected a side such as 512, or WIDTHxHEIGHT, of {SMALLEST_TILE} pixels or more")
         return cls(size=(int(sides[-1]), int(sides[0])), overlap=overlap, whole=whole)
 
     def tiles(self, image_size: tuple[int, int]) -> np.ndarray:

@@ -103,7 +103,7 @@ def _open_source(source: str | int):
 
 def _nothing(source: str | int, reason: str) -> InputError:
     return UnreadableVideo(f"{source}: {reason}") if isinstance(source, str) else InputError(
-        f"camera {source}: shows nothing; wanted the number of one that is connected, from 0, and may be read")
+        f"camera {source}: shows nothing; expected the number of one that is connected, from 0, and may be read")
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ def define_flags(values: FlagValues = FLAGS) -> None:
         "annotations": "Labels of the images, of any format that create_tfrecord.py reads. Default: the folder of the images.",
         "label_format": "Format of the labels. Default: recognized by content.",
         "val_annotations": "The same of the validation images, where --annotations has none.",
-        "images_read": "Pictures of each split that are decoded, evenly taken; boxes all count.",
+        "images_read": "Images of each split that are decoded, evenly taken; boxes all count.",
     }, values)
     define.string("image_size", None, "The network's input: a side, or WIDTHxHEIGHT. Default: the model's.")
     define.string("output_dir", ".", "Folder for doctor.html and doctor.json.")

@@ -28,7 +28,7 @@ def define_flags(values: FlagValues = FLAGS) -> None:
     define = Define(values)
     define_model_flags(values)
     define.string("ckpt", None, "Checkpoint: a prefix, a folder or the name of published weights.")
-    define.string("output_dir", None, "Folder for the files, artefacts.md and artefacts.json.")
+    define.string("output_dir", None, "Folder for the files, artifacts.md and artifacts.json.")
     define.list("formats", list(DEFAULT_FORMATS), f"What to write, of {', '.join(FORMATS)}.")
     define.multi_string("images", None, "Images to compare the files with the checkpoint on: an image, a folder or a "
                         "glob; may be given several times. Default: noise.")
@@ -54,18 +54,18 @@ def main(values: FlagValues = FLAGS) -> ExportResult:
     prefix = existing_checkpoint(required(values.ckpt, "ckpt"), "ckpt")
     output_dir = writable_folder(values.output_dir, "output_dir")
     prepare_environment()
-    from efficientdet.exports.export_artifacts import ExportConfig, export_artefacts
+    from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
 
-    table = export_artefacts(
+    table = export_artifacts(
         model_config(prefix, overrides, values=values, precision="float32", use_xla=False),
         ExportConfig(output_dir=output_dir, formats=formats, images=images, runs=values.runs,
                      list_layers=values.list_layers, **measured, **calibrated))
-    lines = {line.format: line for line in table.artefacts}
+    lines = {line.format: line for line in table.artifacts}
     return ExportResult(
         files={name: Path(output_dir, line.file) for name, line in lines.items()},
         agreement={name: line.agreement for name, line in lines.items()},
         median_ms={name: line.median_ms for name, line in lines.items() if line.median_ms is not None},
-        ap={name: line.quality.ap for name, line in lines.items() if line.quality}, table=Path(output_dir, "artefacts.md"))
+        ap={name: line.quality.ap for name, line in lines.items() if line.quality}, table=Path(output_dir, "artifacts.md"))
 
 
 def _validation(values: FlagValues) -> dict:

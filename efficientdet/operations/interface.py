@@ -105,7 +105,7 @@ def export(
 
     Args:
         ckpt: a prefix, a folder or the name of published weights.
-        output_dir: folder for the files, artefacts.md and artefacts.json.
+        output_dir: folder for the files, artifacts.md and artifacts.json.
         formats: such as ["onnx", "openvino"]. Default: those of export.py.
         images: image files or folders to compare on. Default: noise.
         val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: AP is not measured.

@@ -129,7 +129,7 @@ class ExportResult(_Result):
         agreement: format -> share of the checkpoint's detections that the file also finds.
         median_ms: format -> milliseconds for one image.
         ap: format -> AP on the records of val_file_pattern; empty without records.
-        table: artefacts.md with all of this.
+        table: artifacts.md with all of this.
     """
 
     files: dict[str, Path]

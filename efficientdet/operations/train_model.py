@@ -84,9 +84,9 @@ def _define_flags_of_running(values: FlagValues) -> None:
         "enable_map_parallelization": "Read and crop images in parallel.",
         "checkpoint_period": "Epochs between checkpoints, and between evaluations.",
         "checkpoint_steps": "Steps between checkpoints, beside those after epochs; 0: none.",
-        "resume": "auto: go on from the newest whole checkpoint in model_dir; never: start anew and put the old ones aside; or "
-                  "the checkpoint to go on from.",
-        "on_nan": "A loss that is no number: stop, or go back to the last checkpoint with half the rate, three times at most.",
+        "resume": "auto: continue from the newest whole checkpoint in model_dir; never: start again and put the old ones aside; or "
+                  "the checkpoint to continue from.",
+        "on_nan": "A loss that is NaN or infinite: stop, or go back to the last checkpoint with half the rate, three times at most.",
         "deterministic": "The same bits each time, killed and resumed or not; slower.",
         "loggers": "Where curves go: tensorboard, json, wandb, mlflow.",
         "verify_records": "Check every record before the first step; auto: where it takes seconds.",
@@ -117,7 +117,7 @@ def _define_flags_of_learning(values: FlagValues) -> None:
                               "weights before an evaluation and at the end of a checkpoint period. Default: 512 where a "
                               "process's batch is below 16 images and twice as many fit, else 0.",
         "accumulate_steps": "Batches whose gradients make one step together.",
-        "bn_group": "Neighbouring processes that take the statistics of batch norm together.",
+        "bn_group": "Neighboring processes that take the statistics of batch norm together.",
         "pretrained_ckpt": "Detector to start from: a checkpoint of ours, google/automl's or NVIDIA's, a torchvision .pth or "
                            ".safetensors, or a published name, see get_weights.sh.",
         "backbone_init": "Backbone to start from: 'imagenet', a .h5 file of keras.applications, a checkpoint, a .pth or "

@@ -1,1 +1,1 @@
-"""From a folder of labelled images to a detector that runs elsewhere: the programs one after another, with settings chosen."""
+"""From a folder of labeled images to a detector that runs elsewhere: the programs one after another, with settings chosen."""

@@ -1,4 +1,4 @@
-"""The way from a folder of labelled images to an exported detector. What an earlier call finished is used again."""
+"""The way from a folder of labeled images to an exported detector. What an earlier call finished is used again."""
 
 import glob
 import json
@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from dataset.class_names import class_names_of_records
 from dataset.conversion.format_recognition import FORMATS
-from dataset.records.labelled_images import LabelledImages
-from dataset.records.labelled_records import labelled_records
+from dataset.records.labeled_images import LabeledImages
+from dataset.records.labeled_records import labeled_records
 from dataset.records.record_index import index_records
 from efficientdet.configuration.artifact_formats import IN_8_BITS
 from efficientdet.configuration.overrides import parse_overrides
@@ -34,7 +34,7 @@ _FIRST_SIDE = 256  # at which the machine is timed first
 _TIMED_STEPS = 12
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
 _REPEATED_FOR_MORE_MINUTES = ("train", "evaluate", "export")
-_GO_ON = "the same command again goes on there"
+_GO_ON = "the same command again continues there"
 
 
 @checked
@@ -75,7 +75,7 @@ def quickstart(config: QuickstartConfig) -> None:
     notes.once("evaluate", lambda: run_program("eval", {
         "ckpt": folder / "model", "val_file_pattern": measured, "report": folder / "evaluation",
         "output_json": folder / "metrics.json"}, go_on=_GO_ON))
-    compared = [Path(images, name) for name in _labelled(measured, most=_COMPARED).names]
+    compared = [Path(images, name) for name in _labeled(measured, most=_COMPARED).names]
     notes.once("export", lambda: run_program("export", {
         "ckpt": folder / "model", "output_dir": folder / "exported", "formats": ",".join(config.formats),
         "images": compared, "val_file_pattern": measured,
@@ -96,7 +96,7 @@ def _time_of_training(minutes: float, chosen: dict[str, Any], *, others: float) 
 
 
 class _Notes:
-    """What is done and what was chosen, in a file, so that a second call goes on where the first one ended."""
+    """What is done and what was chosen, in a file, so that a second call continues where the first one ended."""
 
     def __init__(self, path: Path, asked: dict[str, Any]):
         self._path, asked = path, json.loads(json.dumps(asked))
@@ -107,9 +107,9 @@ class _Notes:
             other = [key for key in asked if key not in ("output_dir", "minutes") and before.get(key) != asked[key]]
             longer = asked["minutes"] > before["minutes"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}: are no notes of a quick start ({error}); delete it to begin anew") from error
+            raise InputError(f"{path}: are no notes of a quick start ({error}); delete it to begin again") from error
         if other:
-            raise InputError(f"{path}: was begun with {other[0]} {before.get(other[0])!r}, not {asked[other[0]]!r}; wanted the "
+            raise InputError(f"{path}: was begun with {other[0]} {before.get(other[0])!r}, not {asked[other[0]]!r}; expected the "
                              "same, or another --output_dir")
         if longer and "train" in self._done:
             print(f"--minutes was {before['minutes']:g} and is {asked['minutes']:g}: continues the training")
@@ -138,7 +138,7 @@ class _Notes:
 
 def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: float) -> dict[str, Any]:
     """Flags of the training, a line with the reason for each, and how long the rest will take."""
-    begun, images = time.monotonic(), _labelled(_records(folder, "train"))
+    begun, images = time.monotonic(), _labeled(_records(folder, "train"))
     weights, why_weights = _weights(config)
     wanted_steps = choices.STEPS_FROM_PUBLISHED_WEIGHTS if weights else choices.STEPS_FROM_RANDOM_WEIGHTS
     given = parse_overrides(config.hparams)
@@ -183,7 +183,7 @@ def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
         local_path(config.model_name)
     except InputError as error:
         return None, f"random, for those that are published cannot be had ({error})"
-    return config.model_name, "published ones, learnt from COCO"
+    return config.model_name, "published ones, learned from COCO"
 
 
 def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int
@@ -218,23 +218,23 @@ def _examined(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) 
 
 def _conclude(folder: Path, *, measured_on: str, image_folder: Path) -> None:
     numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    artefact = folder / "exported" / "detector.onnx"
+    artifact = folder / "exported" / "detector.onnx"
     print(f"\nAP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images")
     for path, what in (("doctor/doctor.html", "what the data is like"), ("model/report.html", "how the training went"),
                        ("evaluation/report.html", "where the detector errs"),
-                       ("exported/artefacts.md", "the files that run elsewhere")):
+                       ("exported/artifacts.md", "the files that run elsewhere")):
         print(f"  {folder / path}: {what}")
-    if artefact.exists():
+    if artifact.exists():
         annotated = folder / "annotated"
-        print(f"annotate images:  python infer.py --model={artefact} --image_path={image_folder} --output_dir={annotated}\n"
-              f"in the browser:   python serve.py --model={artefact}")
+        print(f"annotate images:  python infer.py --model={artifact} --image_path={image_folder} --output_dir={annotated}\n"
+              f"in the browser:   python serve.py --model={artifact}")
 
 
-def _labelled(pattern: str, *, most: int | None = None) -> LabelledImages:
+def _labeled(pattern: str, *, most: int | None = None) -> LabeledImages:
     """The images of the records, or the first so many."""
     records = sorted(glob.glob(pattern))
     index = index_records(records)
-    return labelled_records(index, class_names_of_records(records), range(len(index))[:most])
+    return labeled_records(index, class_names_of_records(records), range(len(index))[:most])
 
 
 def _count(pattern: str) -> int:

@@ -1,4 +1,4 @@
-"""Pages of one file that need no network: tables, bars, charts and pictures as HTML. What is given as text is escaped here."""
+"""Pages of one file that need no network: tables, bars, charts and images as HTML. What is given as text is escaped here."""
 
 import base64
 import html
@@ -16,8 +16,8 @@ _WIDTH, _HEIGHT = 420, 200  # pixels of a chart's coordinate system
 _SMALL_WIDTH, _SMALL_HEIGHT = 210, 110  # of one among many
 _LEFT, _BOTTOM, _TOP = 46, 22, 10  # room for the labels of the axes
 _MOST_POINTS = 2 * _WIDTH  # of a curve
-_COLOURS = ("#1f6fb4", "#d1682a", "#2c8a4b", "#8a4fa3", "#b8860b", "#5b6770", "#c2477f", "#3aa6a6")
-_GOOD, _BAD = "31,111,180", "209,104,42"  # grounds of cells, the first two of _COLOURS
+_COLORS = ("#1f6fb4", "#d1682a", "#2c8a4b", "#8a4fa3", "#b8860b", "#5b6770", "#c2477f", "#3aa6a6")
+_GOOD, _BAD = "31,111,180", "209,104,42"  # grounds of cells, the first two of _COLORS
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1c2733;background:#fff;max-width:980px;margin:2em auto;padding:0 1em}
 h1{font-size:1.5em;margin:0}h2{font-size:1.1em;margin:2em 0 .5em;border-bottom:1px solid #d6dde4}
@@ -83,7 +83,7 @@ def section(title: str, content: str) -> str:
 
 
 def row(figures: Sequence[str]) -> str:
-    """Charts or pictures side by side."""
+    """Charts or images side by side."""
     shown = "".join(figures)
     return f'<div class="row">{shown}</div>' if shown else ""
 
@@ -98,10 +98,10 @@ def folded(summary: str, content: str) -> str:
     return f"<details><summary>{_escaped(summary)}</summary>{content}</details>" if content else ""
 
 
-def keys(colours: Mapping[str, str]) -> str:
-    """What colours (of CSS) mean."""
-    return "<div>" + "".join(f'<span class="key" style="color:{colour}">&#9632; {_escaped(label)}</span>'
-                             for label, colour in colours.items()) + "</div>"
+def keys(colors: Mapping[str, str]) -> str:
+    """What colors (of CSS) mean."""
+    return "<div>" + "".join(f'<span class="key" style="color:{color}">&#9632; {_escaped(label)}</span>'
+                             for label, color in colors.items()) + "</div>"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, turned: bool = False) -> str:
@@ -158,7 +158,7 @@ def chart_figure(name: str, curves: Mapping[str, Curve], *, unit: str, highest: 
                  small: bool = False) -> str:
     """A chart with its name above and, unless it is `small`, those of its curves below; nothing where no curve has a point."""
     drawn = chart(list(curves.values()), unit=unit, highest=highest, small=small)
-    names = "" if small else keys(dict(zip(curves, _COLOURS, strict=False)))
+    names = "" if small else keys(dict(zip(curves, _COLORS, strict=False)))
     return f"<figure><figcaption>{_escaped(name)}</figcaption>{drawn}{names}</figure>" if drawn else ""
 
 
@@ -183,9 +183,9 @@ def chart(curves: Sequence[Curve], *, unit: str, highest: float | None = None, s
         return f"{right:.1f},{down:.1f}"
 
     lines = "".join(  # a point alone is drawn twice: what has a length of nothing is a dot by its round ends
-        f'<polyline fill="none" stroke="{colour}" stroke-linecap="round" stroke-width="{1.8 if len(curve) > 1 else 7}" '
+        f'<polyline fill="none" stroke="{color}" stroke-linecap="round" stroke-width="{1.8 if len(curve) > 1 else 7}" '
         f'points="{" ".join(place(*p) for p in (curve if len(curve) > 1 else 2 * curve))}"/>'
-        for curve, colour in zip(finite, _COLOURS, strict=False))
+        for curve, color in zip(finite, _COLORS, strict=False))
     downs = {share: bottom - share * (bottom - _TOP) for share in (0.0, 0.5, 1.0)}
     ticks = "".join(f'<line x1="{left}" x2="{width - 8}" y1="{down:.1f}" y2="{down:.1f}"/>'
                     f'<text x="4" y="{down + 4:.1f}">{low + share * (high - low):.3g}</text>' for share, down in downs.items())
@@ -195,7 +195,7 @@ def chart(curves: Sequence[Curve], *, unit: str, highest: float | None = None, s
 
 
 def picture(caption: str, jpeg: bytes) -> str:
-    """An encoded picture over its caption; a click fills the window with it."""
+    """An encoded image over its caption; a click fills the window with it."""
     image = f'<img src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" alt="">'
     return (f'<figure><details class="zoom"><summary>{image}</summary></details>'
             f"<figcaption>{_escaped(caption)}</figcaption></figure>")

@@ -1,4 +1,4 @@
-"""TensorBoard's curves and pictures: one event file, written without TensorFlow and whole after every write."""
+"""TensorBoard's curves and images: one event file, written without TensorFlow and whole after every write."""
 
 import os
 import socket
@@ -33,7 +33,7 @@ class EventFile:
         self._write(Event(wall_time=time.time(), step=int(step), summary=summary))
 
     def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
-        """Write pictures by tag, each uint8 [h, w, 3]."""
+        """Write images by tag, each uint8 [h, w, 3]."""
         self._write(Event(wall_time=time.time(), step=int(step), summary=Summary(value=[
             Summary.Value(tag=tag, image=Summary.Image(height=image.shape[0], width=image.shape[1], colorspace=3,
                                                        encoded_image_string=encode_image(image, "PNG")))

@@ -79,7 +79,7 @@ class Journal:
     """The log, the curves and the console lines of one run; use it as a context, or call `close`.
 
     With `folder` None nothing is written anywhere: for every rank but the first. `loggers` are names of `loggers.LOGGERS`,
-    which are told the `settings` of the run and the `project` that it belongs to; `units` are those of logged values;
+    which are reported the `settings` of the run and the `project` that it belongs to; `units` are those of logged values;
     `listeners` are called with each event.
     """
 

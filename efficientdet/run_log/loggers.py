@@ -1,4 +1,4 @@
-"""Where curves and pictures of a run go: TensorBoard, lines of JSON, Weights & Biases, MLflow."""
+"""Where curves and images of a run go: TensorBoard, lines of JSON, Weights & Biases, MLflow."""
 
 import contextlib
 import json
@@ -17,13 +17,13 @@ DEFAULT_PROJECT = "efficientdet"  # this program's name
 
 
 class Logger(Protocol):
-    """A place that curves and pictures of one run are written to."""
+    """A place that curves and images of one run are written to."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write values by tag such as "train/loss", as they are after `step` steps."""
 
     def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
-        """Write pictures by tag, each uint8 [h, w, 3]."""
+        """Write images by tag, each uint8 [h, w, 3]."""
 
     def close(self) -> None:
         """Write what is left; a second call does nothing."""
@@ -43,7 +43,7 @@ def check_logger_names(names: Sequence[str]) -> None:
     """Raises InputError for one that does not exist."""
     for name in names:
         if name not in LOGGERS:
-            raise InputError(f"--loggers names {name!r}; wanted any of {', '.join(LOGGERS)}")
+            raise InputError(f"--loggers names {name!r}; expected any of {', '.join(LOGGERS)}")
 
 
 def open_loggers(
@@ -76,7 +76,7 @@ def _open(name: str, folder: Path, settings: Mapping[str, Any], project: str) ->
 
 
 class JsonLines:
-    """metrics.jsonl in the folder, a JSON object a line: `{"step": 10, "train/loss": 1.5, ..}`; pictures are left out."""
+    """metrics.jsonl in the folder, a JSON object a line: `{"step": 10, "train/loss": 1.5, ..}`; images are left out."""
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)

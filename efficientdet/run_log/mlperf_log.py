@@ -26,19 +26,19 @@ class Submission:
     organization: str = "unknown"
     division: str = "open"
     status: str = "research"
-    cache_cleared: bool = False  # whether somebody emptied the machine's caches before; the program cannot
+    cache_cleared: bool = False  # whether a user emptied the machine's caches before; the program cannot
 
 
 def check_submission(*, division: str, status: str, ruleset: str | None, organization: str, platform: str | None) -> None:
     """Raises InputError for what MLPerf's rules have no word for."""
     for flag, value, allowed in (("division", division, DIVISIONS), ("status", status, STATUSES)):
         if value not in allowed:
-            raise InputError(f"--mlperf_{flag}={value}: wanted one of {', '.join(allowed)}")
+            raise InputError(f"--mlperf_{flag}={value}: expected one of {', '.join(allowed)}")
     if ruleset is not None and not _RULESET.fullmatch(ruleset):
-        raise InputError(f"--mlperf_ruleset={ruleset}: wanted a version such as 2.1.0")
+        raise InputError(f"--mlperf_ruleset={ruleset}: expected a version such as 2.1.0")
     for flag, value in (("organization", organization), ("platform", platform)):
         if value is not None and not value.strip():
-            raise InputError(f"--mlperf_{flag} is empty; wanted a name")
+            raise InputError(f"--mlperf_{flag} is empty; expected a name")
 
 
 def version_of(ruleset: str) -> tuple[int, ...]:

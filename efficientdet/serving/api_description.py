@@ -31,7 +31,7 @@ def api_document(limits: Limits) -> dict[str, Any]:
             "name": "Apache 2.0", "identifier": "Apache-2.0"}},
         "paths": {
             "/v1/detect": {"post": detect},
-            "/v1/model": _get("model", "Classes with their colours, and limits", _json_reply("Both.", "Model")),
+            "/v1/model": _get("model", "Classes with their colors, and limits", _json_reply("Both.", "Model")),
             "/healthz": _get("health", "Whether the server answers", {"description": "It does.", "content": {
                 "application/json": {"schema": _object({"status": {"const": "ok"}})}}}),
             "/metrics": _get("metrics", "Counts in Prometheus's text form", {"description": "All of them.", "content": {
@@ -47,7 +47,7 @@ def _refusals(limits: Limits) -> dict[int, str]:
         413: f"More than {limits.max_request_bytes} bytes, {limits.max_queue} images, or {limits.max_pixels} pixels of one "
              f"({MOST_SIDE} a side), an image of too many scans or parts, or JSON of far more values than images.",
         415: "A body of another kind than multipart/form-data and application/json.",
-        422: "A parameter, field or key that there is not, or of another value than is wanted; no image.",
+        422: "A parameter, field or key that there is not, or of another value than is requested; no image.",
         500: "The detector failed.",
         503: f"More than {limits.max_queue} images would wait, or too many bytes; Retry-After says when to come again.",
         504: f"Nothing was detected within {limits.request_timeout_s:g} s."}
@@ -57,12 +57,12 @@ def _schemas(score: dict) -> dict[str, Any]:
     number, text = {"type": "integer"}, {"type": "string"}
     detection = _object({
         "box": _list({"type": "number"}, least=4, most=4) | {
-            "description": "x_min, y_min, x_max, y_max in pixels of the picture, turned upright as its EXIF says"},
+            "description": "x_min, y_min, x_max, y_max in pixels of the image, turned upright as its EXIF says"},
         "score": score, "class_id": number | {"description": "of the data set, such as COCO's"}, "class_name": text,
         "mask": _object({"size": _list(number, least=2, most=2), "counts": text}) | {
             "description": "COCO's run lengths, of detectors that have masks"}}, optional="mask")
     image = _object({"width": number, "height": number, "detections": _list(_ref("Detection"))})
-    class_of = _object({"id": number, "name": text, "colour": text | {"pattern": "^#[0-9a-f]{6}$"}})
+    class_of = _object({"id": number, "name": text, "color": text | {"pattern": "^#[0-9a-f]{6}$"}})
     limits = _object({"max_request_bytes": number, "max_pixels": number, "max_queue": number})
     return {
         "Detection": detection, "Image": image, "Error": _object({"error": text}),

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from dataset.class_names import ClassNames
 from efficientdet.inference.image_rows import Detect
-from efficientdet.reports.drawing import class_colour
+from efficientdet.reports.drawing import class_color
 from efficientdet.serving.api_description import api_document
 from efficientdet.serving.batching import Batcher, Found
 from efficientdet.serving.limits import REQUESTS_HELD, Limits, MemoryBudget, Refusal
@@ -122,8 +122,8 @@ def image_reply(found: Found, *, names: Mapping[int, str], min_score: float) -> 
 
 
 def _classes_reply(class_names: ClassNames) -> list[dict[str, Any]]:
-    """Return every class with its colour in infer.py's drawings."""
-    return [{"id": number, "name": name, "colour": "#{:02x}{:02x}{:02x}".format(*class_colour(index))}
+    """Return every class with its color in infer.py's drawings."""
+    return [{"id": number, "name": name, "color": "#{:02x}{:02x}{:02x}".format(*class_color(index))}
             for index, (number, name) in enumerate(zip(class_names.category_ids, class_names.names, strict=True))]
 
 

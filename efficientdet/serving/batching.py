@@ -22,7 +22,7 @@ from program_support.errors import InputError
 
 
 class Found(NamedTuple):
-    """What was found in one image, in the frame of the upright picture."""
+    """What was found in one image, in the frame of the upright image."""
 
     size: tuple[int, int]  # height, width
     rows: DetectionRows
@@ -77,7 +77,7 @@ class Batcher:
             self._metrics.batch_images.observe(len(batch))
             outcomes = await loop.run_in_executor(self._thread, self._outcomes, batch)
             for entry, outcome in zip(batch, outcomes, strict=True):
-                if entry.outcome.done():  # nobody waits for it any more
+                if entry.outcome.done():  # no one waits for it any more
                     continue
                 if isinstance(outcome, Exception):
                     entry.outcome.set_exception(outcome)
@@ -114,7 +114,7 @@ class Batcher:
 
 
 def _upright_pixels(entry: _Waiting) -> np.ndarray | Exception:
-    """[h, w, 3] uint8, as a viewer shows the picture."""
+    """[h, w, 3] uint8, as a viewer shows the image."""
     try:
         return decode_image(io.BytesIO(entry.picture.encoded), name=entry.place).upright()
     except InputError as error:

@@ -5,7 +5,7 @@ const THUMBNAIL = 208;
 const LETTERS = 13; // pixels of the screen that a label's letters have at least
 const WEBCAM_SIDE = 960; // pixels of the longer side of a frame that is sent
 const $ = (id) => document.getElementById(id);
-const state = {pictures: [], current: null, colours: new Map(), hidden: new Set(), key: "score", ascending: false, marked: null,
+const state = {pictures: [], current: null, colors: new Map(), hidden: new Set(), key: "score", ascending: false, marked: null,
                camera: null, waiting: [], asking: false, limits: null};
 
 // What the server knows
@@ -15,7 +15,7 @@ async function askForModel() {
   const about = await reply.json();
   $("model").textContent = `${about.model} · ${about.classes.length} ${about.classes.length === 1 ? "class" : "classes"}`;
   state.limits = about.limits;
-  for (const one of about.classes) state.colours.set(one.id, one.colour);
+  for (const one of about.classes) state.colors.set(one.id, one.color);
 }
 
 async function detect(blob) {
@@ -210,7 +210,7 @@ function fillClasses() {
 function swatch(id) {
   const box = document.createElement("i");
   box.className = "swatch";
-  box.style.backgroundColor = colourOf(id);
+  box.style.backgroundColor = colorOf(id);
   return box;
 }
 
@@ -258,12 +258,12 @@ function refreshAll() {
 
 // Drawing
 
-function colourOf(id) {
-  return state.colours.get(id) || "#1f6fb4";
+function colorOf(id) {
+  return state.colors.get(id) || "#1f6fb4";
 }
 
-function channels(colour) {
-  return [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+function channels(color) {
+  return [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
 }
 
 function draw(canvas, picture, zoom = 1) {
@@ -297,7 +297,7 @@ function outline(context, one, line) {
   context.strokeStyle = "#000a";
   context.strokeRect(one.x, one.y, one.width, one.height);
   context.lineWidth = line;
-  context.strokeStyle = colourOf(one.class_id);
+  context.strokeStyle = colorOf(one.class_id);
   context.strokeRect(one.x, one.y, one.width, one.height);
 }
 
@@ -316,9 +316,9 @@ function label(context, shown, {width, height, line, least}) {
                                            Math.min(Math.max(y, 0), height - high), wide, high]);
     const place = boxes.find((box) => !taken.some((other) => overlap(box, other))) || boxes[0];
     taken.push(place);
-    context.fillStyle = colourOf(one.class_id);
+    context.fillStyle = colorOf(one.class_id);
     context.fillRect(...place);
-    const [red, green, blue] = channels(colourOf(one.class_id));
+    const [red, green, blue] = channels(colorOf(one.class_id));
     context.fillStyle = 0.299 * red + 0.587 * green + 0.114 * blue > 130 ? "#000" : "#fff";
     context.fillText(text, place[0] + pad, place[1] + high / 2);
   }
@@ -332,13 +332,13 @@ function tint(context, masked) {
   if (!masked.length) return;
   const {width, height} = context.canvas, image = context.getImageData(0, 0, width, height), pixels = image.data;
   for (const one of masked) {
-    const colour = channels(colourOf(one.class_id));
+    const color = channels(colorOf(one.class_id));
     let place = 0;
     runLengths(one.mask.counts).forEach((count, number) => {
       for (const end = place + count; place < end; place += 1) { // column by column
         if (number % 2 === 0) { place = end; break; }
         const at = 4 * ((place % height) * width + Math.floor(place / height));
-        for (let channel = 0; channel < 3; channel += 1) pixels[at + channel] += 0.45 * (colour[channel] - pixels[at + channel]);
+        for (let channel = 0; channel < 3; channel += 1) pixels[at + channel] += 0.45 * (color[channel] - pixels[at + channel]);
       }
     });
   }

@@ -48,7 +48,7 @@ class Asked(NamedTuple):
 
 
 async def read_request(request: Request, limits: Limits, *, take: Callable[[int], None]) -> Asked:
-    """Read and understand a request; `take` is told of each part of the body before it is kept. Raises Refusal."""
+    """Read and understand a request; `take` is reported of each part of the body before it is kept. Raises Refusal."""
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind not in (b"multipart/form-data", b"application/json"):
         raise Refusal(415, f"the body is {shown(kind.decode('latin-1')) if kind else 'of no stated type'}; {_KINDS}")
@@ -101,7 +101,7 @@ def _of_json(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) ->
     except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
         raise Refusal(400, "the body is not JSON") from error
     if not isinstance(content, dict):
-        raise Refusal(422, 'the body is no object; wanted {"images": [base64, ..]}')
+        raise Refusal(422, 'the body is no object; expected {"images": [base64, ..]}')
     _check_names(content, _KEYS, what="key")
     images = content.get("images")
     if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
@@ -189,7 +189,7 @@ def _of_multipart(body: bytearray, options: Mapping[bytes, bytes], limits: Limit
 def _check_names(names, wanted: tuple[str, ...], *, what: str) -> None:
     for name in names:
         if name not in wanted:
-            raise Refusal(422, f"there is no {what} {shown(name)}; wanted {', '.join(wanted)}")
+            raise Refusal(422, f"there is no {what} {shown(name)}; expected {', '.join(wanted)}")
 
 
 def _check_count(count: int, limits: Limits) -> None:
@@ -228,5 +228,5 @@ def _score(value: Any, limits: Limits) -> float:
     except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not 0 <= score <= 1:
-        raise Refusal(422, f"min_score is {shown(value)}; wanted a number from 0 to 1")
+        raise Refusal(422, f"min_score is {shown(value)}; expected a number from 0 to 1")
     return score

@@ -22,7 +22,7 @@ _BACKLOG = 128
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that nobody can connect to yet. Raises InputError where the address is taken or none of this machine's."""
+    """A socket that no one can connect to yet. Raises InputError where the address is taken or none of this machine's."""
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -45,9 +45,9 @@ def _address_of(bound: socket.socket) -> str:
 def serve(application: ASGIApp, bound: socket.socket, limits: Limits) -> None:
     """Answer until SIGTERM or Ctrl-C, upon which requests that have begun are answered; a second one ends it at once.
 
-    Raises InputError where somebody else began to listen there first.
+    Raises InputError where a user else began to listen there first.
     """
-    warnings.simplefilter("ignore")  # about the metadata of pictures
+    warnings.simplefilter("ignore")  # about the metadata of images
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # about forms of strangers
     try:
         bound.listen(_BACKLOG)

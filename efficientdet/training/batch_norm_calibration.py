@@ -66,7 +66,7 @@ class Calibration:
     def __call__(self, batches: Iterable[Batch]) -> None:
         """Set the running statistics to those of all images of the batches; frozen layers keep theirs.
 
-        Random layers go on afterwards as if nothing had been.
+        Random layers continue afterwards as if nothing had been.
         """
         if not self._variables:
             return

@@ -20,7 +20,7 @@ def build_train_step(
     of a detector that learns from its outputs: what its losses are divided by is known only after the last part.
     """
     if accumulate_steps > 1 and detector.learns_from_outputs:
-        raise InputError(f"--accumulate_steps={accumulate_steps}: wanted 1 for this model, which learns from its own outputs")
+        raise InputError(f"--accumulate_steps={accumulate_steps}: expected 1 for this model, which learns from its own outputs")
     optimizer.build(detector.network.trainable_variables)
     if keras.backend.backend() == "jax":
         from efficientdet.training.jax_step import JaxStep as Backend

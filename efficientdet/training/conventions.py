@@ -1,4 +1,4 @@
-"""Which conventions a training's network follows: where nobody says otherwise, those of the weights that it starts from."""
+"""Which conventions a training's network follows: where no one says otherwise, those of the weights that it starts from."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from program_support.errors import InputError
 
 
 def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]:
-    """The same with the conventions of the checkpoint that the training goes on from, else of the one that it starts from.
+    """The same with the conventions of the checkpoint that the training continues from, else of the one that it starts from.
 
     A hyperparameter that was given keeps its value. The lines say what was taken over, what is kept although the weights
     know it otherwise, and what hparam num_classes is taken for. --backbone_init=imagenet becomes the file that it stands for

@@ -67,7 +67,7 @@ def check_collapse(average_precision: float, *, best: float, epoch: int) -> None
     """Raises InputError where the AP has fallen to next to nothing after it was something."""
     if best >= _WORTH_LOSING and average_precision < _COLLAPSED * best:
         raise InputError(f"epoch {epoch}: AP fell to {average_precision:.4f} after {best:.4f}: the training has collapsed; "
-                         "go on from emackpt-best with --pretrained_ckpt and a lower --lr")
+                         "continue from emackpt-best with --pretrained_ckpt and a lower --lr")
 
 
 @contextlib.contextmanager

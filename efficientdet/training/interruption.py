@@ -96,5 +96,5 @@ class StopRequest:
 def stop_message(saved_step: int) -> str:
     """What remains of a training that was interrupted."""
     if saved_step <= 0:
-        return "no step is saved; the same command starts anew"
-    return f"saved after step {saved_step}; --resume=auto, the default, goes on from there"
+        return "no step is saved; the same command starts from scratch"
+    return f"saved after step {saved_step}; --resume=auto, the default, continues from there"

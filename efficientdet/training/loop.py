@@ -216,7 +216,7 @@ class Training:
             saver.save()
 
     def _report(self, epoch: int) -> None:
-        """Write the report page where there is something new, then let all ranks go on together."""
+        """Write the report page where there is something new, then let all ranks continue together."""
         if self._config.evaluates_after(epoch) or not self._config.evaluates:
             self._reporter.write_page(self.best)
         self._run.world.meet()

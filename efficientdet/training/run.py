@@ -14,7 +14,7 @@ from dataset.input.input_config import InputConfig
 from dataset.input.order import epoch_length, repeat_factors
 from dataset.input.pipeline import training_dataset
 from dataset.input.record_batches import RecordBatches
-from dataset.records.labelled_records import labelled_records
+from dataset.records.labeled_records import labeled_records
 from dataset.records.record_index import RecordIndex, index_records
 from dataset.records.verify import verify_records
 from efficientdet.checkpoints.checkpoint import Description
@@ -59,7 +59,7 @@ class Run:
     @classmethod
     def prepare(cls, config: TrainingConfig, runtime: Runtime, journal: Journal, world: World, *,
                 clock: Callable[[], float] = time.monotonic) -> "Run":
-        """Find, and where it is wanted verify, the records; what follows from their number and the batch; then the state."""
+        """Find, and where it is requested verify, the records; what follows from their number and the batch; then the state."""
         index = verify_records(index_records(config.records), when=config.verify_records,
                                max_bad_fraction=config.max_bad_fraction, say=journal.say,
                                category_ids=config.class_names.category_ids)
@@ -160,7 +160,7 @@ def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, say: Callable
     """How often --balance wants each record in an epoch; None where it wants none twice."""
     if config.balance == "none":
         return None
-    factors = repeat_factors(labelled_records(index, config.class_names), config.balance_threshold)
+    factors = repeat_factors(labeled_records(index, config.class_names), config.balance_threshold)
     if factors.max() == 1.0:
         say(f"warning: --balance=repeat_factor repeats nothing: every class is in a larger share of the images than "
             f"--balance_threshold={config.balance_threshold:g}")
@@ -171,11 +171,11 @@ def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, say: Callable
 
 
 def _peak_learning_rate(config: TrainingConfig, *, global_batch_size: int, journal: Journal) -> float:
-    """As asked for; without being asked the published rate for this many images a step."""
+    """As asked for; without being asked the published rate for this many images per step."""
     rule, rate = config.hparams.published_rate(global_batch_size), config.hparams.learning_rate
     if config.lr_per_64 is not None:
         rate = config.lr_per_64 * global_batch_size / 64
     if config.warn_of_lr and rate is not None and rate > 2 * rule:
         journal.say(f"warning: the learning rate {rate:g} is {rate / rule:.1f} times the published one for {global_batch_size} "
-                    f"images a step ({rule:g})")
+                    f"images per step ({rule:g})")
     return rule if rate is None else rate

@@ -1,4 +1,4 @@
-"""What a training writes to go on from, and how it goes back to it."""
+"""What a training writes to continue from, and how it goes back to it."""
 
 import time
 from collections.abc import Callable
@@ -58,7 +58,7 @@ class Saver:
         return self._run.world.gather(time.monotonic() - self._at > _SECONDS_BETWEEN_EPOCH_SAVES)[0]
 
     def roll_back(self, error: NotFinite) -> None:
-        """Back to the last checkpoint with half the rate, where that is wanted and not tried too often."""
+        """Back to the last checkpoint with half the rate, where that is requested and not tried too often."""
         run, state = self._run, self._run.state
         rollbacks, factor = state.progress.rollbacks + 1, state.progress.rate_factor / 2
         if run.config.on_nan != "rollback" or rollbacks > _MOST_ROLLBACKS:
@@ -77,7 +77,7 @@ class Saver:
         run.journal.say(f"rollback {rollbacks} of {_MOST_ROLLBACKS}: back to step {state.step}, learning rate times {factor:g}")
 
     def _write(self, write: Callable[[dict, Description], object]) -> None:
-        """The state, by the first rank; none goes on before it has."""
+        """The state, by the first rank; none continues before it has."""
         run = self._run
         run.state.progress.seconds = run.seconds
         with run.stopwatch.measuring("checkpoints"):

@@ -32,11 +32,11 @@ class Schedule:
         for name in ("peak_learning_rate", "warmup_init"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"schedule: {name} is {value}; wanted a finite number, not negative")
+                raise InputError(f"schedule: {name} is {value}; expected a finite number, not negative")
         if self.warmup_steps < 0:
-            raise InputError(f"schedule: warmup_steps is {self.warmup_steps}; wanted 0 or more")
+            raise InputError(f"schedule: warmup_steps is {self.warmup_steps}; expected 0 or more")
         if self.total_steps < 1:
-            raise InputError(f"schedule: total_steps is {self.total_steps}; wanted 1 or more")
+            raise InputError(f"schedule: total_steps is {self.total_steps}; expected 1 or more")
 
     @classmethod
     def of(cls, hparams: ScheduleHyperparameters, *, peak_learning_rate: float, steps_per_epoch: int) -> "Schedule":

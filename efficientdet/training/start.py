@@ -70,13 +70,13 @@ def resume(state: TrainingState, config: TrainingConfig, *, store: CheckpointSto
     elif config.resume != "never":
         source = read_checkpoint(config.resume)
     elif state.world.is_first and (aside := store.put_aside()):
-        say(f"starts anew; the checkpoints of the training before are in {aside}")
+        say(f"starts from scratch; the checkpoints of the training before are in {aside}")
     if source is not None:
         go_on_from(state, source, config, store=store, global_batch_size=global_batch_size, say=say)
     steps = state.world.gather(state.step)  # all have read, or looked: from here on the first may write
     if len(set(steps)) > 1:
         found = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8])) + (", ..." if len(steps) > 8 else "")
-        raise InputError(f"{config.model_dir}: the ranks find checkpoints of different steps there ({found}); wanted "
+        raise InputError(f"{config.model_dir}: the ranks find checkpoints of different steps there ({found}); expected "
                          "a folder that all machines share")
 
 
@@ -99,7 +99,7 @@ def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, 
         say(f"a step has {global_batch_size} images now and had {progress.images_a_step}: {progress.images_seen} images make "
             f"step {state.step}")
     if progress.ranks != state.world.size:
-        say(f"{state.world.size} processes go on where {progress.ranks} stopped; batch statistics start from their mean")
+        say(f"{state.world.size} processes continue where {progress.ranks} stopped; batch statistics start from their mean")
     progress.images_a_step, progress.ranks = global_batch_size, state.world.size
 
 
@@ -117,7 +117,7 @@ def _newest(store: CheckpointStore, *, say: Say) -> Source | None:
 
 def _freeze(detector: Detector, expression: str, *, say: Say) -> None:
     """Weights whose name begins with the expression are neither trained nor decayed; nor do the statistics of a batch norm move
-    whose weights are all frozen, or what comes after it would be learnt for other features than those that are kept."""
+    whose weights are all frozen, or what comes after it would be learned for other features than those that are kept."""
     variables = named_variables(detector.network)
     frozen = [variable for name, variable in variables.items() if variable.trainable and re.match(expression, name)]
     if not frozen:
@@ -136,11 +136,11 @@ def _freeze(detector: Detector, expression: str, *, say: Say) -> None:
 
 
 def warn_of_frozen_random_weights(state: TrainingState, config: TrainingConfig, *, say: Say) -> None:
-    """One line where weights that nobody has learnt will never be."""
+    """One line where weights that no one has learned will never be."""
     if state.step or config.pretrained_ckpt or config.backbone_init:
         return
     frozen = [name for name, variable in named_variables(state.detector.network).items()
               if name.endswith("kernel") and not variable.trainable]
     if frozen:
-        say(f"warning: {len(frozen)} convolutions are frozen at random weights ({frozen[0]}, ..); wanted --backbone_init="
+        say(f"warning: {len(frozen)} convolutions are frozen at random weights ({frozen[0]}, ..); expected --backbone_init="
             f"imagenet, --pretrained_ckpt, or --hparams that let all of them learn")

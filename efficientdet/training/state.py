@@ -60,7 +60,7 @@ class TrainingState:
             self.average.packed.assign(changed)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything a training needs to go on, by the names of the published checkpoints. To be called by all ranks."""
+        """Everything a training needs to continue, by the names of the published checkpoints. To be called by all ranks."""
         arrays = self.rank_arrays()
         for rank, statistics in enumerate(self.world.gather(_batch_statistics(arrays))):
             arrays |= {_of_rank(name, rank): array for name, array in statistics.items()} if rank else {}
@@ -104,7 +104,7 @@ class TrainingState:
         self.world.broadcast([*self.detector.network.variables, *self.optimizer.variables.values(), *average])
 
     def average_batch_statistics(self) -> None:
-        """All ranks with the mean of what each measured on its own images; their learnt weights agree to the bit anyway."""
+        """All ranks with the mean of what each measured on its own images; their learned weights agree to the bit anyway."""
         if self.world.size == 1:
             return
         variables = [variable for name, variable in named_variables(self.detector.network).items() if is_batch_statistic(name)]

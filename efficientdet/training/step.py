@@ -39,7 +39,7 @@ class TrainStep:
         """Bring what the steps changed into the variables, before anything else reads or changes them."""
 
     def targets_and_counts(self, batch: Batch, outputs=None) -> tuple:
-        """What is learnt from this batch, and this rank's counts."""
+        """What is learned from this batch, and this rank's counts."""
         targets = self.detector.targets(batch.objects, outputs, seeds_of(batch.positions, seed=self.seed))
         return targets, self.detector.counts(targets)
 

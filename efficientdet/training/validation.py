@@ -94,8 +94,8 @@ class Evaluator:
                 sums.update({name: float(value) for name, value in detector.loss_sums(outputs, targets).items()})
                 counts.update({name: float(value) for name, value in detector.counts(targets).items()})
             weights = {name: float(value) for name, value in detector.regularisation().items()}
-        normalisers = detector.normalisers({name: ops.convert_to_tensor(value, "float32") for name, value in counts.items()})
-        return {**{name: value / float(normalisers[name]) for name, value in sums.items()}, **weights}
+        normalizers = detector.normalizers({name: ops.convert_to_tensor(value, "float32") for name, value in counts.items()})
+        return {**{name: value / float(normalizers[name]) for name, value in sums.items()}, **weights}
 
     def _measure(self) -> Evaluation:
         config, world = self._config, self._state.world

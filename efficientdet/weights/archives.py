@@ -31,7 +31,7 @@ def unpack_checkpoint(archive: Path, folder: Path) -> None:
             raise InputError(f"{archive}: cannot be unpacked ({place}: {error.strerror})") from error
         found = sorted({index.parent for index in Path(temporary).rglob("*.index")})
         if len(found) != 1:
-            raise InputError(f"{archive}: has checkpoints in {len(found)} folders; wanted one")
+            raise InputError(f"{archive}: has checkpoints in {len(found)} folders; expected one")
         try:
             os.replace(found[0], folder)
         except OSError:

@@ -1,4 +1,4 @@
-"""A file of somebody else's of which no more is read, and no more memory taken, than it has."""
+"""A file of a user else's of which no more is read, and no more memory taken, than it has."""
 
 import os
 from typing import BinaryIO
@@ -15,7 +15,7 @@ class BoundedFile:
     def content(self, start: int, length: int) -> bytes:
         """Raises InputError, without the name of the file, where that many bytes are not there."""
         if not 0 <= start <= start + length <= self.size:
-            raise InputError(f"is cut short or damaged: it is of {self.size} bytes; {length} are wanted from byte {start} on")
+            raise InputError(f"is cut short or damaged: it is of {self.size} bytes; {length} are requested from byte {start} on")
         self.stream.seek(start)
         found = self.stream.read(length)
         if len(found) < length:

@@ -34,7 +34,7 @@ _BUSY = (408, 425, 429, 500, 502, 503, 504)  # what a server says that may answe
 
 
 class _Interrupted(Exception):
-    """The transfer ended early and may go on."""
+    """The transfer ended early and may continue."""
 
 
 def say_at_once(line: str) -> None:
@@ -133,7 +133,7 @@ class _Transfer:
         self.say(f"downloads {self.url}{size}{f', goes on at {before / 1e6:.0f} MB' if before else ''}")
         self._bring()
         if not (found := _sha256(self.part)).startswith(self.file.sha256_prefix) and before:
-            self.say(f"what lay in {self.part} was not its beginning; begins anew")
+            self.say(f"what lay in {self.part} was not its beginning; begins again")
             self.part.unlink()
             self._bring()
             found = _sha256(self.part)
@@ -158,7 +158,7 @@ class _Transfer:
                 any_came = any_came or self._have() > before
                 can_wait = any_came or isinstance(error.__cause__, urllib.error.HTTPError)
                 if fruitless > len(_PAUSES) or not can_wait:
-                    raise InputError(f"{self.url}: cannot be downloaded ({error}); run this again and it goes on, or fetch it "
+                    raise InputError(f"{self.url}: cannot be downloaded ({error}); run this again and it continues, or fetch it "
                                      f"by hand to {self.target}") from error
                 if fruitless:
                     time.sleep(_PAUSES[fruitless - 1])

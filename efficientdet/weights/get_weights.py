@@ -42,7 +42,7 @@ def main(words: list[str]) -> int:
         print(f"get_weights.sh: error: {error}", file=sys.stderr)
         return USER_ERROR_EXIT_CODE
     except KeyboardInterrupt:
-        print("get_weights.sh: ended by Ctrl-C; run it again and it goes on", file=sys.stderr)
+        print("get_weights.sh: ended by Ctrl-C; run it again and it continues", file=sys.stderr)
         return exit_code(signal.SIGINT)
     return 0
 

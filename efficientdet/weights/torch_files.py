@@ -100,7 +100,7 @@ def _from_zip(file: BoundedFile) -> Any:
 
     order = content("byteorder") if f"{folder}/byteorder" in members else b"little"
     if order not in (b"little", b"big"):
-        raise InputError(f"has the byte order {shown(order)}; wanted little or big")
+        raise InputError(f"has the byte order {shown(order)}; expected little or big")
     if members[f"{folder}/data.pkl"].file_size > LARGEST_PICKLE:
         raise InputError(f"its pickle is of more than {LARGEST_PICKLE} bytes; {ONLY_TENSORS}")
     storages: dict[str, Storage] = {}
@@ -112,7 +112,7 @@ def _from_zip(file: BoundedFile) -> Any:
             wanted = storage.count * storage.kind.width
             if member is None or member.file_size != wanted:
                 found = f"is of {member.file_size} bytes" if member else "is missing"
-                raise InputError(f"its member {shown(f'data/{key}')} {found}; wanted {wanted} bytes")
+                raise InputError(f"its member {shown(f'data/{key}')} {found}; expected {wanted} bytes")
             storage.big_endian = order == b"big"
             storage.read = lambda: content(f"data/{key}")
         return storage
@@ -136,7 +136,7 @@ def _described(identity: Any, storages: dict[str, Storage]) -> tuple[str, Storag
         raise InputError(f"has the persistent id {shown(identity)}; {ONLY_TENSORS}")
     _, kind, key, _, count, *_ = identity
     if type(kind) is not StorageKind or type(key) is not str or type(count) is not int or count < 0:
-        raise InputError(f"has a storage {shown(identity)}; wanted its type, a key in text and a count")
+        raise InputError(f"has a storage {shown(identity)}; expected its type, a key in text and a count")
     storage = storages.setdefault(key, Storage(kind, count))
     if (storage.kind, storage.count) != (kind, count):
         raise InputError(f"has two storages with the key {shown(key)}")

@@ -83,7 +83,7 @@ def _members_of_tar(file: BoundedFile) -> dict[str, int]:
 
 def _three(value: Any, place: int) -> tuple[tuple, int]:
     if type(value) is not tuple or len(value) != 3:
-        raise InputError(f"describes a storage or tensor by {shown(value)}; wanted three entries")
+        raise InputError(f"describes a storage or tensor by {shown(value)}; expected three entries")
     return value, place
 
 

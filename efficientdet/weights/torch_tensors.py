@@ -19,7 +19,7 @@ _NUMBERS = {"Float": "f4", "Double": "f8", "Half": "f2", "BFloat16": BFLOAT16, "
             "Char": "i1", "Byte": "u1", "Bool": "bool"}  # torch.FloatStorage and so on -> as numpy calls it
 _MOST_DIMENSIONS = 16
 _LARGEST_NUMBER = 2**48  # of a side, a stride or an offset: integers of a pickle may have millions of digits
-# A view may have more numbers than its storage, each several times (`expand`); as many as nobody makes a large array of.
+# A view may have more numbers than its storage, each several times (`expand`); as many as no one makes a large array of.
 _MOST_REPEATED = 2**20
 
 
@@ -59,7 +59,7 @@ class Storage:
         [count] = struct.unpack("<q", file.content(start, 8))
         length = count * self.kind.width
         if count != self.count or start + 8 + length > file.size:
-            raise InputError(f"has a storage of {count} numbers at byte {start}; wanted {self.count}, within {file.size} bytes")
+            raise InputError(f"has a storage of {count} numbers at byte {start}; expected {self.count}, within {file.size} bytes")
         self.read = lambda: file.content(start + 8, length)
         return start + 8 + length
 
@@ -77,7 +77,7 @@ def numbers_of(content: bytes, number: str, *, big_endian: bool = False) -> np.n
 
 
 class Tensor:
-    """A view of a storage, or one that is told later what it is, as old versions of torch wrote it."""
+    """A view of a storage, or one that is reported later what it is, as old versions of torch wrote it."""
 
     def __init__(self) -> None:
         self.view: tuple[Storage, int, tuple[int, ...], tuple[int, ...]] | None = None
@@ -113,12 +113,12 @@ def tensor(
     """
     if not isinstance(storage, Storage) or type(shape) is not tuple or type(strides) is not tuple:
         raise InputError(f"has a tensor of a {type(storage).__name__}, {type(shape).__name__} and {type(strides).__name__}; "
-                         "wanted a storage and two tuples")
+                         "expected a storage and two tuples")
     told = f"has a tensor of shape {shown(shape)}, strides {shown(strides)} at {shown(offset)}"
     if not all(type(number) is int and 0 <= number <= _LARGEST_NUMBER for number in (offset, *shape, *strides)):
-        raise InputError(f"{told}; wanted whole numbers of at least 0, at most {_LARGEST_NUMBER}")
+        raise InputError(f"{told}; expected whole numbers of at least 0, at most {_LARGEST_NUMBER}")
     if len(shape) != len(strides) or len(shape) > _MOST_DIMENSIONS:
-        raise InputError(f"{told}; wanted as many strides as sides, {_MOST_DIMENSIONS} at most")
+        raise InputError(f"{told}; expected as many strides as sides, {_MOST_DIMENSIONS} at most")
     if math.prod(max(side, 1) for side in shape) > max(storage.count, _MOST_REPEATED):
         raise InputError(f"{told}, more numbers than its storage has, which are {storage.count}")
     last = offset + sum((side - 1) * stride for side, stride in zip(shape, strides, strict=True))
@@ -134,7 +134,7 @@ def tensor(
 def _parameter(data: Any = None, requires_grad: Any = None, hooks: Any = None) -> Tensor:
     """torch.nn.Parameter, and torch._utils._rebuild_parameter: a tensor that learns."""
     if data is not None and not isinstance(data, Tensor):
-        raise InputError(f"has a parameter that is a {type(data).__name__}; wanted a tensor")
+        raise InputError(f"has a parameter that is a {type(data).__name__}; expected a tensor")
     return Tensor() if data is None else data
 
 

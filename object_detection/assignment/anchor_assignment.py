@@ -70,7 +70,7 @@ def assign_anchors(
 ) -> Targets:
     """The target of every anchor by `rule`; without one by IouAssigner(positive_iou=positive_iou).
 
-    objects: boxes [B, M, 4] in the pixels of the anchors. -> Targets with [B, A] entries. Crowds and padding are nobody's
+    objects: boxes [B, M, 4] in the pixels of the anchors. -> Targets with [B, A] entries. Crowds and padding are no one's
     target, nor is an object that touches no anchor. Needs some [B, A] and some [B, M, G] for the G lattices of the grid, never
     [B, M, A]. Raises InputError for a threshold that an anchor could reach without touching the object.
     """
@@ -151,9 +151,9 @@ def _best_claims(candidates: CandidateList, overlaps: _Overlaps, *, last: bool) 
 def _targets_of_pairs(
     boxes: Tensor, classes: Tensor, candidates: CandidateList, learnt: Tensor, unlisted: Tensor | None, *, box_coder: BoxCoder
 ) -> tuple[Tensor, Tensor]:
-    """Class and box deltas of each of the B A anchors, 0 where it learns nothing. boxes [N, 4], classes [N], learnt [B A].
+    """Class and box deltas of each of the B A anchors, 0 where it learns nothing. boxes [N, 4], classes [N], learned [B A].
 
-    Only what is learnt is encoded: one anchor in some hundreds.
+    Only what is learned is encoded: one anchor in some hundreds.
     """
     num_objects, num_anchors, grid = ops.shape(boxes)[0], ops.shape(learnt)[0], candidates.grid
     listed = learnt if unlisted is None else ops.where(unlisted, 0, learnt)

@@ -1,7 +1,7 @@
 """Which anchors an object can be matched with, found from the lattices they stand on, without looking at the others.
 
 An overlap in IoU of two boxes wants an overlap in y and one in x. On a lattice the overlap in y depends on the row alone, is
-largest at the row nearest to the object's centre and falls with the distance, so the rows that overlap enough are a run whose
+largest at the row nearest to the object's center and falls with the distance, so the rows that overlap enough are a run whose
 ends have a closed form; likewise columns. What is left of 49,104 anchors (512 x 512) is about twenty an object.
 """
 
@@ -46,14 +46,14 @@ def candidate_windows(
     None for what is not learnable or empty.
     """
     low, high = boxes[:, :2, None], boxes[:, 2:, None]  # [N, 2, 1]
-    sides, centres = high - low, (low + high) / 2.0
+    sides, centers = high - low, (low + high) / 2.0
     # [N, 1, 1] px: how much a side, a distance or an overlap may be off
     slack = _SLACK * (ops.max(ops.abs(boxes), axis=1)[:, None, None] + float(abs(grid.boxes).max()))
 
     final = np.float32(grid.counts - 1)  # row and column
-    nearest = ops.minimum(ops.maximum(ops.round((centres - grid.centres) / grid.strides), 0.0), final)
+    nearest = ops.minimum(ops.maximum(ops.round((centers - grid.centers) / grid.strides), 0.0), final)
     reach = (sides + grid.sides) / 2.0
-    overlap = ops.minimum(reach - ops.abs(centres - grid.centres - nearest * grid.strides), ops.minimum(sides, grid.sides))
+    overlap = ops.minimum(reach - ops.abs(centers - grid.centers - nearest * grid.strides), ops.minimum(sides, grid.sides))
 
     box_areas = _product(sides)  # [N, 1]
     sure = _product(ops.maximum(overlap - slack, 0.0))  # [N, G]
@@ -65,9 +65,9 @@ def candidate_windows(
     possible = ops.maximum(overlap + slack, 0.0)
     found = ops.logical_and(_product(possible) * (1.0 + _RELATIVE_SLACK) >= wanted, _product(possible) > 0.0)
     found = ops.logical_and(found, ops.logical_and(learnable, ops.all(sides[..., 0] > 0.0, axis=1))[:, None])
-    # The other axis gives its largest overlap; what this one must then give says how far a row may be from the centre.
+    # The other axis gives its largest overlap; what this one must then give says how far a row may be from the center.
     radius = reach + slack - wanted[:, None] / ops.flip(possible, axis=1) * (1.0 - _RELATIVE_SLACK)
-    offset = centres - grid.centres
+    offset = centers - grid.centers
     first = ops.maximum(ops.ceil((offset - radius) / grid.strides - _CELL_SLACK), 0.0)
     last = ops.minimum(ops.floor((offset + radius) / grid.strides + _CELL_SLACK), final)
     counts = ops.where(found[:, None], ops.maximum(last - first + 1.0, 0.0), 0.0)

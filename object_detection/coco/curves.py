@@ -61,7 +61,7 @@ def curves(detections: Instances, objects: Instances, ignored: np.ndarray, match
 
 
 def average_precisions(classes: np.ndarray, scores: np.ndarray, right: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """[K] AP of each class, -1 where no object is wanted [K], of n detections of which it is known whether they are right.
+    """[K] AP of each class, -1 where no object is requested [K], of n detections of which it is known whether they are right.
 
     classes, scores, right [n]; the first come first where scores are equal.
     """

@@ -94,7 +94,7 @@ class CocoEvaluator:
 
     def __init__(self, ground_truth: GroundTruth, *, segmentations: Callable[[], Sequence[Any]] | None = None):
         """`segmentations` fetches those of the annotations (in their order, None where there is none) when masks are first to
-        be measured, for ground truth that comes without or with what nobody has proved yet."""
+        be measured, for ground truth that comes without or with what no one has proved yet."""
         self._ground_truth, self._fetch_segmentations = ground_truth, segmentations
         annotations = ground_truth.annotations
         self._image_ids = np.array([annotation["image_id"] for annotation in annotations], np.int64)
@@ -143,7 +143,7 @@ class CocoEvaluator:
             boxes = values("bbox", np.float64).reshape(-1, 4)
             areas, overlap_of = boxes[:, 2] * boxes[:, 3], self._overlap_of_boxes(boxes)
         elif self._masks is None:
-            raise InputError(f"{self._ground_truth.source}: {_LACKS_MASKS}; wanted masks of all")
+            raise InputError(f"{self._ground_truth.source}: {_LACKS_MASKS}; expected masks of all")
         else:
             masks = [encoded(result["segmentation"], self._ground_truth.image_sizes[result["image_id"]]) for result in results]
             areas, overlap_of = mask_areas(masks), self._overlap_of_masks(masks)

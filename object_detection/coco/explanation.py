@@ -52,11 +52,11 @@ def _misplaced_boxes(ground_truth: GroundTruth, rows: DetectionRows) -> str:
         return f"{empty} of {count} boxes have no area (y_min, x_min, y_max, x_max is the order wanted)"
     if high.max() <= 1.5 and np.isfinite(sizes).all() and sizes.min() > 2:
         return f"all {count} boxes lie within {high.max():.3g} pixels of the corner: fractions instead of pixels?"
-    centres = (low + high) / 2
-    outside = int(((centres < 0) | (centres > sizes)).any(axis=-1).sum())
+    centers = (low + high) / 2
+    outside = int(((centers < 0) | (centers > sizes)).any(axis=-1).sum())
     if outside > _FOREIGN_FRACTION * count:
-        first = int(np.flatnonzero(((centres < 0) | (centres > sizes)).any(axis=-1))[0])
-        return (f"boxes outside the images: {outside} of {count} have their centre there, such as "
+        first = int(np.flatnonzero(((centers < 0) | (centers > sizes)).any(axis=-1))[0])
+        return (f"boxes outside the images: {outside} of {count} have their center there, such as "
                 f"{rows.boxes[first].round(1).tolist()} (yxyx) on image {rows.image_ids[first]} of height and width "
                 f"{sizes[first].astype(int).tolist()}")
     return ""
@@ -75,5 +75,5 @@ def _poor_overlap(rows: DetectionRows, objects: Sequence[dict]) -> str:
             agree = rows.category_ids[here, None] == np.array([annotation["category_id"] for annotation in there])
             same, any_class = max(same, (iou * agree).max()), max(any_class, iou.max())
     best = f"the best overlap with an object of the same class is IoU {same:.2f}, of any class {any_class:.2f}"
-    guess = "the classes seem mixed up" if any_class >= 0.5 > same else "the detector has hardly learnt"
+    guess = "the classes seem mixed up" if any_class >= 0.5 > same else "the detector has hardly learned"
     return f"no box fits its object: {best}; the highest score is {rows.scores.max():.3g}: {guess}"

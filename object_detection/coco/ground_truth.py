@@ -61,7 +61,7 @@ def _list_of(dataset: Mapping, key: str, *, source: str) -> list:
     """dataset[key]; raises InputError where that is no list of dictionaries."""
     found = dataset.get(key) if isinstance(dataset, Mapping) else None
     if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
-        raise InputError(f"{source}: no list {key!r} of dictionaries; wanted a COCO file with images, annotations and "
+        raise InputError(f"{source}: no list {key!r} of dictionaries; expected a COCO file with images, annotations and "
                          "categories (instances_*.json)")
     return found
 
@@ -70,7 +70,7 @@ def _integer(item: Mapping, key: str, *, where: str) -> int:
     """item[key]; raises InputError, beginning with `where`, where that is no integer."""
     value = item.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{where} has {key} {value!r}; wanted an integer")
+        raise InputError(f"{where} has {key} {value!r}; expected an integer")
     return value
 
 
@@ -91,8 +91,8 @@ def _checked_annotation(annotation: Mapping, *, number: int, categories: Mapping
         raise InputError(f"{where} has category_id {category_id}; the categories are {sorted(categories)}")
     box_xywh = annotation.get("bbox")
     if not isinstance(box_xywh, list | tuple) or len(box_xywh) != 4 or not all(map(_is_number, box_xywh)):
-        raise InputError(f"{where} has bbox {box_xywh!r}; wanted four finite numbers x, y, width, height")
+        raise InputError(f"{where} has bbox {box_xywh!r}; expected four finite numbers x, y, width, height")
     area = annotation.get("area", box_xywh[2] * box_xywh[3])
     if not _is_number(area):
-        raise InputError(f"{where} has area {area!r}; wanted a finite number")
+        raise InputError(f"{where} has area {area!r}; expected a finite number")
     return {**annotation, "id": number, "area": area, "iscrowd": int(annotation.get("iscrowd") or 0)}

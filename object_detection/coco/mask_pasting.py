@@ -34,8 +34,8 @@ def _bordered(masks: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndar
     """Masks [N, S, S] with a border of zeros, and their boxes, wider by as much and from whole pixel to whole pixel."""
     boxes, cells = boxes.astype(np.float32), masks.shape[-1]  # as there: what is truncated must be rounded alike
     low, high = boxes[:, :2], boxes[:, 2:]
-    centres, halves = (high + low) * 0.5, (high - low) * 0.5 * ((cells + 2) / cells)
-    first, last = np.trunc(centres - halves), np.trunc(centres + halves)
+    centers, halves = (high + low) * 0.5, (high - low) * 0.5 * ((cells + 2) / cells)
+    first, last = np.trunc(centers - halves), np.trunc(centers + halves)
     return np.pad(masks, ((0, 0), (1, 1), (1, 1))), np.concatenate([first, np.maximum(last, first) + 1], axis=1)
 
 

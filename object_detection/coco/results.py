@@ -68,7 +68,7 @@ class CocoResults:
         """
         image_ids, valid = np.asarray(image_ids), np.asarray(valid, bool)
         if not np.issubdtype(image_ids.dtype, np.integer):
-            raise ValueError(f"image ids are {image_ids.dtype}; wanted integers (a float32 id is rounded)")
+            raise ValueError(f"image ids are {image_ids.dtype}; expected integers (a float32 id is rounded)")
         if masks is not None:
             images = zip(masks, boxes, valid, np.asarray(original_sizes).tolist(), strict=True)
             masks = _objects([encoded for mask, box, here, size in images for encoded in

@@ -52,7 +52,7 @@ def rounded_levels(
         shapes = 2.0 * np.round(sides.reshape(-1, 2) / 2)
         if not shapes.all():
             raise InputError(f"an anchor of {level_sizes[0]:g} pixels a side has no height or no width at ratios of height to "
-                             f"width of {', '.join(f'{ratio:g}' for ratio in height_to_width)}; wanted larger ones or ratios "
+                             f"width of {', '.join(f'{ratio:g}' for ratio in height_to_width)}; expected larger ones or ratios "
                              "nearer to 1")
         levels.append(AnchorLevel(
             counts=tuple(counts), strides=tuple(side // count for side, count in zip(image_size, counts, strict=True)),
@@ -60,7 +60,7 @@ def rounded_levels(
     return levels
 
 
-def centred_levels(
+def centerd_levels(
     image_size: tuple[int, int], feature_sizes: Sequence[tuple[int, int]], *, scale: float = 8.0
 ) -> list[AnchorLevel]:
     """Anchors of proposals by NVIDIA's TensorFlow 2 Mask R-CNN (mrcnn_tf2/model/anchors.py): as EfficientDet's, of one scale
@@ -78,7 +78,7 @@ def ssd300_counts(image_size: tuple[int, int]) -> list[tuple[int, int]]:
     for _ in range(2):
         counts.append((counts[-1][0] - 2, counts[-1][1] - 2))
     if min(counts[-1]) < 1:
-        raise InputError(f"image_size is {image_size[0]} x {image_size[1]}; wanted at least {_SSD300_SMALLEST} pixels a side, "
+        raise InputError(f"image_size is {image_size[0]} x {image_size[1]}; expected at least {_SSD300_SMALLEST} pixels a side, "
                          "as SSD300's last map has no cell otherwise")
     return counts
 
@@ -88,7 +88,7 @@ def ssd300_levels(image_size: tuple[int, int] = (_SSD300_SIDE, _SSD300_SIDE)) ->
     maps have, which are larger and smaller with the image.
 
     Shapes of a map: a square of its size, one of the geometric mean of its and the next map's, then for each ratio the wide
-    and the tall one. Order as in MLPerf's reference: map, shape, row, column. As there centres and sides end at the image's
+    and the tall one. Order as in MLPerf's reference: map, shape, row, column. As there centers and sides end at the image's
     pixels, corners do not. Raises InputError as `ssd300_counts`.
     """
     levels, scales = [], [side / _SSD300_SIDE for side in image_size]
@@ -103,5 +103,5 @@ def ssd300_levels(image_size: tuple[int, int] = (_SSD300_SIDE, _SSD300_SIDE)) ->
             counts=counts, strides=strides, offset=(strides[0] / 2, strides[1] / 2), shape_major=True,
             shapes=tuple(tuple(min(side * scale, limit) for side, scale, limit in zip(shape, scales, image_size, strict=True))
                          for shape in shapes),
-            centre_limit=image_size))
+            center_limit=image_size))
     return levels

@@ -46,31 +46,31 @@ def feature_sizes(image_size: tuple[int, int], max_level: int) -> list[tuple[int
 class AnchorLevel:
     """The anchors of one feature map: the same shapes around each of its cells.
 
-    Pairs are (y, x), (rows, columns) and (height, width), in pixels or any other unit that all levels share. The centre of row
-    i stands at offset + i stride, but never beyond `centre_limit`.
+    Pairs are (y, x), (rows, columns) and (height, width), in pixels or any other unit that all levels share. The center of row
+    i stands at offset + i stride, but never beyond `center_limit`.
     """
 
     counts: tuple[int, int]  # rows and columns of cells
     strides: tuple[float, float]
-    offset: tuple[float, float]  # of the first centre; half a stride where cells are centred, 0 in torchvision
+    offset: tuple[float, float]  # of the first center; half a stride where cells are centerd, 0 in torchvision
     shapes: tuple[tuple[float, float], ...]  # of the anchors at each cell, as many as one likes
     shape_major: bool = False  # all cells of the first shape come before those of the second, as in SSD's reference
-    centre_limit: tuple[float, float] | None = None
+    center_limit: tuple[float, float] | None = None
 
     def __len__(self) -> int:
         """How many anchors the level has."""
         return self.counts[0] * self.counts[1] * len(self.shapes)
 
-    def centres(self) -> list[np.ndarray]:
+    def centers(self) -> list[np.ndarray]:
         """Of the rows and of the columns, float64."""
-        centres = [offset + stride * np.arange(count)
+        centers = [offset + stride * np.arange(count)
                    for offset, stride, count in zip(self.offset, self.strides, self.counts, strict=True)]
-        limits = self.centre_limit or (np.inf, np.inf)
-        return [np.minimum(values, limit) for values, limit in zip(centres, limits, strict=True)]
+        limits = self.center_limit or (np.inf, np.inf)
+        return [np.minimum(values, limit) for values, limit in zip(centers, limits, strict=True)]
 
     def runs(self) -> list[list[tuple[int, int]]]:
         """The rows and the columns in runs (first, count) that stand a stride apart: all, but for those at the limit."""
-        limits = self.centre_limit or (np.inf, np.inf)
+        limits = self.center_limit or (np.inf, np.inf)
         free = [max(int(np.sum(offset + stride * np.arange(count) <= limit)), 1) for offset, stride, count, limit
                 in zip(self.offset, self.strides, self.counts, limits, strict=True)]
         return [[(0, within), *((place, 1) for place in range(within, count))]
@@ -79,16 +79,16 @@ class AnchorLevel:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AnchorGrid:
-    """The anchors of an image, and the G lattices that they form: one of each shape on each level, or more where the centres
+    """The anchors of an image, and the G lattices that they form: one of each shape on each level, or more where the centers
     of a level stop at a limit.
 
-    Anchor (row i, column j) of a lattice is number first + i steps[0] + j steps[1] of `boxes`; its centre stands at
-    centres + (i, j) strides. Sides, centres and strides are (y, x) pixels in float32; `boxes` may differ from them by rounding.
+    Anchor (row i, column j) of a lattice is number first + i steps[0] + j steps[1] of `boxes`; its center stands at
+    centers + (i, j) strides. Sides, centers and strides are (y, x) pixels in float32; `boxes` may differ from them by rounding.
     """
 
     boxes: np.ndarray  # [A, 4] float32 yxyx pixels, not clipped
     level_sizes: tuple[int, ...]  # anchors of each level, in the order of `boxes`
-    centres: np.ndarray  # [2, G], of row 0 and column 0
+    centers: np.ndarray  # [2, G], of row 0 and column 0
     strides: np.ndarray  # [2, G]
     sides: np.ndarray  # [2, G]
     counts: np.ndarray  # [2, G] int32, rows and columns
@@ -107,7 +107,7 @@ def grid_of_levels(levels: Sequence[AnchorLevel]) -> AnchorGrid:
         lattices += _lattices(level, first=first)
         first += len(level)
     columns = {name: np.array([lattice[name] for lattice in lattices]).T for name in lattices[0]}
-    kinds = {name: np.float32 if name in ("centres", "strides", "sides") else np.int32 for name in columns}
+    kinds = {name: np.float32 if name in ("centers", "strides", "sides") else np.int32 for name in columns}
     return AnchorGrid(boxes=np.concatenate([_level_boxes(level) for level in levels]).astype(np.float32),
                       level_sizes=tuple(map(len, levels)),
                       **{name: column.astype(kinds[name]) for name, column in columns.items()})
@@ -131,18 +131,18 @@ def level_of_cells(config: AnchorConfig, image_size: tuple[int, int], counts: tu
 
 def _level_boxes(level: AnchorLevel) -> np.ndarray:
     """[anchors of the level, 4] float64 yxyx."""
-    centres = np.stack(np.meshgrid(*level.centres(), indexing="ij"), axis=-1)[:, :, None]  # [h, w, 1, 2]
+    centers = np.stack(np.meshgrid(*level.centers(), indexing="ij"), axis=-1)[:, :, None]  # [h, w, 1, 2]
     half_sides = np.array(level.shapes) / 2
-    boxes = np.concatenate([centres - half_sides, centres + half_sides], axis=-1)
+    boxes = np.concatenate([centers - half_sides, centers + half_sides], axis=-1)
     return (boxes.transpose(2, 0, 1, 3) if level.shape_major else boxes).reshape(-1, 4)
 
 
 def _lattices(level: AnchorLevel, *, first: int) -> list[dict]:
     """The lattices of a level whose anchors begin at number `first`, as what they put into the columns of an AnchorGrid."""
-    (rows, columns), shapes, (row_centres, column_centres) = level.counts, len(level.shapes), level.centres()
+    (rows, columns), shapes, (row_centers, column_centers) = level.counts, len(level.shapes), level.centers()
     step, next_shape = (1, rows * columns) if level.shape_major else (shapes, 1)
     row_runs, column_runs = level.runs()
-    return [{"centres": (row_centres[row], column_centres[column]), "strides": level.strides, "sides": sides,
+    return [{"centers": (row_centers[row], column_centers[column]), "strides": level.strides, "sides": sides,
              "counts": (row_count, column_count), "first": first + (row * columns + column) * step + number * next_shape,
              "steps": (columns * step, step)}
             for number, sides in enumerate(level.shapes)

@@ -2,7 +2,7 @@
 
 Of `FasterRcnnBoxCoder`:
 
-t_y = (y - y_a) / h_a, t_x = (x - x_a) / w_a, t_h = ln(h / h_a), t_w = ln(w / w_a), with y, x the centres; some detectors
+t_y = (y - y_a) / h_a, t_x = (x - x_a) / w_a, t_h = ln(h / h_a), t_w = ln(w / w_a), with y, x the centers; some detectors
 multiply these by weights.
 """
 
@@ -58,8 +58,8 @@ class FasterRcnnBoxCoder(BoxCoder):
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """Offsets of boxes from anchors. [..., 4], [..., 4] -> [..., 4] (t_y, t_x, t_h, t_w); finite for empty ones."""
-        y, x, height, width = self._centre_form(boxes)
-        anchor_y, anchor_x, anchor_height, anchor_width = self._centre_form(anchors)
+        y, x, height, width = self._center_form(boxes)
+        anchor_y, anchor_x, anchor_height, anchor_width = self._center_form(anchors)
         anchor_height = ops.maximum(anchor_height, _SMALLEST_SIDE)
         anchor_width = ops.maximum(anchor_width, _SMALLEST_SIDE)
         deltas = (
@@ -77,7 +77,7 @@ class FasterRcnnBoxCoder(BoxCoder):
                               for i, weight in enumerate(self.weights))
         if self.log_size_limit is not None:
             t_h, t_w = ops.minimum(t_h, self.log_size_limit), ops.minimum(t_w, self.log_size_limit)
-        anchor_y, anchor_x, anchor_height, anchor_width = self._centre_form(anchors)
+        anchor_y, anchor_x, anchor_height, anchor_width = self._center_form(anchors)
         y = t_y * anchor_height + anchor_y
         x = t_x * anchor_width + anchor_x
         half_height = ops.exp(t_h) * anchor_height / 2.0
@@ -115,8 +115,8 @@ class FasterRcnnBoxCoder(BoxCoder):
         low, high = graph.add("Sub", [centers, halves]), graph.add("Add", [centers, halves])
         return graph.add("Concat", [low, graph.add("Sub", [high, np.float32(1)]) if self.last_pixel else high], axis=-1)
 
-    def _centre_form(self, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Centre y and x, height and width of boxes [..., 4], each [...]."""
+    def _center_form(self, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Center y and x, height and width of boxes [..., 4], each [...]."""
         y_min, x_min, y_max, x_max = (boxes[..., i] for i in range(4))
         if self.last_pixel:
             y_max, x_max = y_max + 1.0, x_max + 1.0

@@ -54,13 +54,13 @@ def iou(boxes: Tensor, others: Tensor) -> Tensor:
     return ops.where(intersection > 0.0, intersection / ops.where(union > 0.0, union, 1.0), 0.0)
 
 
-def generalised_iou(boxes: Tensor, others: Tensor, *, kind: str) -> Tensor:
+def generalized_iou(boxes: Tensor, others: Tensor, *, kind: str) -> Tensor:
     """IoU minus the penalty of `kind`, for use in a loss. [..., 4], [..., 4] -> [...].
 
     kind: "iou", "giou" (Rezatofighi et al. 2019), "diou" or "ciou" (Zheng et al. 2020). Finite for empty boxes.
     """
     if kind not in IOU_KINDS:
-        raise ValueError(f"kind of IoU {kind!r}; wanted one of {', '.join(IOU_KINDS)}")
+        raise ValueError(f"kind of IoU {kind!r}; expected one of {', '.join(IOU_KINDS)}")
     intersection, union = _overlap(boxes, others)
     overlap = intersection / ops.maximum(union, _SMALLEST)
     if kind == "iou":

@@ -45,7 +45,7 @@ def _weights(regions: Tensor, frames: Tensor, sides: Tensor, *, cells: int, size
     low, length = regions[..., :1], ops.maximum(regions[..., 1:] - regions[..., :1], 1.0)
     samples = ops.minimum(ops.ceil(length / size), most_samples)
     scale = cells / ops.maximum(frames[..., 1:] - frames[..., :1], _SMALLEST_SIDE)
-    # A cell further out there is nothing; on the border of the image the last cell goes on
+    # A cell further out there is nothing; on the border of the image the last cell continues
     first = ops.where(frames[..., :1] <= 0.0, 0.0, -1.0)
     last = ops.where(frames[..., 1:] >= sides[..., None], cells - 1.0, float(cells))
 

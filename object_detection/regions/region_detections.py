@@ -28,7 +28,7 @@ def region_detections(
     none. Raises ValueError for a config that has not scores by softmax with the background first, or does not clip.
     """
     if config.scores != REGION_SUPPRESSION.scores or not config.clip:
-        raise ValueError(f"scores of regions by {config.scores}, clip {config.clip}; wanted {REGION_SUPPRESSION.scores}, True")
+        raise ValueError(f"scores of regions by {config.scores}, clip {config.clip}; expected {REGION_SUPPRESSION.scores}, True")
     count = class_logits.shape[-1]
     background = ops.arange(count) == 0
     logits = ops.where(ops.logical_or(valid[..., None], background), class_logits, _NEVER)

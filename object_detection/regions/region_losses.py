@@ -57,6 +57,6 @@ def _places(classes: Tensor, count: int) -> Tensor:
 
 def box_loss_sum(deltas: Tensor, wanted: Tensor, positive: Tensor, *, beta: float) -> Tensor:
     """Smooth L1 of the boxes that are positive. [..., 4], [..., 4], [...] bool -> a scalar."""
-    # Where there is no object, what is wanted may be infinite
+    # Where there is no object, what is requested may be infinite
     errors = ops.where(positive[..., None], deltas - wanted, 0.0)
     return ops.sum(smooth_l1_loss(errors, beta=beta))

@@ -16,7 +16,7 @@ def assign_regions(
     boxes: Tensor, valid: Tensor, objects: Objects, *, positive_iou: float = 0.5, strictly: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The object that each region overlaps most, the first of equal ones, if their IoU reaches the threshold, or `strictly`
-    is above it; otherwise it is negative. Crowds are nobody's object.
+    is above it; otherwise it is negative. Crowds are no one's object.
 
     boxes [B, N, 4], valid [B, N] bool, False for padding -> numbers of objects [B, N] int32 (0 where not positive), positive
     and negative [B, N] bool, neither of them for padding. Raises InputError for a threshold that is not above 0, up to 1.

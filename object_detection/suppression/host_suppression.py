@@ -121,7 +121,7 @@ def _anchors_of_top(logits, best_of_anchor, count: int) -> np.ndarray:
     few = np.sort(_top(best_of_anchor, max(count // 8, 1)))
     scores = logits[few].ravel()
     least = np.partition(scores, -count)[-count] if len(scores) >= count else -np.inf  # so many are at least this high
-    if least == best_of_anchor.max():  # all alike, as of a network that has learnt nothing: the first anchors come first
+    if least == best_of_anchor.max():  # all alike, as of a network that has learned nothing: the first anchors come first
         return few
     kept = np.sort(_top(best_of_anchor, count))
     return kept[best_of_anchor[kept] >= least]
@@ -146,7 +146,7 @@ class _Running(NamedTuple):
     areas: np.ndarray  # [N]
 
 
-@np.errstate(over="ignore", invalid="ignore")  # boxes of a detector that has learnt nothing, or gone astray
+@np.errstate(over="ignore", invalid="ignore")  # boxes of a detector that has learned nothing, or gone astray
 def _suppress(boxes, scores, classes, config: SuppressionConfig) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of the selected boxes in the order of selection, and their scores then.
 
@@ -199,7 +199,7 @@ def _overlap(running: _Running, best: np.ndarray) -> np.ndarray:
     shared = _intersection(np.maximum(running.corners, running.corners[:, rivals]))
     union = running.areas + running.areas[rivals]
     union -= shared
-    # An empty box has no intersection, an infinite one with another a union that is no number
+    # An empty box has no intersection, an infinite one with another a union that is NaN or infinite
     return np.divide(shared, np.fmax(union, _SMALLEST, out=union), out=shared)
 
 
@@ -207,7 +207,7 @@ def _intersection(corners) -> np.ndarray:
     """Areas [N] of boxes given as top, left, -bottom, -right, which are overwritten; 0 for one that has none."""
     sides = np.add(corners[:2], corners[2:], out=corners[:2])  # -height, -width
     areas = np.multiply(*np.minimum(sides, 0, out=sides))
-    return np.fmax(areas, 0, out=areas)  # of infinite height and no width it is no number
+    return np.fmax(areas, 0, out=areas)  # of infinite height and no width it is NaN or infinite
 
 
 def _survival(overlap, config: SuppressionConfig) -> np.ndarray:

@@ -96,14 +96,14 @@ def top_candidates(
 def check_level_sizes(level_sizes: Sequence[int] | None, num_anchors: int) -> None:
     """Raises ValueError where they are not those of so many anchors."""
     if level_sizes is None or sum(level_sizes) != num_anchors:
-        raise ValueError(f"{num_anchors} anchors with level_sizes {level_sizes}; wanted sizes of this sum, as candidates are "
+        raise ValueError(f"{num_anchors} anchors with level_sizes {level_sizes}; expected sizes of this sum, as candidates are "
                          "counted by level")
 
 
 def check_class_count(count: int, scores: str) -> None:
     """Raises ValueError where the background would be the only class."""
     if scores != "sigmoid" and count < 2:
-        raise ValueError(f"{count} logits an anchor with scores by {scores}; wanted a class beside the background")
+        raise ValueError(f"{count} logits an anchor with scores by {scores}; expected a class beside the background")
 
 
 def _ranked(class_logits: Tensor, scores: str) -> Tensor:

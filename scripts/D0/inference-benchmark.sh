@@ -7,7 +7,7 @@ settings "$@"
 : "${MODEL_DIR:=/tmp/inference-benchmark}"
 reports=()
 IFS=, read -r -a sizes <<<"${BS:-8}"
-((${#sizes[@]})) || fail "BS=$BS; wanted a size or several with commas between"
+((${#sizes[@]})) || fail "BS=$BS; expected a size or several with commas between"
 for size in "${sizes[@]}"; do
     _check_value BS "$size" count # of all, before the first one runs
 done

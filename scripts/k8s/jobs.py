@@ -12,7 +12,7 @@ _WORKPLACE = "/workspace/effdet-tf2"
 _HOME = "/home/effdet"
 _PYTHON = ".venv/bin/python"
 _WEIGHTS = {"name": "EFFICIENTDET_WEIGHTS", "value": "/pvc/weights"}
-_RESTARTS = 20  # the training saves itself when it is asked to stop; each restart goes on from there
+_RESTARTS = 20  # the training saves itself when it is asked to stop; each restart continues from there
 _RENDEZVOUS_PORT = 29500
 _NO_PROXY = "localhost,127.0.0.1,.svc,.cluster.local"
 # Kubernetes' restricted standard; the image's user is 1000, and a data set of many files is not looked through at each start.

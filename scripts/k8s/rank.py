@@ -1,4 +1,4 @@
-"""One rank of a training whose processes somebody else has started, such as an indexed job: without mpirun, without ssh.
+"""One rank of a training whose processes a user else has started, such as an indexed job: without mpirun, without ssh.
 
     python scripts/k8s/rank.py --size=4 --meet_at=HOST:PORT -- python train.py ...
 
@@ -64,7 +64,7 @@ def _say(address: str, *, ends: float) -> None:
     while True:
         with contextlib.suppress(OSError):
             return _request(address, method="PUT", data=b"yes")
-        _wait(f"{address}: nobody answers", ends=ends)
+        _wait(f"{address}: no one answers", ends=ends)
 
 
 def _see(place: str, scope: str, ranks: Iterable[int], *, ends: float) -> None:
@@ -132,11 +132,11 @@ def main() -> None:
 def _start(asked: argparse.Namespace, command: list[str]) -> int:
     host, _, port = asked.meet_at.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"--meet_at={asked.meet_at}: wanted HOST:PORT")
+        raise ValueError(f"--meet_at={asked.meet_at}: expected HOST:PORT")
     if not command:
-        raise ValueError("there is no program; wanted its words behind --")
+        raise ValueError("there is no program; expected its words behind --")
     if asked.size < 1 or not str(asked.rank).isdigit() or int(asked.rank) >= asked.size:
-        raise ValueError(f"--rank={asked.rank} --size={asked.size}: wanted a rank from 0 to size - 1 (JOB_COMPLETION_INDEX)")
+        raise ValueError(f"--rank={asked.rank} --size={asked.size}: expected a rank from 0 to size - 1 (JOB_COMPLETION_INDEX)")
     rank = int(asked.rank)
     if asked.size == 1:
         return run(command, {})

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one model is trained on so many images a step."""
+    """How one model is trained on so many images per step."""
 
     data: str  # folder of its records in the volume
     validation: str  # name of its validation records
@@ -15,7 +15,7 @@ class Recipe:
     batch_sizes: Mapping[int, int]  # images that one GPU trains on under mixed_float16, by its memory in GB
     largest_batch: int  # of all GPUs that has a published recipe
     epochs: int
-    flags: Callable[[int], tuple[str, ...]]  # what follows from the images a step
+    flags: Callable[[int], tuple[str, ...]]  # what follows from the images per step
     storage: str  # requested of the volume: archives, images, records and runs
     is_mlperf: bool = True  # whether its jobs write and print MLPerf's lines
     environment: Mapping[str, str] = field(default_factory=dict)  # of the preparation
@@ -46,7 +46,7 @@ def models() -> str:
 def advice(model: str, images_a_step: int, rate: float) -> str:
     """What is known of a pair of batch and rate; empty where nothing is."""
     if model.startswith("retinanet-") and images_a_step <= _SMALL_RETINANET and rate > _SMALL_RATE:
-        return (f"{images_a_step} images a step at {rate:g}: 56 at 1e-4 did not reach 0.34, 64 at 6e-5 did; "
+        return (f"{images_a_step} images per step at {rate:g}: 56 at 1e-4 did not reach 0.34, 64 at 6e-5 did; "
                 f"--lr=6e-5 is advised")
     return ""
 

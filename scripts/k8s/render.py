@@ -46,13 +46,13 @@ def render(*, gpus: int = 1, gpu_memory: int = 40, kind: str = "mpijob", queue: 
     epochs = recipe.epochs if epochs is None else epochs
     for flag, number in (("gpus", gpus), ("epochs", epochs)):
         if number < 1:
-            raise ValueError(f"--{flag}={number}: wanted at least 1")
+            raise ValueError(f"--{flag}={number}: expected at least 1")
     if gpu_memory not in recipe.batch_sizes:
-        raise ValueError(f"--gpu_memory={gpu_memory}: wanted one of {', '.join(map(str, recipe.batch_sizes))}")
+        raise ValueError(f"--gpu_memory={gpu_memory}: expected one of {', '.join(map(str, recipe.batch_sizes))}")
     for flag, value in (("namespace", namespace), ("claim", claim), ("queue", queue), ("priority", priority),
                         ("storage_class", storage_class)):
         if value is not None and (not _DNS_LABEL.fullmatch(value) or len(value) > MOST_LETTERS):
-            raise ValueError(f"--{flag}={value}: wanted small letters, digits and hyphens, at most {MOST_LETTERS}")
+            raise ValueError(f"--{flag}={value}: expected small letters, digits and hyphens, at most {MOST_LETTERS}")
     if not _IMAGE.fullmatch(image):
         raise ValueError(f"--image={image}: is no name of an image")
     if proxy is not None and not _PROXY.fullmatch(proxy):
@@ -65,7 +65,7 @@ def render(*, gpus: int = 1, gpu_memory: int = 40, kind: str = "mpijob", queue: 
         objects = data_preparation(model, namespace=namespace, image=image, claim=claim, proxy=proxy)
         return _documents(objects, f"{flags} --image=REGISTRY/{DEFAULT_IMAGE} --proxy=URL")
     if kind not in KINDS:
-        raise ValueError(f"--kind={kind}: wanted one of {', '.join((*KINDS, *OTHER_KINDS))}")
+        raise ValueError(f"--kind={kind}: expected one of {', '.join((*KINDS, *OTHER_KINDS))}")
     training = Training(
         name=_name(name if name is not None else f"{model}-{gpus}gpu{gpu_memory}gb", kind, gpus), namespace=namespace,
         model=model, gpus=gpus, batch_size=recipe.batch_size(gpus, gpu_memory), epochs=epochs, image=image, claim=claim,
@@ -94,7 +94,7 @@ def _recipe(model: str) -> Recipe:
 def _name(name: str, kind: str, gpus: int) -> str:
     longest = MOST_LETTERS - max(len(_LAUNCHERS[kind]), len(_ENDINGS[kind].format(gpus - 1)))
     if not _SERVICE_NAME.fullmatch(name) or len(name) > longest:
-        raise ValueError(f"--name={name}: wanted small letters, digits and hyphens, a letter first, at most {longest}")
+        raise ValueError(f"--name={name}: expected small letters, digits and hyphens, a letter first, at most {longest}")
     return name
 
 
@@ -129,7 +129,7 @@ def main() -> None:
     options = {**vars(parser.parse_args(own)), "extra": extra}
     try:
         if strange := [word for word in extra if not re.fullmatch(r"--[a-z_0-9]+(=.*)?", word)]:
-            raise ValueError(f"{strange[0]}: wanted a flag of train.py such as --seed=3 behind --")
+            raise ValueError(f"{strange[0]}: expected a flag of train.py such as --seed=3 behind --")
         text = render(**options)
         if said := warning(**{key: options[key] for key in ("model", "gpus", "gpu_memory", "extra")}):
             print(f"render.py: warning: {said}", file=sys.stderr)

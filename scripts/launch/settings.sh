@@ -62,7 +62,7 @@ settings() {
             [[ "$key" =~ ^[A-Za-z0-9_]+$ && -n "${SETTING_BY_NAME[${key,,}]:-}" ]] || _fail_unknown "$key" "${word#*=}"
             printf -v "${SETTING_BY_NAME[${key,,}]}" '%s' "${word#*=}"
             ;;
-        *) fail "unexpected word '$word'; wanted KEY=VALUE, --flag=value or --dry_run" ;;
+        *) fail "unexpected word '$word'; expected KEY=VALUE, --flag=value or --dry_run" ;;
         esac
     done
 }
@@ -81,7 +81,7 @@ _index_names() {
 
 _fail_unknown() {
     [[ "$1" =~ ^[A-Z_]+$ && -n "${REFUSED[$1]:-}" ]] && fail "$1=$2: ${REFUSED[$1]}"
-    fail "unknown setting $1$(_nearest "$1"); wanted one of ${LAUNCH_KEYS[*]}"
+    fail "unknown setting $1$(_nearest "$1"); expected one of ${LAUNCH_KEYS[*]}"
 }
 
 # _read_environment: settings that the environment has under another case or a reference's name. Two values for one setting are
@@ -149,7 +149,7 @@ _check_value() {
     boolean) pattern='^([Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|1|0)$' wanted="True or False" ;;
     *) pattern="^(${kind// /|})\$" wanted="one of $kind" ;;
     esac
-    [[ "$value" =~ $pattern ]] || fail "$key=$value; wanted $wanted"
+    [[ "$value" =~ $pattern ]] || fail "$key=$value; expected $wanted"
 }
 
 # Print ", did you mean KEY?" for the key of the nearest length that the given one begins with, or the other way round.

@@ -23,7 +23,7 @@ _check_records() {
 _check_backbone() {
     local path="${BACKBONE:-}"
     if [[ "$path" == *[/.]* && ! -e "$path" && ! -e "$path.index" ]]; then # another word is the program's to know
-        fail "BACKBONE=$BACKBONE: there is no such file; wanted 'imagenet', published weights (name or file), or a checkpoint"
+        fail "BACKBONE=$BACKBONE: there is no such file; expected 'imagenet', published weights (name or file), or a checkpoint"
     fi
 }
 

@@ -7,9 +7,9 @@
 system_settings() {
     local folder="$1" line key names
     names="$(_systems "$folder")"
-    [[ -n "${SYSTEM:-}" ]] || fail "SYSTEM is missing; wanted one of $names"
+    [[ -n "${SYSTEM:-}" ]] || fail "SYSTEM is missing; expected one of $names"
     _check_value SYSTEM "$SYSTEM" name
-    [[ " $names " == *" $SYSTEM "* ]] || fail "SYSTEM=$SYSTEM; wanted one of $names"
+    [[ " $names " == *" $SYSTEM "* ]] || fail "SYSTEM=$SYSTEM; expected one of $names"
     while IFS= read -r line || [[ -n "$line" ]]; do
         [[ "$line" == *=* && "$line" != '#'* ]] || continue
         key="${line%%=*}"
@@ -23,7 +23,7 @@ system_settings() {
 # train_published_system FOLDER: a recipe of scripts/FOLDER for a system of one node.
 train_published_system() {
     system_settings "$ROOT/scripts/$1/systems"
-    ((NODES == 1)) || fail "SYSTEM=$SYSTEM has $NODES nodes; wanted scripts/$1/run.sub, for sbatch"
+    ((NODES == 1)) || fail "SYSTEM=$SYSTEM has $NODES nodes; expected scripts/$1/run.sub, for sbatch"
     launch train
 }
 

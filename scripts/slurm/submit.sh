@@ -20,9 +20,9 @@ _shape_of_system() {
     [[ -z "${NETWORK:-}" ]] || step+=("--export=ALL,NCCL_SOCKET_IFNAME=$NETWORK,HOROVOD_GLOO_IFACE=$NETWORK")
     ((NODES * GPUS == NGPU)) || fail "SYSTEM=$SYSTEM: $NODES nodes of $GPUS GPUs, but NGPU=$NGPU"
     found="${SLURM_JOB_NUM_NODES:-$NODES}"
-    [[ "$found" == "$NODES" ]] || fail "SYSTEM=$SYSTEM has $NODES nodes and the job $found; wanted sbatch -N $NODES"
+    [[ "$found" == "$NODES" ]] || fail "SYSTEM=$SYSTEM has $NODES nodes and the job $found; expected sbatch -N $NODES"
     found="${SLURM_NTASKS:-$NGPU}"
-    [[ "$found" == "$NGPU" ]] || fail "SYSTEM=$SYSTEM has $NGPU processes and the job $found; wanted sbatch -n $NGPU"
+    [[ "$found" == "$NGPU" ]] || fail "SYSTEM=$SYSTEM has $NGPU processes and the job $found; expected sbatch -n $NGPU"
 }
 
 # _enter_container: paths of the host become mounts and paths of the container. DATA and BACKBONE_CKPT of the host are mounted as

@@ -68,7 +68,7 @@ def read_coco(
 def _read_data_set(path: str, hasher: Any) -> dict:
     found = read_json(path, hasher=hasher)
     if not isinstance(found, dict):
-        raise InputError(f"{path}: is not a COCO data set: found a {type(found).__name__} at the top, wanted an object "
+        raise InputError(f"{path}: is not a COCO data set: found a {type(found).__name__} at the top, expected an object "
                          "with images, annotations and categories (a list is a file of results)")
     return found
 
@@ -76,10 +76,10 @@ def _read_data_set(path: str, hasher: Any) -> dict:
 def _list_of_objects(content: dict, key: str, *, path: str) -> list[dict]:
     found = content.get(key)
     if not isinstance(found, list):
-        raise InputError(f"{path}: is not a COCO data set: {key!r} is {_kind(found)}, wanted a list")
+        raise InputError(f"{path}: is not a COCO data set: {key!r} is {_kind(found)}, expected a list")
     for index, entry in enumerate(found):
         if not isinstance(entry, dict):
-            raise InputError(f"{path}: {key}[{index}] is {_kind(entry)}, wanted an object")
+            raise InputError(f"{path}: {key}[{index}] is {_kind(entry)}, expected an object")
     return found
 
 
@@ -185,7 +185,7 @@ def _read_object(
     """The image id of an annotation, and its object."""
     box = entry.get("bbox")
     if not isinstance(box, list) or len(box) != 4:
-        raise InputError(f"has bbox {shown(box)}, wanted 4 numbers (x, y, width, height)")
+        raise InputError(f"has bbox {shown(box)}, expected 4 numbers (x, y, width, height)")
     category_id = whole_number(entry.get("category_id"), "category_id", least=-LARGEST_ID)
     if category_id not in known:
         raise InputError(f"has category {category_id}; the categories are {listed(sorted(known))}")
@@ -208,7 +208,7 @@ def _is_set(value: Any, name: str) -> bool:
         return bool(value)
     number = whole_number(value, name)
     if number > 1:
-        raise InputError(f"has {name} {number}, wanted 0 or 1")
+        raise InputError(f"has {name} {number}, expected 0 or 1")
     return bool(number)
 
 

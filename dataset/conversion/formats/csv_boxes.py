@@ -99,7 +99,7 @@ def _table(path: str, hasher) -> _Table:
         if places:
             columns[name] = places[0]
     if missing := [name for name in _NEEDED if name not in columns]:
-        raise InputError(f"{path}: its first line {shown(','.join(first))} names no {listed(missing)}; wanted columns such as "
+        raise InputError(f"{path}: its first line {shown(','.join(first))} names no {listed(missing)}; expected columns such as "
                          "filename,xmin,ymin,xmax,ymax,class, or rows path,x1,y1,x2,y2,class without a header")
     in_shares = {"imageid", "labelname"} <= {*header}
     return _Table(columns, in_shares, rows)
@@ -123,7 +123,7 @@ def _coordinate(text: str, *, in_shares: bool, where: str) -> float:
         return number_in_text(text, where=where)
     share = number_in_text(text.replace(",", ".", 1), where=where)  # of a share a comma is no separator of thousands
     if not LEAST_SHARE <= share <= MOST_SHARE:
-        raise InputError(f"{where} is {shown(text)}, wanted a share of the image's side, 0 to 1, and no pixels")
+        raise InputError(f"{where} is {shown(text)}, expected a share of the image's side, 0 to 1, and no pixels")
     return share
 
 

@@ -1,6 +1,6 @@
 """Reads "CVAT for images 1.1": one XML file with an element for each image and one in it for each shape.
 
-Format: https://docs.cvat.ai/docs/dataset_management/formats/format-cvat. Coordinates are pixels of the picture.
+Format: https://docs.cvat.ai/docs/dataset_management/formats/format-cvat. Coordinates are pixels of the image.
 """
 
 import hashlib
@@ -103,7 +103,7 @@ def _box(node: ElementTree.Element, where: str) -> tuple[tuple, None]:
     if not turn:
         return (left, top, right - left, bottom - top), None
     corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
-    return box_around(_turned(corners, centre=((left + right) / 2, (top + bottom) / 2), turn=turn)), None
+    return box_around(_turned(corners, center=((left + right) / 2, (top + bottom) / 2), turn=turn)), None
 
 
 def _polygon(node: ElementTree.Element, where: str) -> tuple[tuple, list]:
@@ -123,7 +123,7 @@ def _ellipse(node: ElementTree.Element, where: str) -> tuple[tuple, list]:
     down = math.hypot(x_radius * math.sin(turn), y_radius * math.cos(turn))
     angles = np.arange(_ELLIPSE_CORNERS) * (2 * math.pi / _ELLIPSE_CORNERS)
     corners = np.stack([x + x_radius * np.cos(angles), y + y_radius * np.sin(angles)], axis=-1).tolist()
-    return (x - across, y - down, 2 * across, 2 * down), _turned(corners, centre=(x, y), turn=turn)
+    return (x - across, y - down, 2 * across, 2 * down), _turned(corners, center=(x, y), turn=turn)
 
 
 def _mask(node: ElementTree.Element, where: str) -> tuple[tuple, None]:
@@ -151,16 +151,16 @@ _SHAPES = {"box": _box, "polygon": _polygon, "ellipse": _ellipse, "mask": _mask}
 
 
 def _turn(node: ElementTree.Element, where: str) -> float:
-    """Radians, clockwise in the picture."""
+    """Radians, clockwise in the image."""
     return math.radians(_number(node, "rotation", where=where)) if node.get("rotation") else 0.0
 
 
-def _turned(corners: list, *, centre: tuple[float, float], turn: float) -> list[float]:
-    """The corners, turned about the centre, as x, y, x, y, .."""
+def _turned(corners: list, *, center: tuple[float, float], turn: float) -> list[float]:
+    """The corners, turned about the center, as x, y, x, y, .."""
     def flat() -> Iterator[float]:
         for x, y in corners:
-            right, down = x - centre[0], y - centre[1]
-            yield centre[0] + right * math.cos(turn) - down * math.sin(turn)
-            yield centre[1] + right * math.sin(turn) + down * math.cos(turn)
+            right, down = x - center[0], y - center[1]
+            yield center[0] + right * math.cos(turn) - down * math.sin(turn)
+            yield center[1] + right * math.sin(turn) + down * math.cos(turn)
 
     return [*flat()]

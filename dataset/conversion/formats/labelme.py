@@ -1,4 +1,4 @@
-"""Reads labelme's files, one json for an image, its points in pixels of the picture as EXIF turns it.
+"""Reads labelme's files, one json for an image, its points in pixels of the image as EXIF turns it.
 
 Format: https://github.com/wkentaro/labelme/blob/main/labelme/_label_file.py.
 """
@@ -71,7 +71,7 @@ def _read_image(
     for index, shape in enumerate(content["shapes"]):
         with told_with(f"shape {index}"):
             if not isinstance(shape, dict):
-                raise InputError(f"is {shown(shape)}, wanted an object")
+                raise InputError(f"is {shown(shape)}, expected an object")
             kind = storable_text(shape.get("shape_type", "polygon"), "shape_type")
             if kind in _WITHOUT_AREA:
                 passed_over.append(kind)
@@ -83,7 +83,7 @@ def _read_image(
             if kind in ("rectangle", "mask"):
                 boxes_only.add(key)
             if with_masks and kind == "mask":
-                raise InputError("is a mask of pixels, which is not read with --include_masks: wanted polygons")
+                raise InputError("is a mask of pixels, which is not read with --include_masks: expected polygons")
     if with_masks and boxes_only:
         raise InputError("has rectangles, and --include_masks needs outlines")
     for (category_id, *_), polygons in outlines.items():
@@ -107,7 +107,7 @@ def _image_name(content: dict, name: str, images: ImageFolder) -> str:
 def _points(shape: dict) -> list[list[float]]:
     points = shape.get("points")
     if not isinstance(points, list) or not points:
-        raise InputError(f"has points {shown(points)}, wanted a list")
+        raise InputError(f"has points {shown(points)}, expected a list")
     for point in points:
         if not isinstance(point, list) or len(point) != 2:
             raise InputError(f"has the point {shown(point)}, wanted x and y")

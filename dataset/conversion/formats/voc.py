@@ -75,7 +75,7 @@ def read_voc(
 def _annotation_paths(folder: str, image_set_file: str) -> list[Path]:
     """The XML files, in the order of their names."""
     if not Path(folder).is_dir():
-        raise InputError(f"{folder or 'annotations folder'}: no such folder; wanted the one with the XML files")
+        raise InputError(f"{folder or 'annotations folder'}: no such folder; expected the one with the XML files")
     if not image_set_file:
         paths = _xml_files(folder)
         if not paths:

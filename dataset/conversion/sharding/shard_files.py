@@ -16,7 +16,7 @@ from program_support.file_lock import lock_file
 
 @contextlib.contextmanager
 def sole_writer(config: ConversionConfig) -> Iterator[None]:
-    """A block in which nobody else converts to this prefix. Raises InputError where somebody does."""
+    """A block in which no one else converts to this prefix. Raises InputError where a user does."""
     with open(config.state_folder / "lock", "w") as lock:
         try:
             lock_file(lock)
@@ -34,7 +34,7 @@ def standing_shards(output_prefix: str) -> dict[int, Path]:
 
 
 def refuse_other_shards(config: ConversionConfig) -> None:
-    """Raises InputError where shards of another number than is wanted lie under the prefix."""
+    """Raises InputError where shards of another number than is requested lie under the prefix."""
     for total, path in sorted(standing_shards(config.output_prefix).items()):
         if total != config.num_shards:
             raise InputError(

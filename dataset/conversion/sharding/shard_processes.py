@@ -108,7 +108,7 @@ def _worker_processes(processes: int, done: Any) -> Iterator[ProcessPoolExecutor
 
 
 def _forget_children() -> None:
-    """Before this process is gone: kill what would notice it late, unlink the semaphores that somebody would warn of."""
+    """Before this process is gone: kill what would notice it late, unlink the semaphores that a user would warn of."""
     _starting.acquire(timeout=_SECONDS_OF_A_START)  # or one that waits for its first data would tell of their end
     for child in multiprocessing.active_children():
         child.kill()

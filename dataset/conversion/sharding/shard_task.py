@@ -1,4 +1,4 @@
-"""What a process is told to make one shard, and how that is brought whole to its name. Free of TensorFlow."""
+"""What a process is reported to make one shard, and how that is brought whole to its name. Free of TensorFlow."""
 
 import os
 from collections.abc import Sequence

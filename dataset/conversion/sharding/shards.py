@@ -142,7 +142,7 @@ def _announce(
     if before := read_settings(job_path):
         changed = [name for name in settings if before.get(name) != settings[name]]
         if changed:
-            say(f"changed since the last conversion to {config.output_prefix}: {', '.join(changed)}; converting anew")
+            say(f"changed since the last conversion to {config.output_prefix}: {', '.join(changed)}; converting again")
         elif finished:
             say(f"{finished} of {len(tasks)} shards are finished and kept")
     elif config.shard_path(0).exists():

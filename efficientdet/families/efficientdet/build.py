@@ -53,5 +53,5 @@ def detector_config(hparams: EfficientDetHyperparameters) -> DenseDetectorConfig
             box_loss_weight=hparams.box_loss_weight, iou_loss_type=hparams.iou_loss_type,
             iou_loss_weight=hparams.iou_loss_weight, weight_decay=hparams.decays_in_loss),
         suppression=suppression_config(hparams.nms_configs),
-        normalisations=hparams.normalisations,
+        normalizations=hparams.normalizations,
     )

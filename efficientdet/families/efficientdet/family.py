@@ -25,7 +25,7 @@ class EfficientDetFamily(Family):
     presets = PRESETS
     quickstart = True
     conventions = (*NVIDIA_CONVENTIONS, "anchor_scale", "act_type", "conv_after_downsample")
-    backbone_conventions = ("normalisations", "act_type")
+    backbone_conventions = ("normalizations", "act_type")
     coco_class_rows: ClassVar = {90: 0, 91: 0}
 
     def build(self, hparams: EfficientDetHyperparameters, *, num_classes: int, precision: str = "float32",

@@ -60,7 +60,7 @@ class EfficientDetHyperparameters(Hyperparameters):
     conv_after_downsample: bool = False
     conv_bn_act_pattern: bool = False
     survival_prob: PositiveShare | None = None
-    normalisations: Annotated[int, one_of(1, 2)] = 1
+    normalizations: Annotated[int, one_of(1, 2)] = 1
     # losses
     label_smoothing: BelowOne = 0.0
     alpha: InsideZeroToOne = 0.25
@@ -75,14 +75,14 @@ class EfficientDetHyperparameters(Hyperparameters):
     def __post_init__(self):
         super().__post_init__()
         check_order(self, "min_level", "max_level", may_be_equal=False)
-        normalised_aspect_ratios(self.aspect_ratios)
+        normalized_aspect_ratios(self.aspect_ratios)
 
     def comparable(self, key: str) -> Any:
         """Of aspect ratios, the pairs that both ways of writing them mean."""
-        return normalised_aspect_ratios(self.aspect_ratios) if key == "aspect_ratios" else super().comparable(key)
+        return normalized_aspect_ratios(self.aspect_ratios) if key == "aspect_ratios" else super().comparable(key)
 
 
-def normalised_aspect_ratios(aspect_ratios: Any) -> tuple[tuple[float, float], ...]:
+def normalized_aspect_ratios(aspect_ratios: Any) -> tuple[tuple[float, float], ...]:
     """Single ratios r as (sqrt(r), 1 / sqrt(r)), pairs (width factor, height factor) as they are."""
     try:
         pairs = tuple((math.sqrt(ratio), 1 / math.sqrt(ratio)) if isinstance(ratio, int | float)
@@ -97,4 +97,4 @@ def normalised_aspect_ratios(aspect_ratios: Any) -> tuple[tuple[float, float], .
 def anchor_config(hparams: EfficientDetHyperparameters) -> AnchorConfig:
     """Return the anchors."""
     return AnchorConfig(min_level=hparams.min_level, max_level=hparams.max_level, num_scales=hparams.num_scales,
-                        aspect_ratios=normalised_aspect_ratios(hparams.aspect_ratios), anchor_scale=hparams.anchor_scale)
+                        aspect_ratios=normalized_aspect_ratios(hparams.aspect_ratios), anchor_scale=hparams.anchor_scale)

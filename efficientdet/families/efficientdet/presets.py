@@ -40,6 +40,6 @@ NUMBERS_PER_PIXEL = {
 
 # How NVIDIA's networks were trained, where that differs; an imported checkpoint of theirs must be read so.
 NVIDIA_CONVENTIONS = {
-    "aspect_ratios": ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), "normalisations": 2, "fusion_relu": False,
+    "aspect_ratios": ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), "normalizations": 2, "fusion_relu": False,
     "half_pixel_upsampling": True,
 }

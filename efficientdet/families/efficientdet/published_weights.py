@@ -61,8 +61,8 @@ def _nvidia_head_name(name: str, *, min_level: int) -> str:
     kind = net.removesuffix("_net")
     if layer == f"{kind}-predict":
         return f"{net}/{'classes' if kind == 'class' else 'boxes'}/{role}"
-    if normalised := re.fullmatch(rf"{kind}-(\d+)-bn-(\d+)", layer):
-        return f"{net}/bns/{normalised[1]}/{int(normalised[2]) - min_level}/{role}"
+    if normalized := re.fullmatch(rf"{kind}-(\d+)-bn-(\d+)", layer):
+        return f"{net}/bns/{normalized[1]}/{int(normalized[2]) - min_level}/{role}"
     return f"{net}/conv_ops/{layer.removeprefix(kind + '-')}/{role}"
 
 

@@ -72,7 +72,7 @@ class MaskRcnnFamily(TorchFamily):
         return NUMBERS_PER_PIXEL[hparams.backbone_name] + of_regions / pixels
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
-        """torchvision's weights of COCO are told by their number of classes."""
+        """torchvision's weights of COCO are reported by their number of classes."""
         bias = arrays.get("roi_heads.box_predictor.cls_score.bias")
         return dict(TORCHVISION_CONVENTIONS) if bias is not None and len(bias) == _COCO_ROWS else {}
 

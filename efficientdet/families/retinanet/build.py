@@ -24,7 +24,7 @@ def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, preci
         anchors=anchor_levels(hparams, image_size, cells),
         assigner=IouAssigner(positive_iou=0.5, negative_iou=0.4, claim="ties"),
         losses=LossConfig(alpha=hparams.alpha, gamma=hparams.gamma, box_loss="l1", box_loss_weight=1.0,
-                          normaliser="positives of each image", weight_decay=hparams.decays_in_loss),
+                          normalizer="positives of each image", weight_decay=hparams.decays_in_loss),
         suppression=suppression_config(
             hparams.nms_configs, candidates_per_level=hparams.candidates_per_level, clip=True,
             box_coder=FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE))))

@@ -75,7 +75,7 @@ class RetinaNetFamily(TorchFamily):
         version = version_of(ruleset) if ruleset else _FIRST_RULES
         if version < _FIRST_RULES:
             raise InputError(f"--mlperf_ruleset={ruleset}: knows no RetinaNet, its benchmark ssd is SSD300; "
-                             "wanted 2.0.0 or later")
+                             "expected 2.0.0 or later")
         return "retinanet" if version >= _RENAMING_RULES else "ssd"
 
     def mlperf_tensors(self, names: Iterable[str]) -> list[str]:
@@ -90,7 +90,7 @@ class RetinaNetFamily(TorchFamily):
         return sorted("module." + name.replace("/", ".") for name in found)
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
-        """torchvision's are told from MLPerf's by their number of classes."""
+        """torchvision's are reported from MLPerf's by their number of classes."""
         bias = arrays.get("head.classification_head.cls_logits.bias")
         return dict(TORCHVISION_CONVENTIONS) if bias is not None and len(bias) == _TORCHVISION_LOGITS else {}
 

@@ -28,7 +28,7 @@ class RetinaNetHyperparameters(Hyperparameters):
     resize: Annotated[str, one_of("stretch", "fit")] = "stretch"
     longer_side: Count = 1333  # of "fit"
     max_instances_per_image: int = 1000
-    learn_crowds: bool = True  # IsGroupOf of Open Images
+    train_on_crowds: bool = True  # IsGroupOf of Open Images
     # network
     backbone_name: Annotated[str, one_of(*BACKBONES.values())] = "resnext50_32x4d"
     batch_norm_epsilon: NonNegative = 1e-5

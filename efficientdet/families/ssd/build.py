@@ -1,6 +1,6 @@
 """From hyperparameters to a detector: the one place that knows which of them goes where."""
 
-from dataset.input.color_jitter import ColourJitter
+from dataset.input.color_jitter import ColorJitter
 from dataset.input.overlap_crop import OverlapCrop
 from efficientdet.families.ssd.hyperparameters import SsdHyperparameters
 from efficientdet.families.suppression import suppression_config
@@ -25,7 +25,7 @@ def build_detector(hparams: SsdHyperparameters, *, num_classes: int, precision: 
         assigner=IouAssigner(positive_iou=0.5, strictly=True, claim="best, last"),
         losses=LossConfig(
             class_loss="softmax cross entropy", box_loss="smooth l1", delta=1.0, box_loss_weight=1.0,
-            normaliser="positives of each image", hard_negative_ratio=hparams.hard_negative_ratio,
+            normalizer="positives of each image", hard_negative_ratio=hparams.hard_negative_ratio,
             weight_decay=hparams.decays_in_loss, decays=hparams.decayed_weights),
         suppression=suppression_config(
             hparams.nms_configs, drops_equal=True, scores="softmax", candidates_per_class=hparams.candidates_per_class,
@@ -33,8 +33,8 @@ def build_detector(hparams: SsdHyperparameters, *, num_classes: int, precision: 
 
 
 def augmentation(hparams: SsdHyperparameters) -> OverlapCrop:
-    """The crop and the colours."""
+    """The crop and the colors."""
     return OverlapCrop(
         hparams.input_size, tries=hparams.num_cropping_iterations, flip_probability=0.5 if hparams.input_rand_hflip else 0.0,
-        colours=ColourJitter(brightness=hparams.brightness, contrast=hparams.contrast, saturation=hparams.saturation,
+        colors=ColorJitter(brightness=hparams.brightness, contrast=hparams.contrast, saturation=hparams.saturation,
                              hue=hparams.hue))

@@ -71,7 +71,7 @@ class SsdFamily(TorchFamily):
         """Return `ssd`. Raises InputError for rules from 2.0 on: their `ssd` is RetinaNet."""
         if ruleset and version_of(ruleset) >= _RULES_OF_RETINANET:
             raise InputError(f"--mlperf_ruleset={ruleset}: knows no SSD300, its benchmark ssd is RetinaNet; "
-                             "wanted 1.1.0 or before")
+                             "expected 1.1.0 or before")
         return "ssd"
 
     def mlperf_values(self, hparams: SsdHyperparameters, *, batch_norm_images: int) -> dict[str, Any]:

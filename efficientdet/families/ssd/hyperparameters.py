@@ -19,9 +19,9 @@ class SsdHyperparameters(Hyperparameters):
     # input
     image_size: int | str | tuple[int, int] = 300
     max_instances_per_image: int = 200
-    learn_crowds: bool = True
+    train_on_crowds: bool = True
     num_cropping_iterations: Count = 1  # crops that are tried before another minimum overlap is drawn; MLPerf's rule: 1 or 50
-    brightness: NonNegative = 0.125  # as the next three: how much the colours of a training image change at most
+    brightness: NonNegative = 0.125  # as the next three: how much the colors of a training image change at most
     contrast: NonNegative = 0.5
     saturation: NonNegative = 0.5
     hue: Annotated[float, between(0, 0.5)] = 0.05

@@ -1,4 +1,4 @@
-"""Which classes of Open Images are wanted, and which category each label (/m/01g317) of a row becomes.
+"""Which classes of Open Images are requested, and which category each label (/m/01g317) of a row becomes.
 
 The labels never change; the names do: what MLPerf calls French horn was Horn in early V4, and its Orange is Orange (fruit) in
 V7. So classes are asked for by name, and MLPerf's list brings its labels along.
@@ -65,7 +65,7 @@ def _read_descriptions(path: str) -> dict[str, str]:
         if number == 0 and row == _V6_HEADER:
             continue
         if len(row) != 2 or not row[0].startswith("/") or not row[1].strip():
-            raise InputError(f"{path}: line {line} is {shown(','.join(row))}, wanted a label and its name such as "
+            raise InputError(f"{path}: line {line} is {shown(','.join(row))}, expected a label and its name such as "
                              "/m/01g317,Person: class-descriptions-boxable.csv")
         label, name = row[0], row[1].strip()
         if found.setdefault(label, name) != name:
@@ -120,7 +120,7 @@ def _check_same_labels(wanted: dict[str, str], name_of: dict[str, str], path: st
 
 
 def _add_descendants(category_of: dict[str, int | None], wanted: dict[str, str], path: str) -> None:
-    """Give labels that are not wanted the category of the nearest wanted one above them.
+    """Give labels that are not expected the category of the nearest wanted one above them.
 
     Parts are no kinds: a door handle is no door.
     """
@@ -150,7 +150,7 @@ def _kinds(top: object, path: str) -> Iterator[tuple[str, str]]:
         for key in ("Subcategory", "Part"):
             children = node.get(key, [])
             if not isinstance(children, list):
-                raise InputError(f"{path}: {key} of {shown(node['LabelName'])} is {shown(children)}, wanted a list")
+                raise InputError(f"{path}: {key} of {shown(node['LabelName'])} is {shown(children)}, expected a list")
             waiting += children
             if key == "Subcategory":
                 yield from ((node["LabelName"], child["LabelName"]) for child in children

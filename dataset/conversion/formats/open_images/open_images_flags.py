@@ -6,13 +6,13 @@ from absl import flags
 
 from dataset.conversion.annotations import AnnotatedDataSet
 from dataset.conversion.formats.open_images.open_images_labels import EXPECTED_IMAGES, read_open_images
-from dataset.conversion.other_annotations import recognised
+from dataset.conversion.other_annotations import recognized
 from dataset.files.file_kinds import FileKind
 from program_support.errors import InputError
 
 
 def define_choice_flags() -> None:
-    """Define what to read and which of it is wanted."""
+    """Define what to read and which of it is requested."""
     flags.DEFINE_string("object_annotations_file", "", "Csv of boxes: oidv6-train-annotations-bbox.csv, "
                         "validation-annotations-bbox.csv, test-annotations-bbox.csv.")
     flags.DEFINE_string("class_descriptions_file", "", "Csv of labels and names: class-descriptions-boxable.csv.")
@@ -30,7 +30,7 @@ def read_choice(index_folder: Path, *, image_ids_file: str = "") -> AnnotatedDat
     for name in ("object_annotations_file", "class_descriptions_file"):
         if not values[name].value:
             raise InputError(f"give --{name}")
-    with recognised(values.object_annotations_file, wanted=FileKind.OPEN_IMAGES):
+    with recognized(values.object_annotations_file, wanted=FileKind.OPEN_IMAGES):
         return read_open_images(
             object_annotations_file=values.object_annotations_file, class_descriptions_file=values.class_descriptions_file,
             index_folder=index_folder, classes=values.classes, hierarchy_file=values.hierarchy_file,

@@ -39,7 +39,7 @@ class BoxIndex:
         try:
             connection = sqlite3.connect(path, isolation_level=None)
             try:
-                # it is deleted in the end, and after a power cut it is built anew
+                # it is deleted in the end, and after a power cut it is built again
                 for setting in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE",
                                 f"cache_size = -{_CACHE_KIB}"):
                     connection.execute(f"PRAGMA {setting}")
@@ -111,7 +111,7 @@ class IndexedImage:
 
     @property
     def objects(self) -> list[AnnotatedObject]:
-        """The objects, read anew."""
+        """The objects, read again."""
         return self._index.objects(self._name)
 
 

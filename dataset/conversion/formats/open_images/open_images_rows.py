@@ -40,7 +40,7 @@ def boxes_in(
         try:
             category = category_of[label]
         except KeyError:
-            raise InputError(f"{path}: line {line} has LabelName {shown(label)}, which the class descriptions lack; wanted a "
+            raise InputError(f"{path}: line {line} has LabelName {shown(label)}, which the class descriptions lack; expected a "
                              "label of theirs, such as /m/01g317: the files are of different versions or sets") from None
         if category is None or (chosen is not None and image not in chosen):
             continue
@@ -64,7 +64,7 @@ def _column_picker(header: Sequence[str], path: str) -> tuple[Callable[[list[str
     missing = [name for name in _COLUMNS if names.count(name) != 1]
     if missing:
         raise InputError(f"{path}: is no csv of Open Images boxes: its first line has no column {missing[0]}, or several of it "
-                         f"(found {shown(listed(names))}); wanted one such as oidv6-train-annotations-bbox.csv")
+                         f"(found {shown(listed(names))}); expected one such as oidv6-train-annotations-bbox.csv")
     places = [names.index(name) for name in _COLUMNS]
     has_confidence = "Confidence" in names
     return itemgetter(*places, names.index("Confidence") if has_confidence else places[0]), has_confidence
@@ -77,7 +77,7 @@ def _holds(confidence: str, tally: Counter[str], *, where: str) -> bool:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
-        raise InputError(f"{where} has Confidence {shown(confidence)}, wanted a number from 0 to 1")
+        raise InputError(f"{where} has Confidence {shown(confidence)}, expected a number from 0 to 1")
     if value < 1:
         tally["none" if value == 0 else "low"] += 1
     return value > 0
@@ -90,9 +90,9 @@ def _what_is_wrong(image: str, sides: Sequence[str], group: str) -> str:
             value = float(text)
         except ValueError:
             comma = ", with a point and no comma" if "," in text else ""
-            return f"has {name} {shown(text)}, wanted a share of the image's side such as 0.25{comma}"
+            return f"has {name} {shown(text)}, expected a share of the image's side such as 0.25{comma}"
         if not LEAST_SHARE <= value <= MOST_SHARE:
-            return f"has {name} {shown(text)}, wanted a share of the image's side, 0 to 1, and no pixels"
+            return f"has {name} {shown(text)}, expected a share of the image's side, 0 to 1, and no pixels"
     if group not in _CROWD:
-        return f"has IsGroupOf {shown(group)}, wanted 1, 0 or -1"
+        return f"has IsGroupOf {shown(group)}, expected 1, 0 or -1"
     return f"has ImageID {shown(image)}, wanted letters, digits, '_', '-' and '.': the name of the image without .jpg"

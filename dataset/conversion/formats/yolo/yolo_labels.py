@@ -1,6 +1,6 @@
 """Reads YOLO labels: a text file for an image, a line for an object, in shares of the image's width and height.
 
-Format: https://docs.ultralytics.com/datasets/detect, /segment. A line is a class number and the box (centre x, centre y, width,
+Format: https://docs.ultralytics.com/datasets/detect, /segment. A line is a class number and the box (center x, center y, width,
 height) or the outline (x, y, x, y, ..) of an object; an image without a file has no object.
 """
 
@@ -32,7 +32,7 @@ _CLASS_NUMBER = re.compile(r"(\d{1,8})(\.0*)?", re.ASCII)  # some tools write ev
 def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:
     """Read each split of the data set, or all of it as the split "", if it has none.
 
-    Category ids are the class numbers. Pictures with an EXIF rotation are taken to be labelled upright, as ultralytics shows
+    Category ids are the class numbers. Images with an EXIF rotation are taken to be labeled upright, as ultralytics shows
     them. Raises InputError, with file, line and value, for what is no such label and for an unknown class.
     """
     layout = yolo_layout(Path(annotations), images)
@@ -44,7 +44,7 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
     for label in _labels_without_image(labels, taken={*label_of.values()}, images=images):
         split = next(iter(parts)) if len(parts) == 1 else split_of_folders(label)
         part, missing = parts.get(split), str(PurePosixPath(label).with_suffix(".jpg"))
-        if part is None:  # of several splits nobody knows whose it was
+        if part is None:  # of several splits no one knows whose it was
             next(iter(parts.values())).noted.append(Finding(kind="image", file=label, reason="a label file without an image"))
         else:
             part.images.append(AnnotatedImage(image_id=0, file_name=missing, size=None))
@@ -95,15 +95,15 @@ def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> di
         best = agreeing_best(label, [_label_name(name, images) for name in claimants])
         owners = [name for name in claimants if _label_name(name, images) in best]
         if len(owners) > 1:
-            raise InputError(f"{labels.path(label)}: may be of any of {listed(owners)}; wanted images whose names differ by "
+            raise InputError(f"{labels.path(label)}: may be of any of {listed(owners)}; expected images whose names differ by "
                              "more than the suffix, or folders of labels called like those of the images")
         found[owners[0]] = label
-    labelled = {PurePosixPath(name).parent for name in found}
+    labeled = {PurePosixPath(name).parent for name in found}
     for label, claimants in claims.items():
         for name in claimants:
-            if PurePosixPath(name).parent not in labelled:
+            if PurePosixPath(name).parent not in labeled:
                 raise InputError(f"{labels.path(label)}: is of another image called alike, and no image of the folder of "
-                                 f"{name} has labels; wanted an empty label file for what shows nothing, or no copies")
+                                 f"{name} has labels; expected an empty label file for what shows nothing, or no copies")
     return found
 
 
@@ -148,7 +148,7 @@ def _object(fields: list[str], *, known: frozenset[int], has_keypoints: bool, wi
         return AnnotatedObject(annotation_id=None, category_id=class_number,
                                box_xywh=(x - width / 2, y - height / 2, width, height))
     if len(shares) < 6 or len(shares) % 2:
-        raise InputError(f"has {len(shares)} numbers after its class, wanted 4 (a box) or at least 3 pairs of x and y (an "
+        raise InputError(f"has {len(shares)} numbers after its class, expected 4 (a box) or at least 3 pairs of x and y (an "
                          "outline); a line of a prediction has a score too many")
     return AnnotatedObject(annotation_id=None, category_id=class_number, box_xywh=box_around(shares),
                            segmentation=[shares] if with_masks else None)

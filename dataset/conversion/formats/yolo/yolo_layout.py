@@ -66,7 +66,7 @@ class _LayoutReader:
                 splits[split] = [*splits.get(split, []), *self._images_of(key, settings[key])]
         splits = {split: sorted({*names}) for split, names in splits.items() if names}
         if settings and not splits and any(key in settings for key in _SPLIT_KEYS):
-            raise InputError(f"{self._data_file}: none of the images that it names is in {self._images.folder}; wanted "
+            raise InputError(f"{self._data_file}: none of the images that it names is in {self._images.folder}; expected "
                              "--images=FOLDER with the folders that train, val and test name")
         return YoloLayout(
             source=source, content=b"\0".join(self._read), class_names=names, has_keypoints="kpt_shape" in settings,
@@ -81,7 +81,7 @@ class _LayoutReader:
                  if not name.endswith(".txt") and kind_of_file(self._files.path(name)) is FileKind.YOLO_DATA]
         outermost = [name for name in found if name.count("/") == min(other.count("/") for other in found)]
         if len(outermost) > 1:
-            raise InputError(f"{self._root}: holds {listed(outermost)}; wanted one of them as --annotations")
+            raise InputError(f"{self._root}: holds {listed(outermost)}; expected one of them as --annotations")
         return self._files.path(outermost[0]) if outermost else None
 
     def _settings(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class _LayoutReader:
         with told_with(f"{path}: names"):
             numbered = [{"id": int(key) if _is_number(key) else key, "name": name} for key, name in pairs]
             if not numbered:
-                raise InputError(f"is {shown(names)}, wanted a list of class names")
+                raise InputError(f"is {shown(names)}, expected a list of class names")
             return str(path), ClassNames.from_categories(numbered)
 
     def _name_file(self, named: str | None) -> Path:
@@ -120,7 +120,7 @@ class _LayoutReader:
         for name in [named] if named else _NAME_FILES:
             found = [other for other in self._files.names if PurePosixPath(other).name == PurePosixPath(name).name]
             if len({text_of(self._files.path(other))[0].strip() for other in found}) > 1:
-                raise InputError(f"{self._root}: {listed(found)} hold different class names; wanted a data.yaml or one of them")
+                raise InputError(f"{self._root}: {listed(found)} hold different class names; expected a data.yaml or one of them")
             if found:
                 return self._files.path(found[0])
         raise InputError(f"{self._root}: YOLO labels without class names: looked for a data.yaml and {', '.join(_NAME_FILES)}; "

@@ -7,18 +7,18 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from dataset.class_names import ClassNames
-from dataset.records.labelled_images import LabelledImages
+from dataset.records.labeled_images import LabeledImages
 
 NAMES = ("cat", "dog", "fox")
 
 
 def healthy(count=12, *, seed=0, names=NAMES, size=(128, 128)):
-    """Square pictures, different ones, with an object of each class, as large as anchors are."""
+    """Square images, different ones, with an object of each class, as large as anchors are."""
     random = np.random.default_rng(seed)
     pictures = [picture(random, size) for _ in range(count)]
     corners = random.uniform(0, 20, (count, len(names), 2)) + np.array([[0, 0], [50, 5], [10, 60]])[:len(names)]
     boxes = np.concatenate([corners, corners + random.uniform(38, 46, corners.shape)], axis=-1).reshape(-1, 4)
-    return LabelledImages(
+    return LabeledImages(
         class_names=ClassNames(tuple(range(1, len(names) + 1)), names), names=[f"{seed}-{n}.jpg" for n in range(count)],
         sizes=np.tile(np.int32(size), (count, 1)), owners=np.repeat(np.arange(count, dtype=np.int32), len(names)),
         boxes=boxes.astype(np.float32), classes=np.tile(np.arange(len(names), dtype=np.int32), count),

@@ -9,7 +9,7 @@ from dataset.class_names import ClassNames
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LabelledImages:
+class LabeledImages:
     """n images with N objects, those of an image side by side, images ascending."""
 
     class_names: ClassNames

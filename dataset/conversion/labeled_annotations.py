@@ -1,4 +1,4 @@
-"""Annotations of any format that has a reader here as `LabelledImages`, before anything is converted."""
+"""Annotations of any format that has a reader here as `LabeledImages`, before anything is converted."""
 
 from pathlib import Path
 
@@ -7,17 +7,17 @@ import numpy as np
 from dataset.conversion.annotations import AnnotatedDataSet, fitted_object, in_pixels
 from dataset.files.bounded_files import read_regular_file
 from dataset.files.image_files import stored_size
-from dataset.records.labelled_images import LabelledImages
+from dataset.records.labeled_images import LabeledImages
 from program_support.errors import InputError
 
 
-def labelled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabelledImages:
+def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledImages:
     """The images of a data set in a folder; boxes are cut to their images, as conversion does it.
 
     Raises InputError for an image of which neither the annotations nor its file tell the size, and for data without classes.
     """
     if data.class_names is None:
-        raise InputError(f"{data.source}: names no categories; wanted annotations of objects")
+        raise InputError(f"{data.source}: names no categories; expected annotations of objects")
     class_of = {category: number for number, category in enumerate(data.class_names.category_ids)}
     sizes, owners, boxes, classes, crowd, left_out = [], [], [], [], [], []
     for number, image in enumerate(data.images):
@@ -34,7 +34,7 @@ def labelled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabelledI
             classes.append(class_of[fitted.category_id])
             crowd.append(fitted.is_crowd)
     names = [image.file_name for image in data.images]
-    return LabelledImages(
+    return LabeledImages(
         class_names=data.class_names, names=names, sizes=np.array(sizes, np.int32).reshape(-1, 2),
         owners=np.array(owners, np.int32), boxes=np.array(boxes, np.float32).reshape(-1, 4),
         classes=np.array(classes, np.int32), crowd=np.array(crowd, bool), digests=[b""] * len(names),

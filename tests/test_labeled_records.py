@@ -10,8 +10,8 @@ from PIL import Image
 
 from dataset.class_names import ClassNames
 from dataset.conversion.formats.coco import read_coco
-from dataset.conversion.labelled_annotations import labelled_annotations
-from dataset.records.labelled_records import labelled_records
+from dataset.conversion.labeled_annotations import labeled_annotations
+from dataset.records.labeled_records import labeled_records
 from dataset.records.record_fields import record_fields
 from dataset.records.record_index import index_records
 from efficientdet.configuration.training_config import TrainingConfig
@@ -29,8 +29,8 @@ def drawn(tmp_path_factory):
 
 def test_boxes_of_records_are_those_of_the_annotations(drawn):
     index = index_records(drawn.records("train"))
-    images = labelled_records(index, drawn.class_names)
-    annotated = labelled_annotations(read_coco(object_annotations_file=drawn.annotations("train")), str(drawn.folder / "train"))
+    images = labeled_records(index, drawn.class_names)
+    annotated = labeled_annotations(read_coco(object_annotations_file=drawn.annotations("train")), str(drawn.folder / "train"))
     assert sorted(images.names) == sorted(annotated.names)
     assert len(images.boxes) == len(annotated.boxes) > 9
     for number, name in enumerate(images.names):
@@ -41,7 +41,7 @@ def test_boxes_of_records_are_those_of_the_annotations(drawn):
         assert images.sizes[number].tolist() == annotated.sizes[other].tolist()
         assert images.encoded(number) == annotated.encoded(other)
         assert Image.open(BytesIO(images.encoded(number))).size == tuple(images.sizes[number, ::-1].tolist())
-    some = labelled_records(index, drawn.class_names, [1, 4, 8])
+    some = labeled_records(index, drawn.class_names, [1, 4, 8])
     assert some.names == [images.names[number] for number in (1, 4, 8)]
     assert some.encoded(2) == images.encoded(8)
 
@@ -53,7 +53,7 @@ def written(tmp_path, *payloads):
 def test_records_of_other_programs(tmp_path):
     """Without sizes, names and crowds, and values that are not packed, as early writers had them."""
     plain = tiny_records.altered(7, {"height": None, "width": None, "filename": None, "object/is_crowd": None}, boxes=2)
-    images = labelled_records(written(tmp_path, plain, tiny_records.without_box_keys(3)), ONE)
+    images = labeled_records(written(tmp_path, plain, tiny_records.without_box_keys(3)), ONE)
     assert images.sizes.tolist() == [[16, 16], [16, 16]]
     assert (images.names, images.counts().tolist(), images.crowd.tolist()) == (["7", "3.jpg"], [2, 0], [False, False])
     unpacked = bytes([0x0D, 0, 0, 0x80, 0x3F, 0x0D, 0, 0, 0, 0x40])  # floats 1 and 2, each with a tag
@@ -80,7 +80,7 @@ def test_negative_and_large_integers():
 ])
 def test_broken_records_are_refused(tmp_path, payload, message):
     with pytest.raises(InputError, match="r: ") as error:
-        labelled_records(written(tmp_path, payload), ONE)
+        labeled_records(written(tmp_path, payload), ONE)
     assert message in str(error.value)
 
 

@@ -1,4 +1,4 @@
-"""Records as `LabelledImages`: all their boxes without reading the images between, a hundred thousand records in seconds."""
+"""Records as `LabeledImages`: all their boxes without reading the images between, a hundred thousand records in seconds."""
 
 import mmap
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ import numpy as np
 
 from dataset.class_names import ClassNames
 from dataset.files.image_files import stored_size
-from dataset.records.labelled_images import LabelledImages, inside
+from dataset.records.labeled_images import LabeledImages, inside
 from dataset.records.record_fields import record_fields
 from dataset.records.record_index import RecordIndex, RecordReader
 from program_support.errors import InputError
@@ -19,7 +19,7 @@ _DIGEST, _ENCODED = b"image/key/sha256", b"image/encoded"
 _WANTED = frozenset((*_SIDES, _LABELS, _CROWD, _HEIGHT, _WIDTH, _NAME, _ID, _DIGEST))
 
 
-def labelled_records(index: RecordIndex, class_names: ClassNames, numbers: Sequence[int] | None = None) -> LabelledImages:
+def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: Sequence[int] | None = None) -> LabeledImages:
     """The images of an index, or of these record numbers, ascending; checksums are not compared.
 
     Raises InputError, with file, offset and image, for a record that is no Example, whose lists do not fit each other or that
@@ -45,7 +45,7 @@ def labelled_records(index: RecordIndex, class_names: ClassNames, numbers: Seque
     boxes, kept = inside(boxes * np.tile(sizes[owners], 2), sizes[owners])
     left_out = [f"{names[owner]}: box without area inside the image" for owner in owners[~kept].tolist()]
     reader = RecordReader(index)
-    return LabelledImages(
+    return LabeledImages(
         class_names=class_names, names=names, sizes=sizes, owners=owners[kept], boxes=boxes[kept],
         classes=_classes(np.concatenate(labels), class_names, index)[kept], crowd=np.concatenate(crowd)[kept],
         digests=digests, encoded=lambda number: _encoded(reader.read([numbers[number]])[0]), left_out=left_out)
