@@ -134,7 +134,7 @@ def test_every_file_stores_the_thresholds(exported):
     assert not read_whole(folder / "ckpt")[1].score_thresholds  # export.py leaves the checkpoint alone
 
 
-SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL)
+SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "export.md").read_text(), re.DOTALL)
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: str(snippet.count("\n")))

@@ -213,7 +213,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(drawn, tmp_path)
         pytest.skip("needs a file system of its own: root")
     small = tmp_path / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(small)], capture_output=True).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", str(small)], capture_output=True).returncode:
         pytest.skip("cannot mount a file system here")
     try:
         done, _ = run_ranks(1, drawn, small, **{**SETTINGS, "checkpoint_steps": 1})

@@ -51,9 +51,9 @@ class ArtifactDetector(BatchDetector):
             raise InputError(f"{self._path}: puts out {', '.join(map(str, map(list, shapes)))} for an image; expected boxes "
                              "[D, 4], scores [D] and classes [D]")
         boxes, scores, classes, *masks = copied(outputs, size)
-        valid = scores > 0
-        found = classes[valid]
+        found = classes[scores > 0]
         if found.size and not 0 <= found.min() <= found.max() < self._class_count:
             raise InputError(f"{self._path}: finds classes {found.min()} to {found.max()}; it names {self._class_count}, "
                              "counted from 0")
+        valid = (scores > 0) & np.isfinite(boxes).all(axis=-1)  # before they are clipped to the image
         return Detections(boxes, scores, classes, valid, masks[0] if masks else None)
