@@ -39,7 +39,7 @@ def check_gpus(gpus: Iterable[Gpu], *, newest_kernels: Version | None) -> None:
         if newest_kernels and capability[0] > newest_kernels[0]:
             print(f"warning: {name}: TensorFlow has kernels up to compute capability {_dotted(newest_kernels)}, this GPU has "
                   f"{_dotted(capability)}; expect XLA to end the process with 'PTX version does not support target'. "
-                  "Use a GPU up to Hopper, or KERAS_BACKEND=jax with jax[cuda12]: docs/guides/train.md",
+                  "Use a GPU up to Hopper, or KERAS_BACKEND=jax with jax[cuda12]: docs/guides/clusters.md",
                   file=sys.stderr, flush=True)
 
 
