@@ -674,6 +674,6 @@ def test_pictures_that_are_pipes_are_not_waited_for(tmp_path):
 
 
 def test_the_page_names_every_format():
-    page = (Path(__file__).resolve().parent.parent / "dataset" / "README.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parent.parent / "docs" / "guides" / "data.md").read_text(encoding="utf-8")
     section = page.partition("## Labels of any format")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE) == [*FORMATS]

@@ -1,4 +1,4 @@
-"""Every odd file of the oracle folder meets the fate that dataset/README.md promises."""
+"""Every malformed file has the outcome that docs/guides/data.md documents."""
 
 import json
 import os
@@ -15,19 +15,19 @@ from dataset.conversion.sharding.shards import ConversionConfig, convert
 from dataset.records.schema import parse_record
 from program_support.errors import InputError
 
-README = Path(__file__).resolve().parent.parent / "dataset" / "README.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "guides" / "data.md"
 ROW = re.compile(r"^\| `([^`]+)` \| (kept|fixed|noted|skipped|refused) \|", re.MULTILINE)
 
 
 def promised(section: str) -> dict[str, str]:
-    """File name -> outcome, from the table that follows the marked comment."""
-    _, _, rest = README.read_text(encoding="utf-8").partition(f"<!-- {section}:")
-    rows = ROW.findall(rest.partition("\n\n")[0])
+    """Return file name -> outcome, from the table of the section."""
+    _, _, rest = PAGE.read_text(encoding="utf-8").partition(f"\n## {section}\n")
+    rows = ROW.findall(rest.partition("\n## ")[0])
     assert len(rows) == len(dict(rows)), "a file has two rows"
     return dict(rows)
 
 
-IMAGES, ANNOTATIONS = promised("images"), promised("annotations")
+IMAGES, ANNOTATIONS = promised("Unusual and damaged images"), promised("Unusual and invalid annotations")
 
 
 def settings(folder: Path, prefix: Path) -> ConversionConfig:
