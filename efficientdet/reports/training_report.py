@@ -49,7 +49,7 @@ def page(summary: RunSummary) -> str:
     losses = sorted(filter(_LOSS.fullmatch, summary.curves), key=lambda tag: tag != "train/loss")  # the total first
     charts = [chart_figure(name, {_LEGEND.get(tag, tag.removeprefix("train/")): summary.curves[tag]
                                   for tag in tags if summary.curves.get(tag)}, x_label="Training step", y_label=unit)
-              for name, unit, tags in (("Training loss", "Loss", losses), *_CHARTS)]
+              for name, unit, tags in (("Loss", "Loss", losses), *_CHARTS)]
     images = [picture(caption, encode_image(image, "JPEG")) for caption, image in summary.images]
     measured = {name: ap for name, ap in summary.per_class.items() if ap >= 0}  # the others have no objects
     per_class = paragraph("AP averaged over IoU thresholds 0.50 to 0.95.") + bars(measured, form=".3f")

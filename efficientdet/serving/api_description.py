@@ -46,9 +46,9 @@ def _refusals(limits: Limits) -> dict[int, str]:
         400: "The body is malformed, an image cannot be decoded, or the Host header is not allowed.",
         403: "The Origin header is not allowed.",
         408: f"The body did not arrive within {limits.request_timeout_s:g} s.",
-        413: f"The request exceeds {limits.max_request_bytes} bytes or {limits.max_queue} images; an image exceeds "
-             f"{limits.max_pixels} pixels, {MOST_SIDE} pixels per side, or the number of scans or segments; or the JSON has "
-             "too many values.",
+        413: f"The request exceeds {limits.max_request_bytes:,} bytes or {limits.max_queue} images; an image exceeds "
+             f"{limits.max_pixels:,} pixels, {MOST_SIDE:,} pixels per side, or the number of scans or segments; or the JSON "
+             "has too many values.",
         415: "The content type is neither multipart/form-data nor application/json.",
         422: "The request has no image, an unknown parameter, field or key, or an invalid value.",
         500: "The detector failed.",
@@ -59,19 +59,31 @@ def _refusals(limits: Limits) -> dict[int, str]:
 def _schemas(score: dict) -> dict[str, Any]:
     number, text = {"type": "integer"}, {"type": "string"}
     detection = _object({
-        "box": _list({"type": "number"}, least=4, most=4) | {
-            "description": "x_min, y_min, x_max, y_max in pixels of the image after EXIF orientation"},
-        "score": score, "class_id": number | {"description": "category id of the data set, such as COCO's"}, "class_name": text,
-        "mask": _object({"size": _list(number, least=2, most=2), "counts": text}) | {
-            "description": "COCO compressed RLE; only for models with masks"}}, optional="mask")
-    image = _object({"width": number, "height": number, "detections": _list(_ref("Detection"))})
+        "box": _list({"type": "number"}, least=4, most=4) | _about(
+            "x_min, y_min, x_max, y_max in pixels of the image after EXIF orientation"),
+        "score": score | _about("confidence score, 0 to 1"), "class_id": number | _about(
+            "category id of the data set, such as COCO's"), "class_name": text | _about("class name"),
+        "mask": _object({"size": _list(number, least=2, most=2), "counts": text}) | _about(
+            "COCO compressed RLE; only for models with masks")}, optional="mask")
+    image = _object({
+        "width": number | _about("pixels, after EXIF orientation"), "height": number | _about("pixels, after EXIF orientation"),
+        "detections": _list(_ref("Detection")) | _about("sorted by descending score")})
     class_of = _object({"id": number, "name": text, "color": text | {"pattern": "^#[0-9a-f]{6}$"}})
     limits = _object({"max_request_bytes": number, "max_pixels": number, "max_queue": number})
+    model = text | _about("name of the model")
     return {
-        "Detection": detection, "Image": image, "Error": _object({"error": text}),
-        "Detections": _object({"model": text, "min_score": score, "images": _list(_ref("Image")), "time_ms": {
-            "type": "number", "description": "milliseconds from the first byte of the body to the reply"}}),
-        "Model": _object({"model": text, "classes": _list(class_of), "min_score": score, "limits": limits})}
+        "Detection": detection, "Image": image, "Error": _object({"error": text | _about("reason, one line")}),
+        "Detections": _object({
+            "model": model, "min_score": score | _about("score threshold of this reply"),
+            "images": _list(_ref("Image")) | _about("one entry per image, in the order of the request"),
+            "time_ms": {"type": "number"} | _about("milliseconds from the first byte of the body to the reply")}),
+        "Model": _object({
+            "model": model, "classes": _list(class_of) | _about("classes, with the colors of plots"),
+            "min_score": score | _about("default score threshold"), "limits": limits | _about("limits of a request")})}
+
+
+def _about(description: str) -> dict[str, str]:
+    return {"description": description}
 
 
 def _object(properties: dict[str, Any], *, optional: str = "") -> dict[str, Any]:

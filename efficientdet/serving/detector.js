@@ -176,6 +176,7 @@ function refresh() {
   else if (!found) setStatus(`${image.name}: detecting …`);
   else {
     const foreign = image.foreign ? " · the browser does not support this image format" : "";
+    $("image").setAttribute("aria-label", `${image.name}: ${shownOf(image).length} detections`);
     setStatus(`${image.name} · ${image.size.join(" × ")} · ${shownOf(image).length} of ${found.length} shown · `
          + `${Math.round(image.milliseconds)} ms${foreign}`);
   }
