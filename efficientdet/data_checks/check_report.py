@@ -17,9 +17,9 @@ from efficientdet.reports.html_page import (
     command,
     document,
     heading,
+    image_figure,
     notices,
     paragraph,
-    picture,
     row,
     section,
     subheading,
@@ -129,5 +129,5 @@ def _suspicious(examination: Examination) -> str:
             boxes = images.boxes[mine] * np.tile(np.array(image.shape[:2]) / images.sizes[number], 2)
             drawing = draw_detections(image, boxes, classes=images.classes[mine], names=images.class_names.names)
             where = f"{images.names[number]} ({split.name})" if len(examination.splits) > 1 else images.names[number]
-            drawn.append(picture(f"{where}: {', '.join(reasons)}", encode_image(drawing, "JPEG", quality=70)))
+            drawn.append(image_figure(f"{where}: {', '.join(reasons)}", encode_image(drawing, "JPEG", quality=70)))
     return row(drawn)

@@ -19,9 +19,9 @@ from efficientdet.reports.html_page import (
     document,
     grid,
     heading,
+    image_figure,
     legend,
     paragraph,
-    picture,
     row,
     section,
     subheading,
@@ -66,7 +66,7 @@ def evaluation_page(report: EvaluationReport) -> str:
     lead = (f"{measures.images:,} images, {sum(measures.class_objects.values()):,} objects of {len(measures.class_ap)} "
             f"classes, {measures.detections:,} detections.")
     masks = "Mask AP is reported below; all other sections are about boxes." if measures.mask_numbers else ""
-    pictures = [picture(caption, encode_image(image, "JPEG", quality=80)) for caption, image in report.pictures]
+    pictures = [image_figure(caption, encode_image(image, "JPEG", quality=80)) for caption, image in report.pictures]
     return document(report.title, [
         heading(report.title, figure=_figure(measures), lead=lead), paragraph(masks) if masks else "",
         paragraph(f"AP is {measures.numbers['AP']:g}: {measures.explanation}") if measures.explanation else "",

@@ -211,7 +211,7 @@ def _number(value: float) -> str:
     return f"{value:,.6g}" if value else "0"
 
 
-def picture(caption: str, jpeg: bytes) -> str:
+def image_figure(caption: str, jpeg: bytes) -> str:
     """Return an encoded image with its caption; a click or the Enter key shows it in the full window, and closes it."""
     image = f'<img src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" alt="{_escaped(caption)}">'
     return (f'<figure><details class="zoom"><summary>{image}</summary></details>'

@@ -9,7 +9,18 @@ import numpy as np
 
 from dataset.files.image_files import encode_image
 from efficientdet.reports.coco_metrics import metrics_table
-from efficientdet.reports.html_page import Curve, bars, chart_figure, document, heading, paragraph, picture, row, section, table
+from efficientdet.reports.html_page import (
+    Curve,
+    bars,
+    chart_figure,
+    document,
+    heading,
+    image_figure,
+    paragraph,
+    row,
+    section,
+    table,
+)
 from program_support.atomic_files import write_text
 
 FILE_NAME = "report.html"
@@ -50,7 +61,7 @@ def page(summary: RunSummary) -> str:
     charts = [chart_figure(name, {_LEGEND.get(tag, tag.removeprefix("train/")): summary.curves[tag]
                                   for tag in tags if summary.curves.get(tag)}, x_label="Training step", y_label=unit)
               for name, unit, tags in (("Loss", "Loss", losses), *_CHARTS)]
-    images = [picture(caption, encode_image(image, "JPEG")) for caption, image in summary.images]
+    images = [image_figure(caption, encode_image(image, "JPEG")) for caption, image in summary.images]
     measured = {name: ap for name, ap in summary.per_class.items() if ap >= 0}  # the others have no objects
     per_class = paragraph("AP averaged over IoU thresholds 0.50 to 0.95.") + bars(measured, form=".3f")
     return document(summary.title, [
