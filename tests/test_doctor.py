@@ -207,7 +207,7 @@ def test_dark_blank_and_broken_pictures(tmp_path):
     assert (NOTE, "2 of 12 show nothing but one color: 0-1.jpg, 0-2.jpg") in lines
     assert [number for number, _ in examination.splits[0].suspicious] == [1, 2, 6]
     page = write_page(tmp_path, examination).read_text(encoding="utf-8")
-    assert "2 things to fix" in page
+    assert "2 warnings" in page
     assert "0-2.jpg: dark, white or blank" in page
     assert "http" not in page.replace("http-equiv", "")
     assert json.loads((tmp_path / "doctor.json").read_text())["findings"] == numbers(examination)["findings"]

@@ -76,11 +76,11 @@ def test_everything_is_on_the_page(found, tmp_path):
                                                        **found))
     page = (tmp_path / "report.html").read_text()
     words = " ".join(Balanced(page).text)
-    for wanted in ("mine & theirs", "image <7>", "<val>", "Most AP is lost to one type: missed.", "localisation",
+    for wanted in ("mine & theirs", "image <7>", "<val>", "The error type that costs the most AP: missed.", "localisation",
                    "pencil", "background", "expected calibration error", "5 images", "AP75", "ARmax100"):
         assert wanted in words, wanted
     assert "http" not in page
-    assert "about the boxes" not in words
+    assert "about boxes" not in words
     content = json.loads((tmp_path / "report.json").read_text())
     assert content["errors"]["background"]["count"] == 1
     assert content["measures"]["AP"] == found["measures"].numbers["AP"]
@@ -98,7 +98,7 @@ def test_masks_are_not_what_the_page_is_about(found, rows):
     numbers = {name: 0.25 for name in measures.numbers}
     masked = type(measures)(**{**vars(measures), "mask_numbers": numbers})
     words = Balanced(evaluation_page(EvaluationReport(title="t", measures=masked, analysis=found["analysis"]))).text
-    assert "Masks were evaluated as well; this page is about the boxes." in words
+    assert "Mask AP is reported below; all other sections are about boxes." in words
     assert any("mask AP 0.250" in word for word in words)
 
 
@@ -119,7 +119,7 @@ def test_many_classes_unknown_things_and_names_of_strangers(classes):
             assert "nan" not in page
     page = evaluation_page(EvaluationReport(title="t", **measured(CocoEvaluator(ground_truth_from_dataset(
         dataset, source="x")), rows)))
-    assert ("The 20 classes with the most errors" in page) == (classes == 30)
+    assert ("the 20 classes with the most errors" in page) == (classes == 30)
     assert page.count("<svg") == classes + 2
 
 

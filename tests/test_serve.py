@@ -198,23 +198,23 @@ def many_parts(kind, place, part):
 JSON = "application/json"
 PICTURE = encoded()
 REFUSED = {
-    "no type": (415, PICTURE, None, "of no stated type"),
+    "no type": (415, PICTURE, None, "without a content type"),
     "another type": (415, PICTURE, "image/png", "'image/png'; expected multipart/form-data or application/json"),
     "no json": (400, "{", JSON, "is not JSON"),
     "deep json": (413, "[" * 100_000, JSON, "the JSON has more than 124 values"),
     "many values": (413, '{"images": [' + "{}," * 99_000 + "{}]}", JSON, "more than 124 values; expected at most 6 images"),
     "long number": (400, '{"min_score": ' + "9" * 9000 + "}", JSON, "is not JSON"),
     "latin-1": (400, b'{"images": ["\xff"]}', JSON, "is not JSON"),
-    "a list": (422, "[]", JSON, "is no object"),
+    "a list": (422, "[]", JSON, "is not an object"),
     "no images": (422, "{}", JSON, "images is missing"),
-    "empty": (422, '{"images": []}', JSON, "no image in the request"),
-    "numbers": (422, '{"images": [1]}', JSON, "images is missing or no list"),
-    "another key": (422, '{"image": "a"}', JSON, "no key 'image'; expected images, min_score"),
+    "empty": (422, '{"images": []}', JSON, "the request has no image"),
+    "numbers": (422, '{"images": [1]}', JSON, "images is missing or not a list"),
+    "another key": (422, '{"image": "a"}', JSON, "unknown key 'image'; expected images, min_score"),
     "no base64": (400, '{"images": ["?!"]}', JSON, "the image is not base64"),
-    "another data url": (400, '{"images": ["data:image/png,abc"]}', JSON, "not in base64"),
-    "no image": (400, form([PICTURE, b"hello"]), FORM, "image 2 of 2 is none that can be read"),
-    "svg": (400, form([b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>']), FORM, "none that can be read"),
-    "postscript": (400, form([b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"]), FORM, "none that can be read"),
+    "another data url": (400, '{"images": ["data:image/png,abc"]}', JSON, "not base64-encoded"),
+    "no image": (400, form([PICTURE, b"hello"]), FORM, "image 2 of 2 is not a supported image"),
+    "svg": (400, form([b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>']), FORM, "not a supported image"),
+    "postscript": (400, form([b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"]), FORM, "not a supported image"),
     "cut short": (400, form([encoded(size=(200, 200), kind="BMP")[:-500]]), FORM, "the image: cannot be decoded"),
     "text bomb": (400, form([text_bomb()]), FORM, "the image"),
     "jpeg 2000": (400, form([encoded(kind="JPEG2000")]), FORM, "expected BMP, GIF, JPEG, PNG, TIFF, WEBP"),
@@ -223,19 +223,19 @@ REFUSED = {
     "many chunks": (413, form([many_parts("PNG", 33, b"\0\0\0\0teXt\0\0\0\0")]), FORM, "0 scans and"),
     "many blocks": (413, form([many_parts("GIF", 13 + 3 * 4, b"!\xfe\1a\0")]), FORM, "0 scans and"),
     "pixel bomb": (413, form([png_head(50_000, 50_000)]), FORM, f"more than {MOST_PIXELS} pixels"),
-    "too many pixels": (413, form([png_head(1000, 1001)]), FORM, "1000 x 1001 pixels; at most 1000000"),
-    "too long": (413, form([png_head(MOST_SIDE + 1, 1)]), FORM, f"{MOST_SIDE} a side"),
+    "too many pixels": (413, form([png_head(1000, 1001)]), FORM, "1000 x 1001 pixels; expected at most 1000000"),
+    "too long": (413, form([png_head(MOST_SIDE + 1, 1)]), FORM, f"{MOST_SIDE} per side"),
     "too many": (413, form([PICTURE] * (MOST_IMAGES + 1)), FORM, "more than 6 images"),
     "too many parts": (413, form([b""] * 3000), FORM, "more than 6 images"),
     "too large": (413, form([bytes(MOST_BYTES)]), FORM, f"more than {MOST_BYTES} bytes"),
     "much too large": (413, form([bytes(5_000_000)]), FORM, f"more than {MOST_BYTES} bytes"),
-    "no boundary": (400, form([PICTURE]), "multipart/form-data", "no multipart form"),
-    "another boundary": (400, form([PICTURE]), "multipart/form-data; boundary=x", "no multipart form"),
-    "no end": (400, form([PICTURE])[:-20], FORM, "cut short"),
-    "no disposition": (422, b"--frontier\r\nA: b\r\n\r\nx\r\n--frontier--\r\n", FORM, "no field ''"),
-    "long header": (400, b"--frontier\r\nA: " + b"b" * 9000 + b"\r\n\r\nx\r\n--frontier--\r\n", FORM, "no multipart form"),
-    "another field": (422, form([PICTURE], color="red"), FORM, "no field 'color'; expected image, file, min_score"),
-    "form without": (422, form([], min_score="1"), FORM, "no image in the request"),
+    "no boundary": (400, form([PICTURE]), "multipart/form-data", "not a multipart form"),
+    "another boundary": (400, form([PICTURE]), "multipart/form-data; boundary=x", "not a multipart form"),
+    "no end": (400, form([PICTURE])[:-20], FORM, "truncated"),
+    "no disposition": (422, b"--frontier\r\nA: b\r\n\r\nx\r\n--frontier--\r\n", FORM, "unknown field ''"),
+    "long header": (400, b"--frontier\r\nA: " + b"b" * 9000 + b"\r\n\r\nx\r\n--frontier--\r\n", FORM, "not a multipart form"),
+    "another field": (422, form([PICTURE], color="red"), FORM, "unknown field 'color'; expected image, file, min_score"),
+    "form without": (422, form([], min_score="1"), FORM, "the request has no image"),
 }
 
 
@@ -263,11 +263,11 @@ def test_a_wrong_score_in_json_is_refused(server, value):
 
 def test_addresses_and_methods_that_there_are_not(server):
     assert [server.get(path).status for path in ("/nothing", "/docs/", "/../serve.py", "/%2e%2e/serve.py")] == [404] * 4
-    assert server.get("/nothing").content == {"error": "there is no such page; / is one, and /docs tells the others"}
+    assert server.get("/nothing").content == {"error": "Not found. See / for the demo page and /docs for the API."}
     reply = server.get("/v1/detect")
     assert (reply.status, reply.headers["allow"]) == (405, "POST")
-    assert reply.content == {"error": "GET is not for this address"}
-    assert server.detect([PICTURE], "?score=1").content["error"] == "there is no parameter 'score'; expected min_score"
+    assert reply.content == {"error": "method GET is not allowed; see /docs"}
+    assert server.detect([PICTURE], "?score=1").content["error"] == "unknown parameter 'score'; expected min_score"
 
 
 def test_a_large_body_is_refused_before_it_comes(server):
@@ -423,7 +423,7 @@ def test_requests_that_come_together_are_one_batch_and_a_broken_picture_harms_no
     assert shades(first) == [200]
     assert [reply.status for reply in others] == [200, 400, 500, 200, 200]
     assert [shades(others[number]) for number in (0, 3, 4)] == [[10], [40], [50]]
-    assert others[2].content == {"error": "the detector failed; the log of the server says why"}
+    assert others[2].content == {"error": "the detector failed; see the log of the server"}
     assert np.subtract(batches(), before).tolist() == [2, 2, 3, 3]  # of 1, of 4, of 1
     assert "cannot see in the dark" in gated.errors.read_text()
 
@@ -435,7 +435,7 @@ def test_a_full_queue_says_when_to_come_again(gated):
         queued(gated, MOST_IMAGES)
         reply = gated.detect([shade(2)])
         assert (reply.status, reply.headers["retry-after"]) == (503, "1")
-        assert reply.content == {"error": "6 images wait, of 6 at most; come again"}
+        assert reply.content == {"error": "the queue is full (6 of 6 images); retry later"}
         (gated.folder / "gate").unlink()
         assert (inside.result().status, waiting.result().status) == (200, 200)
 
@@ -545,7 +545,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
         wait_until(lambda: refused(one))
         one.process.send_signal(signal.SIGTERM)
         assert one.process.wait(timeout=60) == 128 + signal.SIGTERM
-        assert one.errors.read_text() == "ended at once; requests that had begun are lost\n"
+        assert one.errors.read_text() == "exited immediately; running requests were aborted\n"
         with pytest.raises((ConnectionError, http.client.HTTPException)):
             inside.result()
 
@@ -629,7 +629,7 @@ def test_the_page_in_a_browser(server, tmp_path):
 
         page.value("window.saved = []; save = (blob, name) => saved.push([name, blob]); step(-2)")
         page.wait_for("state.current.bitmap !== null")
-        page.value("saveJson(); savePicture()")
+        page.value("saveJson(); saveImage()")
         page.wait_for("saved.length === 2")
         assert page.value("saved.map((one) => one[0])") == ["first.json", "first-detections.png"]
         kept = json.loads(page.value("saved[0][1].text()"))

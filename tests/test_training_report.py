@@ -18,7 +18,7 @@ def summary(**changes):
 def test_everything_is_on_the_page_and_escaped(tmp_path):
     text = write_report(tmp_path, summary()).read_text()
     words = " ".join(Balanced(text).text)
-    for wanted in ("efficientdet-d0 on <my> cells", "<RBC>", "0.5569", "AP 0.557", "Most of it, 90%, on compute.", "image 7",
+    for wanted in ("efficientdet-d0 on <my> cells", "<RBC>", "0.5569", "AP 0.557", "Largest share: compute, 90%.", "image 7",
                    "a < b", "205", "target AP < 0.6"):
         assert wanted in words
     assert "<my>" not in text
@@ -34,21 +34,22 @@ def test_every_loss_of_a_family_is_in_the_chart_the_sum_first():
 
 
 def test_positions_by_hand():
-    # The drawing area is x 46 .. 412, y 178 (0) .. 10 (3).
-    points = re.search(r'points="([^"]*)"', chart([[(0, 3.0), (5, 0.0), (10, 1.5)]], unit="steps"))[1]
-    assert points == "46.0,10.0 229.0,178.0 412.0,94.0"
+    # The drawing area is x 66 .. 412, y 178 (0) .. 10 (3).
+    points = re.search(r'points="([^"]*)"', chart([[(0, 3.0), (5, 0.0), (10, 1.5)]], x_label="Step", y_label="Loss"))[1]
+    assert points == "66.0,10.0 239.0,178.0 412.0,94.0"
 
 
 def test_values_that_are_not_finite_are_left_out_and_one_point_is_enough():
-    one = chart([[(4, 2.0), (5, float("nan"))]], unit="steps")
-    assert re.search(r'points="([^"]*)"', one)[1] == "46.0,10.0 46.0,10.0"  # a dot
-    assert chart([[(1, float("inf"))]], unit="steps") == ""
+    one = chart([[(4, 2.0), (5, float("nan"))]], x_label="Step", y_label="Loss")
+    assert re.search(r'points="([^"]*)"', one)[1] == "66.0,10.0 66.0,10.0"  # a dot
+    assert chart([[(1, float("inf"))]], x_label="Step", y_label="Loss") == ""
 
 
 def test_a_long_curve_is_thinned_to_what_can_be_seen():
-    points = re.search(r'points="([^"]*)"', chart([[(step, 1.0) for step in range(100_001)]], unit="steps"))[1].split()
+    drawn = chart([[(step, 1.0) for step in range(100_001)]], x_label="Step", y_label="Loss")
+    points = re.search(r'points="([^"]*)"', drawn)[1].split()
     assert 400 < len(points) < 1000
-    assert (points[0], points[-1]) == ("46.0,10.0", "412.0,10.0")
+    assert (points[0], points[-1]) == ("66.0,10.0", "412.0,10.0")
 
 
 def test_long_times_nothing_to_measure_and_what_the_two_curves_of_ap_are():
@@ -58,7 +59,7 @@ def test_long_times_nothing_to_measure_and_what_the_two_curves_of_ap_are():
     assert "1110.2 s" in text
     assert "-1.0000" not in text
     assert "AP (averaged weights)" in text
-    assert "AP_raw (weights of the last step" in text
+    assert "AP_raw (weights of the last step)" in text
 
 
 def test_nothing_is_known():

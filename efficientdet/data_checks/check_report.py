@@ -1,4 +1,4 @@
-"""The doctor's page: `doctor.html`, one file that needs no network, and `doctor.json` beside it."""
+"""Data check report: `doctor.html`, a self-contained page, and its data as `doctor.json`."""
 
 import contextlib
 import heapq
@@ -12,7 +12,19 @@ from dataset.files.image_files import encode_image
 from efficientdet.data_checks.examination import RATIOS, SIZES, Examination, class_rows, histogram, numbers, ratios
 from efficientdet.data_checks.findings import NOTE, as_hparams, share
 from efficientdet.reports.drawing import draw_detections
-from efficientdet.reports.html_page import bars, command, document, heading, notices, paragraph, picture, row, section, table
+from efficientdet.reports.html_page import (
+    bars,
+    command,
+    document,
+    heading,
+    image_figure,
+    notices,
+    paragraph,
+    row,
+    section,
+    subheading,
+    table,
+)
 from program_support.atomic_files import telling_write_errors, write_text
 from program_support.errors import InputError
 
@@ -23,7 +35,7 @@ _CLASSES = 100  # rows of a table
 
 
 def write_page(folder: str | Path, examination: Examination) -> Path:
-    """Write both files into a folder; returns the page's path. Raises InputError where they cannot be written."""
+    """Write both files into a folder and return the page's path. Raises InputError if they cannot be written."""
     contents = {NUMBERS: json.dumps(numbers(examination), indent=1) + "\n", PAGE: page(examination)}
     for name, content in contents.items():
         with telling_write_errors(path := Path(folder, name)):
@@ -33,35 +45,36 @@ def write_page(folder: str | Path, examination: Examination) -> Path:
 
 
 def page(examination: Examination) -> str:
-    """The whole document as HTML."""
+    """Return the page as HTML."""
     view, warnings = examination.view, len(examination.warnings)
     height, width = view.size
-    what = " and ".join(f"{len(split.images)} {split.name} images with {len(split.images.boxes)} boxes"
+    what = " and ".join(f"{len(split.images):,} {split.name} images with {len(split.images.boxes):,} boxes"
                         for split in examination.splits)
-    figure = f"{warnings} thing{'s' * (warnings != 1)} to fix" if warnings else "Nothing alarming"
-    return document("Data doctor", [
-        heading("Data doctor", figure=figure, lead=f"{what}, as {examination.hparams.name} sees them at {width} x {height}."),
+    figure = f"{warnings} warning{'s' * (warnings != 1)}" if warnings else "No problems found"
+    return document("Data check", [
+        heading("Data check", figure=figure,
+                lead=f"{what}. Input of {examination.hparams.name}: {width} x {height} pixels (width x height)."),
         notices([(finding.level, finding.line) for finding in examination.findings if finding.level != NOTE]),
-        section("Settings that fix it", _settings(examination)),
-        section("Also seen", notices([(finding.level, finding.line) for finding in examination.findings
-                                      if finding.level == NOTE])),
+        section("Suggested hyperparameters", _settings(examination)),
+        section("Notes", notices([(finding.level, finding.line) for finding in examination.findings if finding.level == NOTE])),
         section("Classes", _classes(examination)),
-        section("Sizes at the network's input", _histogram(examination, view.sides, SIZES, "px")),
-        section("Width by height", _histogram(examination, ratios(view), RATIOS, "")),
-        section("Images", _images(examination)),
-        section("The most suspicious images", _suspicious(examination))])
+        section("Object size at the network input", _histogram(examination, view.sides, SIZES, "px")),
+        section("Aspect ratio of boxes (width / height)", _histogram(examination, ratios(view), RATIOS, "")),
+        section("Image statistics", _images(examination)),
+        section("Most suspicious images", _suspicious(examination))])
 
 
 def _settings(examination: Examination) -> str:
     if not examination.trials:
         return ""
-    rows = [(as_hparams(trial.settings) or "as it is", share(trial.unmatched), share(trial.unmatched_in_training),
+    rows = [(as_hparams(trial.settings) or "current", share(trial.unmatched), share(trial.unmatched_in_training),
              share(trial.padding), f"{trial.cost:.2f}") for trial in examination.trials]
-    columns = ("setting", "no anchor", "no anchor in training", "padding", "work")
-    told = paragraph("No anchor: the share of objects that overlap none by half, as evaluation shows them, and at the scales "
-                     "that training draws. Work: the number of anchors beside that of the first line.")
+    columns = ("Hyperparameters", "Unmatched (evaluation)", "Unmatched (training)", "Padding", "Relative cost")
+    lead = paragraph("Unmatched: share of objects that no anchor overlaps with an IoU of 0.5 or more, at the scale of "
+                     "evaluation and with the scale augmentation of training. Padding: share of the network input. Relative "
+                     "cost: number of anchors relative to the current hyperparameters.")
     suggested = command(f"--hparams={as_hparams(examination.settings)}") if examination.settings else ""
-    return suggested + told + table(columns, rows)
+    return suggested + lead + table(columns, rows, label="Suggested hyperparameters")
 
 
 def _classes(examination: Examination) -> str:
@@ -70,38 +83,41 @@ def _classes(examination: Examination) -> str:
     shown = [(found["name"], found["objects"], share(found["objects"] / total), found["images"],
               "" if found["median_size"] is None else f"{found['median_size']:.0f} px",
               "" if found["unmatched"] is None else share(found["unmatched"])) for found in rows[:_CLASSES]]
-    more = paragraph(f"{len(rows) - _CLASSES} classes with fewer objects are in {NUMBERS}.") if len(rows) > _CLASSES else ""
-    return table(("class", "objects", "share", "images", "median size", "no anchor"), shown) + more
+    hidden = len(rows) - _CLASSES
+    more = paragraph(f"{hidden} classes with fewer objects are listed in {NUMBERS}.") if hidden > 0 else ""
+    return table(("Class", "Objects", "Share", "Images", "Median size", "Unmatched"), shown, label="Classes") + more
 
 
 def _histogram(examination: Examination, values: np.ndarray, bounds: tuple[float, ...], unit: str) -> str:
     found = histogram(examination.view, values, bounds)
     names = [_between(each["from"], each["to"], unit) for each in found]
     unmatched = {name: 100 * each["unmatched"] for name, each in zip(names, found, strict=True) if each["unmatched"]}
-    return (bars({name: each["objects"] for name, each in zip(names, found, strict=True)}, form="d")
-            + (paragraph("Of these no anchor overlaps by half:") + bars(unmatched, unit=" %") if unmatched else ""))
+    counts = {name: each["objects"] for name, each in zip(names, found, strict=True)}
+    rest = subheading("Unmatched objects (no anchor with IoU 0.5 or more)") + bars(unmatched, unit=" %") if unmatched else ""
+    return subheading("Number of objects") + bars(counts, form="d") + rest
 
 
 def _between(low: float, high: float, unit: str) -> str:
     if low == 0:
         return f"below {high:.2g} {unit}"
-    return f"{low:.3g} {unit} and more" if high > 1e4 else f"{low:.3g} to {high:.3g} {unit}"
+    return f"{low:.3g} {unit} or more" if high > 1e4 else f"{low:.3g} to {high:.3g} {unit}"
 
 
 def _images(examination: Examination) -> str:
     parts = []
     for name, found in numbers(examination)["splits"].items():
         sizes = ", ".join(f"{size['width']} x {size['height']} ({size['images']})" for size in found["common_sizes"])
-        facts = [("images", str(found["images"])), ("without an object", str(found["images_without_objects"])),
-                 ("most objects", str(found["most_objects"])), ("crowds", str(found["crowds"])), ("sizes", sizes),
-                 ("brightness: least, quarter, half, three quarters, most", ", ".join(map(str, found["brightness"]))),
-                 ("images read", str(found["images_read"]))]
-        parts.append(paragraph(name) + table((), facts))
+        facts = [("Images", str(found["images"])), ("Images without objects", str(found["images_without_objects"])),
+                 ("Maximum objects per image", str(found["most_objects"])), ("Crowd boxes", str(found["crowds"])),
+                 ("Most common sizes (width x height, images)", sizes),
+                 ("Brightness: minimum, quartiles, maximum (0 to 255)", ", ".join(map(str, found["brightness"]))),
+                 ("Images decoded for this check", str(found["images_read"]))]
+        parts.append(subheading(name.capitalize()) + table((), facts, label=f"Statistics of the {name} images"))
     return "".join(parts)
 
 
 def _suspicious(examination: Examination) -> str:
-    """The oddest of all splits, drawn with their boxes."""
+    """Return the most suspicious images of all splits, drawn with their boxes."""
     ranked = [[(-len(reasons), place, split, number, reasons) for place, (number, reasons) in enumerate(split.suspicious)]
               for split in examination.splits]
     drawn = []
@@ -113,5 +129,5 @@ def _suspicious(examination: Examination) -> str:
             boxes = images.boxes[mine] * np.tile(np.array(image.shape[:2]) / images.sizes[number], 2)
             drawing = draw_detections(image, boxes, classes=images.classes[mine], names=images.class_names.names)
             where = f"{images.names[number]} ({split.name})" if len(examination.splits) > 1 else images.names[number]
-            drawn.append(picture(f"{where}: {', '.join(reasons)}", encode_image(drawing, "JPEG", quality=70)))
+            drawn.append(image_figure(f"{where}: {', '.join(reasons)}", encode_image(drawing, "JPEG", quality=70)))
     return row(drawn)

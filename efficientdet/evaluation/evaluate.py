@@ -106,7 +106,7 @@ def _write_report(config: EvaluationConfig, restored: Restored, measures: CocoMe
              "records": config.records[0] + (f" and {files - 1} more" if files > 1 else ""),
              "ground truth": config.json_file or "the records", "run by": config.model.runtime}
     write_evaluation_report(config.report, EvaluationReport(
-        title=f"What {hparams.name} gets right and wrong", measures=measures, analysis=analysis, pictures=pictures,
+        title=f"Evaluation of {hparams.name}", measures=measures, analysis=analysis, pictures=pictures,
         facts=facts))
     print(f"report: {Path(config.report) / 'report.html'}")
 

@@ -1,4 +1,4 @@
-"""Detections drawn into an image, for people to look at."""
+"""Drawing of detections into an image."""
 
 import bisect
 import functools
@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-PALETTE_SIZE = 96  # classes beyond share the colors of the first
+PALETTE_SIZE = 96  # further classes reuse the colors from the first on
 _LINE_FRACTION = 1 / 240  # of the shorter side of the image
-_RIM_FROM = 100  # pixels; smaller images have no room for it
+_RIM_FROM = 100  # pixels; the outline would hide objects in smaller images
 _FONT_FRACTION = 1 / 36
-_SMALLEST_FONT = 9  # pixels; below, digits run together
-_TINT = 0.45  # of the color of a class in what its masks cover
-_LEAST_LINES = 5  # of text the height of an image must hold for labels not to hide it
+_SMALLEST_FONT = 9  # pixels; digits are illegible below
+_TINT = 0.45  # opacity of a class color over its masks
+_LEAST_LINES = 5  # of text that must fit into the height of an image; smaller images get no labels
 
 Color = tuple[int, int, int]
 
@@ -31,13 +31,21 @@ class _Label(NamedTuple):
 def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], scores=None,
                     masks: Sequence[np.ndarray] | None = None, colors: Sequence[Color] | None = None,
                     shorter_side: int | None = None) -> np.ndarray:
-    """A copy of an image with a box, a class name and a score in per cent for each detection.
+    """Return a copy of an image with a box, a class name and a score in percent for each detection.
 
-    image [h, w, 3] uint8; boxes [N, 4] yxyx pixels of it; classes [N], 0 .. K-1; names, K of them; scores [N], or None
-    where there are none (ground truth); masks, N of [h, w] bool, which are tinted and outlined, or None; colors, N, or None
-    for those of the classes. Boxes are clipped to the image; what has nothing in it, or is not finite, is left out. The best
-    are drawn last. Lines and letters are of a size for images whose `shorter_side` has so many pixels, at most that of this one
-    and by default it. Raises ValueError for another kind of image or a class without a name.
+    Args:
+        image: uint8 [h, w, 3].
+        boxes: [N, 4] yxyx in pixels of the image. They are clipped to it; empty and non-finite boxes are omitted.
+        classes: [N], 0 to K-1.
+        names: K class names.
+        scores: [N], or None for ground truth. Detections with the highest scores are drawn last.
+        masks: N masks [h, w] bool, which are tinted and outlined, or None.
+        colors: N colors, or None for the colors of the classes.
+        shorter_side: Shorter side in pixels of the images for which line width and font size are chosen. At most, and by
+            default, that of this image.
+
+    Raises:
+        ValueError: The image is of another type or shape, or a class has no name.
     """
     image, boxes = np.asarray(image), np.asarray(boxes, np.float64).reshape(-1, 4)
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
@@ -64,22 +72,22 @@ def draw_detections(image: np.ndarray, boxes, *, classes, names: Sequence[str], 
 
 
 def resized(image: np.ndarray, *, longer_side: int) -> np.ndarray:
-    """An image [h, w, 3] uint8 with its longer side of so many pixels."""
+    """Resize an image, uint8 [h, w, 3], so that its longer side has `longer_side` pixels."""
     scale = longer_side / max(image.shape[:2])
     height, width = (max(1, round(scale * side)) for side in image.shape[:2])
     return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))
 
 
 def class_color(index: int) -> Color:
-    """The color of a class, always the same: RGB, 0 .. 255."""
+    """Return the fixed color of a class: RGB, 0 to 255."""
     return _palette()[index % PALETTE_SIZE]
 
 
 @functools.cache
 def _palette() -> tuple[Color, ...]:
-    """Colors that differ as much as they can: each next one is the farthest, in CIELAB, from those before.
+    """Return colors that differ as much as possible: each is the farthest, in CIELAB, from all before it.
 
-    Neither nearly black, nearly white nor gray, which get lost in a photograph.
+    Nearly black, nearly white and gray are excluded, since they are hard to see in a photograph.
     """
     steps = np.arange(0, 256, 17)
     candidates = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), axis=-1).reshape(-1, 3)
@@ -95,7 +103,7 @@ def _palette() -> tuple[Color, ...]:
 
 
 def _cielab(colors: np.ndarray) -> np.ndarray:
-    """sRGB [N, 3] 0 .. 255 -> CIELAB [N, 3], white point D65 (IEC 61966-2-1, CIE 15)."""
+    """Convert sRGB [N, 3], 0 to 255, to CIELAB [N, 3] with white point D65 (IEC 61966-2-1, CIE 15)."""
     share = colors / 255
     linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
@@ -106,7 +114,7 @@ def _cielab(colors: np.ndarray) -> np.ndarray:
 
 
 def _clipped(box: np.ndarray, *, height: int, width: int) -> tuple[float, float, float, float] | None:
-    """[4] yxyx -> (x_min, y_min, x_max, y_max) inside the image; None where nothing of it is there."""
+    """Return [4] yxyx as (x_min, y_min, x_max, y_max) clipped to the image, or None if nothing is left."""
     if not np.isfinite(box).all():
         return None
     y_min, x_min, y_max, x_max = np.clip(box, 0, (height, width, height, width)).tolist()
@@ -114,7 +122,7 @@ def _clipped(box: np.ndarray, *, height: int, width: int) -> tuple[float, float,
 
 
 def _draw_mask(image: np.ndarray, mask: np.ndarray, color: Color, *, line: int) -> None:
-    """Tint what a mask [h, w] bool covers, in place, and paint its edge: neighbors of one class stay apart."""
+    """Tint the pixels of a mask [h, w] bool in place and outline it, so that adjacent objects of a class stay distinct."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not rows.size:
         return
@@ -134,11 +142,11 @@ def _line_width(shorter_side: int) -> int:
 
 def _draw_boxes(canvas: Image.Image, labels: Sequence[_Label], *, side: int) -> None:
     line = _line_width(side)
-    rim = max(1, line // 3)  # dark on both sides of the line, for images of its own color
+    rim = max(1, line // 3)  # a dark outline keeps the line visible on a background of its color
     draw = ImageDraw.Draw(canvas)
     for label in labels:
         x_min, y_min, x_max, y_max = label.box
-        # Pillow draws the last pixel, too: the box ends one before.
+        # Pillow includes the last pixel, so the box ends one pixel earlier.
         x_min, y_min, x_max, y_max = math.floor(x_min), math.floor(y_min), math.ceil(x_max) - 1, math.ceil(y_max) - 1
         if min(canvas.size) >= _RIM_FROM:
             draw.rectangle((x_min - rim, y_min - rim, x_max + rim, y_max + rim), outline=(0, 0, 0),
@@ -154,7 +162,7 @@ def _draw_labels(canvas: Image.Image, labels: Sequence[_Label], *, side: int) ->
     if _LEAST_LINES * height > canvas.height:
         return
     placed: list[tuple[tuple[float, float, float, float], str, Color]] = []
-    for label in reversed(labels):  # the best chooses its place first
+    for label in reversed(labels):  # the highest score is placed first
         text = _shortened(label.text, font=font, width=canvas.width - 2 * margin)
         if text:
             size = (font.getlength(text) + 2 * margin, height)
@@ -167,14 +175,14 @@ def _draw_labels(canvas: Image.Image, labels: Sequence[_Label], *, side: int) ->
 
 
 def _printable(name: str) -> str:
-    """On one line, and letters without their accents: the font that Pillow carries has none."""
+    """Return the name on one line and without accents, which Pillow's built-in font does not have."""
     letters = (letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
     return " ".join("".join(letters).split())
 
 
 def _shortened(text: str, *, font: ImageFont.FreeTypeFont, width: float) -> str:
-    """As much of a text as fits; a score at its end is kept as long as possible."""
-    if len(text) <= width and font.getlength(text) <= width:  # a letter is a pixel wide at least
+    """Return the text shortened to a width in pixels; a score at its end is removed last."""
+    if len(text) <= width and font.getlength(text) <= width:  # a letter is at least one pixel wide
         return text
     name, _, score = text.rpartition(" ")
     kept = bisect.bisect_right(range(1, min(len(name), max(1, int(width)))), width,
@@ -185,7 +193,7 @@ def _shortened(text: str, *, font: ImageFont.FreeTypeFont, width: float) -> str:
 
 
 def _place(box, *, size: tuple[float, float], image_size: tuple[int, int], taken) -> tuple[float, float, float, float]:
-    """Where a label stands: the first of several places at its box that is free, all inside the image."""
+    """Return the position of a label: the first of several places at its box that is free, inside the image."""
     x_min, y_min, x_max, y_max = box
     width, height = size
     corners = [(x_min, y_min - height), (x_min, y_min), (x_min, y_max), (x_min, y_max - height),
@@ -202,5 +210,5 @@ def _overlap(place, other) -> bool:
 
 
 def _contrasting(color: Color) -> Color:
-    """Black or white, whichever is easier to read on a color."""
+    """Return black or white, whichever is easier to read on a color."""
     return (0, 0, 0) if _cielab(np.array([color]))[0, 0] > 55 else (255, 255, 255)

@@ -1,4 +1,4 @@
-"""The routes of the server: the page, the detection, and what others ask about a service."""
+"""Routes of the server: demo page, detection, documentation, health and metrics."""
 
 import asyncio
 import contextlib
@@ -26,17 +26,22 @@ from efficientdet.serving.limits import REQUESTS_HELD, Limits, MemoryBudget, Ref
 from efficientdet.serving.metrics import Metrics
 from efficientdet.serving.middleware import Guard
 from efficientdet.serving.pages import api_page, content_security_policy, detector_page
-from efficientdet.serving.request_body import Asked, read_request
+from efficientdet.serving.request_body import DetectRequest, read_request
 
 _DETECT = "/v1/detect"
 
 
 def build_application(detect: Detect, class_names: ClassNames, *, model: str, limits: Limits,
                       hosts: tuple[str, ...] = (), origins: tuple[str, ...] = ()) -> ASGIApp:
-    """The server as an ASGI application.
+    """Build the server as an ASGI application.
 
-    detect: takes up to `limits.max_batch` images at a time; called in one thread alone. model: what replies call it.
-    hosts: names by which it may be called (none: by any); origins: of other pages that may use it (`https://example.org`).
+    Args:
+        detect: Detection function for up to `limits.max_batch` images; called in one thread only.
+        class_names: Classes of the model.
+        model: Name of the model in replies.
+        limits: Limits of a request.
+        hosts: Allowed host names; empty: all.
+        origins: Origins of other pages that may call the server, such as `https://example.org`.
     """
     service = _Service(detect, class_names, model=model, limits=limits)
     api = api_document(limits)
@@ -48,12 +53,12 @@ def build_application(detect: Detect, class_names: ClassNames, *, model: str, li
     shared = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"])] if origins else []
     application = Starlette(routes=routes, lifespan=service.lifespan, middleware=shared, exception_handlers={
         Refusal: _refused, HTTPException: _no_such_route, Exception: _failed})
-    application.router.redirect_slashes = False  # to an address that the caller's Host makes up
+    application.router.redirect_slashes = False  # a redirect would go to the Host header's address
     return Guard(application, service.metrics, paths=tuple(route.path for route in routes), hosts=hosts, origins=origins)
 
 
 class _Service:
-    """A detector behind its queue, and what is counted of it."""
+    """Detector with its request queue and metrics."""
 
     def __init__(self, detect: Detect, class_names: ClassNames, *, model: str, limits: Limits):
         self.metrics = Metrics()
@@ -64,52 +69,54 @@ class _Service:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        """The detector's thread is fed as long as the server stands."""
-        feeding = asyncio.create_task(self._batcher.run())
+        """Run the batcher while the server runs."""
+        batching = asyncio.create_task(self._batcher.run())
         yield
-        feeding.cancel()
+        batching.cancel()
 
     def about(self) -> dict:
-        """The reply of /v1/model."""
+        """Return the reply of /v1/model."""
         limits = {name: getattr(self._limits, name) for name in ("max_request_bytes", "max_pixels", "max_queue")}
         return {"model": self._model, "classes": _classes_reply(self._class_names), "min_score": self._limits.min_score,
                 "limits": limits}
 
     async def detect(self, request: Request) -> Response:
-        """The reply of /v1/detect."""
+        """Return the reply of /v1/detect."""
         start = time.perf_counter()
         with self._memory.reservation() as take:
-            asked = await read_request(request, self._limits, take=take)
-            found = await self._found(asked, request)
-            images = await asyncio.to_thread(self._images, found, asked.min_score)
+            parsed = await read_request(request, self._limits, take=take)
+            found = await self._found(parsed, request)
+            images = await asyncio.to_thread(self._images, found, parsed.min_score)
         seconds = time.perf_counter() - start
         self.metrics.seconds.observe(seconds)
         self.metrics.images.inc(len(images))
-        return JSONResponse({"model": self._model, "min_score": asked.min_score, "images": images,
+        return JSONResponse({"model": self._model, "min_score": parsed.min_score, "images": images,
                              "time_ms": round(1000 * seconds, 1)})
 
-    async def _found(self, asked: Asked, request: Request) -> list[Found]:
-        """Detections in time. Raises Refusal; also for a client that has gone, whose images leave the queue."""
-        detecting, gone = (asyncio.ensure_future(each) for each in (self._batcher.detect(asked.pictures), _gone(request)))
+    async def _found(self, parsed: DetectRequest, request: Request) -> list[Found]:
+        """Wait for detections. Raises Refusal on a timeout or a disconnected client, whose images leave the queue."""
+        detecting = asyncio.ensure_future(self._batcher.detect(parsed.images))
+        disconnected = asyncio.ensure_future(_disconnected(request))
         try:
-            await asyncio.wait((detecting, gone), timeout=self._limits.request_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((detecting, disconnected), timeout=self._limits.request_timeout_s,
+                               return_when=asyncio.FIRST_COMPLETED)
             if detecting.done():
                 return detecting.result()
-            if gone.done():
-                raise Refusal(499, "the client has gone")
-            raise Refusal(504, f"nothing was detected within {self._limits.request_timeout_s:g} s")
+            if disconnected.done():
+                raise Refusal(499, "the client disconnected")
+            raise Refusal(504, f"detection timed out after {self._limits.request_timeout_s:g} s")
         finally:
             detecting.cancel()
-            gone.cancel()
+            disconnected.cancel()
 
     def _images(self, found: list[Found], min_score: float) -> list[dict]:
         return [image_reply(one, names=self._name_of, min_score=min_score) for one in found]
 
 
 def image_reply(found: Found, *, names: Mapping[int, str], min_score: float) -> dict[str, Any]:
-    """Return the JSON of one image: its upright size, and its detections from `min_score` on, best first."""
+    """Return the JSON of one image: its upright size, and detections with a score of `min_score` or more, by score."""
     height, width = found.size
-    kept = (np.asarray(found.rows.scores) >= min_score) & np.isfinite(found.rows.boxes).all(axis=-1)  # JSON knows no NaN
+    kept = (np.asarray(found.rows.scores) >= min_score) & np.isfinite(found.rows.boxes).all(axis=-1)  # JSON has no NaN
     rows = found.rows.chosen(np.flatnonzero(kept))
     boxes = np.clip(np.asarray(rows.boxes, np.float64)[:, [1, 0, 3, 2]], 0, [width, height, width, height]).round(2)
     columns = (boxes, np.asarray(rows.scores, np.float64).round(5), np.asarray(rows.category_ids))
@@ -122,13 +129,13 @@ def image_reply(found: Found, *, names: Mapping[int, str], min_score: float) -> 
 
 
 def _classes_reply(class_names: ClassNames) -> list[dict[str, Any]]:
-    """Return every class with its color in infer.py's drawings."""
+    """Return all classes with their colors in the plots of infer.py."""
     return [{"id": number, "name": name, "color": "#{:02x}{:02x}{:02x}".format(*class_color(index))}
             for index, (number, name) in enumerate(zip(class_names.category_ids, class_names.names, strict=True))]
 
 
-async def _gone(request: Request) -> None:
-    """Returns when the client of a request that was read has hung up."""
+async def _disconnected(request: Request) -> None:
+    """Wait until the client disconnects; the request must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -152,10 +159,10 @@ async def _refused(_: Request, error: Refusal) -> Response:
 
 
 async def _no_such_route(request: Request, error: HTTPException) -> Response:
-    told = {404: "there is no such page; / is one, and /docs tells the others",
-            405: f"{request.method} is not for this address"}.get(error.status_code, error.detail)
-    return JSONResponse({"error": told}, error.status_code, headers=error.headers)
+    reason = {404: "Not found. See / for the demo page and /docs for the API.",
+              405: f"method {request.method} is not allowed; see /docs"}.get(error.status_code, error.detail)
+    return JSONResponse({"error": reason}, error.status_code, headers=error.headers)
 
 
 async def _failed(_: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "the detector failed; the log of the server says why"}, 500)
+    return JSONResponse({"error": "the detector failed; see the log of the server"}, 500)

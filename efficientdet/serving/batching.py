@@ -1,6 +1,6 @@
-"""Images of requests that come together go through the detector together, in one thread beside the event loop.
+"""Dynamic batching: images of concurrent requests form a batch, which runs in one thread beside the event loop.
 
-Nothing is waited for: an image that finds the detector idle starts at once, and those that come meanwhile are the next batch.
+There is no delay for filling a batch: an idle detector starts at once, and images that arrive meanwhile form the next batch.
 """
 
 import asyncio
@@ -16,44 +16,50 @@ from dataset.files.image_files import decode_image
 from efficientdet.inference.image_rows import Detect
 from efficientdet.serving.limits import Limits, Refusal
 from efficientdet.serving.metrics import Metrics
-from efficientdet.serving.request_body import Picture, place_of
+from efficientdet.serving.request_body import EncodedImage, place_of
 from object_detection.coco.results import DetectionRows
 from program_support.errors import InputError
 
 
 class Found(NamedTuple):
-    """What was found in one image, in the frame of the upright image."""
+    """Detections in one image, in the coordinate system of the image after EXIF orientation."""
 
     size: tuple[int, int]  # height, width
     rows: DetectionRows
 
 
 class _Waiting(NamedTuple):
-    picture: Picture
-    place: str  # how messages call it
+    image: EncodedImage
+    place: str  # name in messages
     outcome: asyncio.Future
 
 
 class Batcher:
-    """The queue before a detector, and the one thread in which it runs."""
+    """Queue of a detector, and the one thread in which the detector runs."""
 
     def __init__(self, detect: Detect, limits: Limits, metrics: Metrics):
-        """detect: takes up to `limits.max_batch` images at a time."""
+        """Store a detection function, which takes up to `limits.max_batch` images at a time."""
         self._detect, self._limits, self._metrics = detect, limits, metrics
         self._queue: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="detector")
         metrics.queue_images.set_function(lambda: len(self._queue))
 
-    async def detect(self, pictures: Sequence[Picture]) -> list[Found]:
-        """What is found in the images of a request. Raises Refusal where the queue has no place for them (503) or one of them
-        cannot be decoded (400); whoever cancels this takes what still waits out of the queue."""
+    async def detect(self, images: Sequence[EncodedImage]) -> list[Found]:
+        """Return the detections in the images of a request.
+
+        Cancelling this removes the images that still wait from the queue.
+
+        Raises:
+            Refusal: The queue is full (503), or an image cannot be decoded (400).
+        """
         waiting = len(self._queue)
-        if waiting + len(pictures) > self._limits.max_queue:
-            raise Refusal(503, f"{waiting} images wait, of {self._limits.max_queue} at most; come again", retry_after_s=1)
+        if waiting + len(images) > self._limits.max_queue:
+            raise Refusal(503, f"the queue is full ({waiting} of {self._limits.max_queue} images); retry later",
+                          retry_after_s=1)
         loop = asyncio.get_running_loop()
-        mine = [_Waiting(picture, place_of(number, len(pictures)), loop.create_future())
-                for number, picture in enumerate(pictures)]
+        mine = [_Waiting(image, place_of(number, len(images)), loop.create_future())
+                for number, image in enumerate(images)]
         self._queue.extend(mine)
         self._arrived.set()
         try:
@@ -77,7 +83,7 @@ class Batcher:
             self._metrics.batch_images.observe(len(batch))
             outcomes = await loop.run_in_executor(self._thread, self._outcomes, batch)
             for entry, outcome in zip(batch, outcomes, strict=True):
-                if entry.outcome.done():  # no one waits for it any more
+                if entry.outcome.done():  # the request was cancelled
                     continue
                 if isinstance(outcome, Exception):
                     entry.outcome.set_exception(outcome)
@@ -85,20 +91,20 @@ class Batcher:
                     entry.outcome.set_result(outcome)
 
     def _next_batch(self) -> list[_Waiting]:
-        """As many as the detector takes, and of no more pixels than one image may have: they are all decoded at one time."""
+        """Return up to `max_batch` images with at most `max_pixels` in total, since all are decoded at once."""
         batch, pixels = [], 0
         while self._queue and len(batch) < self._limits.max_batch:
-            pixels += self._queue[0].picture.pixels
+            pixels += self._queue[0].image.pixels
             if batch and pixels > self._limits.max_pixels:
                 break
             batch.append(self._queue.popleft())
         return batch
 
     def _outcomes(self, batch: Sequence[_Waiting]) -> list[Found | Exception]:
-        """Of each image what was found in it, or what was wrong with it; one that breaks does no harm to the others."""
+        """Return detections or an error for each image; an image that fails does not affect the others."""
         outcomes = [_upright_pixels(entry) for entry in batch]
-        whole = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, np.ndarray)]
-        for number, found in zip(whole, self._found([outcomes[number] for number in whole]), strict=True):
+        decoded = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, np.ndarray)]
+        for number, found in zip(decoded, self._found([outcomes[number] for number in decoded]), strict=True):
             outcomes[number] = found
         return outcomes
 
@@ -114,10 +120,10 @@ class Batcher:
 
 
 def _upright_pixels(entry: _Waiting) -> np.ndarray | Exception:
-    """[h, w, 3] uint8, as a viewer shows the image."""
+    """Decode an image after EXIF orientation: uint8 [h, w, 3]."""
     try:
-        return decode_image(io.BytesIO(entry.picture.encoded), name=entry.place).upright()
+        return decode_image(io.BytesIO(entry.image.encoded), name=entry.place).upright()
     except InputError as error:
         return Refusal(400, str(error))
-    except Exception as error:  # of a decoder that gave up in a way of its own
+    except Exception as error:  # a decoder can raise any type of exception
         return error

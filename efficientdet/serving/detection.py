@@ -1,4 +1,4 @@
-"""The detector that a server runs: opened, and tried once in every size of batch that it will be handed."""
+"""Loading of the detector of a server, and warm-up with every batch size."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from efficientdet.inference.loading import load_detector
 def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) -> OpenedModel:
     """Open a model to detect in up to `max_batch` images at a time.
 
-    settings: as `load_detector` has them, whose errors are raised. The model has detected in empty images before: what is
-    compiled or opened at first use is ready.
+    settings: Arguments of `load_detector`, whose errors are raised. The model is warmed up with empty images of every batch
+    size, so that the first request does not wait for compilation.
     """
     detector = load_detector(path, runtime=runtime, **settings)
     detect = detector.detect
@@ -27,12 +27,12 @@ def open_detection(path: str, *, runtime: str, max_batch: int, **settings: Any) 
 
 
 def _batch_sizes(max_batch: int) -> list[int]:
-    """1, 2, 4, .. and the largest."""
+    """Return the powers of two below `max_batch`, and `max_batch`."""
     return [*(2**power for power in range((max_batch - 1).bit_length())), max_batch]
 
 
 def _in_few_sizes(detect: Detect, max_batch: int) -> Detect:
-    """A batch is filled up with its last image: a network is compiled for each size, which takes seconds."""
+    """Pad batches with their last image to a few sizes, since compiling the network takes seconds per size."""
     def filled(images):
         size = next(size for size in _batch_sizes(max_batch) if size >= len(images))
         return detect([*images, *images[-1:] * (size - len(images))])[:len(images)]

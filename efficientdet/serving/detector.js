@@ -1,16 +1,16 @@
 
 "use strict";
-const LEAST_SCORE = 0.05; // what is asked for; the slider hides what is below its own
+const LEAST_SCORE = 0.05; // requested from the server; the slider filters further
 const THUMBNAIL = 208;
-const LETTERS = 13; // pixels of the screen that a label's letters have at least
-const WEBCAM_SIDE = 960; // pixels of the longer side of a frame that is sent
+const LETTERS = 13; // minimum font size of a label in screen pixels
+const WEBCAM_SIDE = 960; // longer side of a frame that is sent, in pixels
 const $ = (id) => document.getElementById(id);
-const state = {pictures: [], current: null, colors: new Map(), hidden: new Set(), key: "score", ascending: false, marked: null,
-               camera: null, waiting: [], asking: false, limits: null};
+const state = {images: [], current: null, colors: new Map(), hidden: new Set(), key: "score", ascending: false, marked: null,
+               camera: null, waiting: [], processing: false, limits: null};
 
-// What the server knows
+// Requests to the server
 
-async function askForModel() {
+async function loadModel() {
   const reply = await fetch("/v1/model");
   const about = await reply.json();
   $("model").textContent = `${about.model} · ${about.classes.length} ${about.classes.length === 1 ? "class" : "classes"}`;
@@ -20,7 +20,7 @@ async function askForModel() {
 
 async function detect(blob) {
   if (state.limits && blob.size > state.limits.max_request_bytes - 4096) {
-    throw new Error(`the picture has ${blob.size} bytes; at most ${state.limits.max_request_bytes} are taken`);
+    throw new Error(`image too large: ${blob.size} bytes; at most ${state.limits.max_request_bytes} bytes are accepted`);
   }
   const form = new FormData();
   form.append("image", blob, "image");
@@ -40,144 +40,145 @@ function prepared(found) {
   });
 }
 
-// Pictures that were given
+// Uploaded images
 
 function add(files) {
   stopCamera();
   const images = [...files].filter((file) => file.type.startsWith("image/") || /\.(bmp|gif|jpe?g|jp2|png|tiff?|webp)$/i.test(file.name));
-  if (files.length && !images.length) tell(`${files[0].name || "That"} is no picture.`, true);
+  if (files.length && !images.length) setStatus(`${files[0].name || "The file"} is not an image.`, true);
   for (const file of images) {
-    const picture = newPicture(file.name || "pasted", file);
-    picture.item = thumbnailOf(picture);
-    state.pictures.push(picture);
-    state.waiting.push(picture);
-    if (!state.current || images.length === 1) show(picture);
+    const image = newImage(file.name || "pasted", file);
+    image.item = thumbnailOf(image);
+    state.images.push(image);
+    state.waiting.push(image);
+    if (!state.current || images.length === 1) show(image);
   }
-  $("clear").disabled = !state.pictures.length;
-  askForAll();
+  $("clear").disabled = !state.images.length;
+  processQueue();
 }
 
-async function askForAll() {
-  if (state.asking) return;
-  state.asking = true;
-  while (state.waiting.length) await look(state.waiting.shift());
-  state.asking = false;
+async function processQueue() {
+  if (state.processing) return;
+  state.processing = true;
+  while (state.waiting.length) await detectIn(state.waiting.shift());
+  state.processing = false;
 }
 
-function newPicture(name, blob) { // found, size: null until the server has answered; foreign: the browser cannot decode it
+function newImage(name, blob) { // found, size: null until the server has answered; foreign: the browser cannot decode the image
   return {name, blob, bitmap: null, foreign: false, found: null, size: null, error: "", milliseconds: 0};
 }
 
-async function load(picture) {
-  if (picture.bitmap || picture.foreign) return;
-  picture.bitmap = await createImageBitmap(picture.blob).catch(() => null);
-  picture.foreign = !picture.bitmap;
+async function load(image) {
+  if (image.bitmap || image.foreign) return;
+  image.bitmap = await createImageBitmap(image.blob).catch(() => null);
+  image.foreign = !image.bitmap;
 }
 
-async function look(picture) {
-  await load(picture);
-  drawThumbnail(picture);
-  if (picture === state.current) refresh();
+async function detectIn(image) {
+  await load(image);
+  drawThumbnail(image);
+  if (image === state.current) refresh();
   try {
-    const reply = await detect(picture.blob);
-    const image = reply.images[0];
-    picture.found = prepared(image.detections);
-    picture.size = [image.width, image.height];
-    picture.milliseconds = reply.time_ms;
+    const reply = await detect(image.blob);
+    const result = reply.images[0];
+    image.found = prepared(result.detections);
+    image.size = [result.width, result.height];
+    image.milliseconds = reply.time_ms;
   } catch (error) {
-    picture.error = error.message;
+    image.error = error.message;
   }
-  drawThumbnail(picture);
-  if (picture === state.current) refresh();
-  else picture.bitmap = null; // hundreds of photographs would fill the memory
+  drawThumbnail(image);
+  if (image === state.current) refresh();
+  else image.bitmap = null; // decoded images of a long list would fill the memory
 }
 
-function thumbnailOf(picture) {
+function thumbnailOf(image) {
   const item = document.createElement("li"), button = document.createElement("button");
   button.type = "button";
-  button.title = picture.name;
-  button.setAttribute("aria-label", picture.name);
+  button.title = image.name;
+  button.setAttribute("aria-label", image.name);
   button.append(document.createElement("canvas"));
-  button.addEventListener("click", () => show(picture));
+  button.addEventListener("click", () => show(image));
   item.append(button);
   $("thumbnails").append(item);
   return item;
 }
 
-function drawThumbnail(picture) {
-  const button = picture.item.firstChild, canvas = button.querySelector("canvas");
-  if (picture.bitmap) {
-    const scale = THUMBNAIL / Math.max(picture.bitmap.width, picture.bitmap.height);
-    canvas.width = Math.max(1, Math.round(picture.bitmap.width * scale));
-    canvas.height = Math.max(1, Math.round(picture.bitmap.height * scale));
-    canvas.getContext("2d").drawImage(picture.bitmap, 0, 0, canvas.width, canvas.height);
+function drawThumbnail(image) {
+  const button = image.item.firstChild, canvas = button.querySelector("canvas");
+  if (image.bitmap) {
+    const scale = THUMBNAIL / Math.max(image.bitmap.width, image.bitmap.height);
+    canvas.width = Math.max(1, Math.round(image.bitmap.width * scale));
+    canvas.height = Math.max(1, Math.round(image.bitmap.height * scale));
+    canvas.getContext("2d").drawImage(image.bitmap, 0, 0, canvas.width, canvas.height);
   }
   button.querySelector(".count")?.remove();
   const count = document.createElement("span");
-  count.className = picture.error ? "count bad" : "count";
-  count.textContent = picture.error ? "!" : String(shownOf(picture).length);
-  if (picture.error || picture.found) button.append(count);
+  count.className = image.error ? "count bad" : "count";
+  count.textContent = image.error ? "!" : String(shownOf(image).length);
+  if (image.error || image.found) button.append(count);
 }
 
-async function show(picture) {
-  if (picture !== state.camera?.picture) stopCamera();
-  if (state.current && state.current !== picture) state.current.bitmap = null;
-  state.current = picture;
+async function show(image) {
+  if (image !== state.camera?.image) stopCamera();
+  if (state.current && state.current !== image) state.current.bitmap = null;
+  state.current = image;
   state.marked = null;
-  await load(picture);
-  if (picture === state.current) refresh();
+  await load(image);
+  if (image === state.current) refresh();
 }
 
 function step(by) {
-  const place = state.pictures.indexOf(state.current) + by;
-  if (!state.pictures[place]) return;
-  show(state.pictures[place]);
+  const place = state.images.indexOf(state.current) + by;
+  if (!state.images[place]) return;
+  show(state.images[place]);
   state.current.item.scrollIntoView({block: "nearest", inline: "nearest"});
 }
 
 function clear() {
   stopCamera();
-  Object.assign(state, {pictures: [], waiting: [], current: null, marked: null});
+  Object.assign(state, {images: [], waiting: [], current: null, marked: null});
   state.hidden.clear();
   $("thumbnails").replaceChildren();
   $("clear").disabled = true;
   refresh();
 }
 
-// What is shown of the current one
+// Display of the current image
 
-function aboveThreshold(picture) {
-  return (picture?.found || []).filter((one) => one.score >= Number($("score").value));
+function aboveThreshold(image) {
+  return (image?.found || []).filter((one) => one.score >= Number($("score").value));
 }
 
-function shownOf(picture) {
-  return aboveThreshold(picture).filter((one) => !state.hidden.has(one.class_id));
+function shownOf(image) {
+  return aboveThreshold(image).filter((one) => !state.hidden.has(one.class_id));
 }
 
-function tell(text, bad = false) {
+function setStatus(text, bad = false) {
   $("status").textContent = text;
   $("status").classList.toggle("bad", bad);
 }
 
 function refresh() {
-  const picture = state.current;
-  for (const other of state.pictures) other.item.firstChild.setAttribute("aria-current", String(other === picture));
-  $("stage").classList.toggle("empty", !picture);
-  $("stage").classList.toggle("busy", Boolean(picture && !picture.found && !picture.error));
-  $("invitation").hidden = Boolean(picture);
-  $("picture").hidden = !picture;
-  const found = picture?.found;
+  const image = state.current;
+  for (const other of state.images) other.item.firstChild.setAttribute("aria-current", String(other === image));
+  $("stage").classList.toggle("empty", !image);
+  $("stage").classList.toggle("busy", Boolean(image && !image.found && !image.error));
+  $("invitation").hidden = Boolean(image);
+  $("image").hidden = !image;
+  const found = image?.found;
   $("json").disabled = $("png").disabled = !found;
-  if (picture) drawCurrent();
+  if (image) drawCurrent();
   fillClasses();
   fillTable();
-  if (!picture) tell("");
-  else if (picture.error) tell(`${picture.name}: ${picture.error}`, true);
-  else if (!found) tell(`${picture.name}: looking …`);
+  if (!image) setStatus("");
+  else if (image.error) setStatus(`${image.name}: ${image.error}`, true);
+  else if (!found) setStatus(`${image.name}: detecting …`);
   else {
-    const foreign = picture.foreign ? " · this browser cannot show its format" : "";
-    tell(`${picture.name} · ${picture.size.join(" × ")} · ${shownOf(picture).length} of ${found.length} shown · `
-         + `${Math.round(picture.milliseconds)} ms${foreign}`);
+    const foreign = image.foreign ? " · the browser does not support this image format" : "";
+    $("image").setAttribute("aria-label", `${image.name}: ${shownOf(image).length} detections`);
+    setStatus(`${image.name} · ${image.size.join(" × ")} · ${shownOf(image).length} of ${found.length} shown · `
+         + `${Math.round(image.milliseconds)} ms${foreign}`);
   }
 }
 
@@ -189,14 +190,14 @@ function fillClasses() {
     counts.set(one.class_id, known);
   }
   const focused = document.activeElement?.dataset?.classId;
-  $("classes").replaceChildren(...[...counts].sort((a, b) => b[1].count - a[1].count || a[0] - b[0]).map(([id, told]) => {
+  $("classes").replaceChildren(...[...counts].sort((a, b) => b[1].count - a[1].count || a[0] - b[0]).map(([id, result]) => {
     const button = document.createElement("button"), name = document.createElement("span"), count = document.createElement("small");
     button.type = "button";
     button.dataset.classId = id;
     button.setAttribute("aria-pressed", String(!state.hidden.has(id)));
-    button.title = "Show or hide this class";
-    name.textContent = told.name;
-    count.textContent = told.count;
+    button.title = "Show or hide the detections of this class";
+    name.textContent = result.name;
+    count.textContent = result.count;
     button.append(swatch(id), name, count);
     button.addEventListener("click", () => {
       if (!state.hidden.delete(id)) state.hidden.add(id);
@@ -232,7 +233,7 @@ function fillTable() {
     return row;
   }));
   $("nothing").hidden = shown.length > 0;
-  $("nothing").textContent = state.current?.found ? "Nothing at this score." : "Nothing to show yet.";
+  $("nothing").textContent = state.current?.found ? "No detections above the score threshold." : "No detections yet.";
 }
 
 function sortBy(key) {
@@ -253,7 +254,7 @@ function mark(one) {
 function refreshAll() {
   $("threshold").textContent = Number($("score").value).toFixed(2);
   refresh();
-  state.pictures.forEach(drawThumbnail);
+  state.images.forEach(drawThumbnail);
 }
 
 // Drawing
@@ -266,29 +267,29 @@ function channels(color) {
   return [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
 }
 
-function draw(canvas, picture, zoom = 1) {
-  const [width, height] = picture.size || [picture.bitmap?.width || 640, picture.bitmap?.height || 480];
+function draw(canvas, image, zoom = 1) {
+  const [width, height] = image.size || [image.bitmap?.width || 640, image.bitmap?.height || 480];
   canvas.width = zoom * width;
   canvas.height = zoom * height;
   const context = canvas.getContext("2d");
   context.scale(zoom, zoom);
-  if (picture.bitmap) context.drawImage(picture.bitmap, 0, 0, width, height);
+  if (image.bitmap) context.drawImage(image.bitmap, 0, 0, width, height);
   else {
     context.fillStyle = "#8793a0";
     context.fillRect(0, 0, width, height);
   }
-  const shown = shownOf(picture).sort((a, b) => a.score - b.score); // the best are drawn last
+  const shown = shownOf(image).sort((a, b) => a.score - b.score); // the highest scores are drawn last
   tint(context, shown.filter((one) => one.mask));
   const line = Math.max(1, Math.min(width, height) / 240) + 1 / zoom;
   for (const one of shown) if (one !== state.marked) outline(context, one, line);
   if (shown.includes(state.marked)) outline(context, state.marked, 2 * line);
-  const seen = canvas.getBoundingClientRect(), shrunk = Math.min(seen.width / width, seen.height / height); // 0 off the page
+  const seen = canvas.getBoundingClientRect(), shrunk = Math.min(seen.width / width, seen.height / height); // 0 for a canvas outside the page
   label(context, shown, {width, height, line, least: shrunk ? LETTERS / shrunk : 9});
 }
 
-function drawCurrent() { // a small picture in finer pixels, for sharp lines and letters; masks are tinted in the picture's own
-  const picture = state.current, side = Math.max(...(picture.size || [1000]));
-  draw($("picture"), picture, picture.found?.some((one) => one.mask) ? 1 : Math.min(4, Math.max(1, Math.round(1200 / side))));
+function drawCurrent() { // small images are drawn enlarged, for sharp lines and text; masks are tinted in the image's own
+  const image = state.current, side = Math.max(...(image.size || [1000]));
+  draw($("image"), image, image.found?.some((one) => one.mask) ? 1 : Math.min(4, Math.max(1, Math.round(1200 / side))));
 }
 
 function outline(context, one, line) {
@@ -307,7 +308,7 @@ function label(context, shown, {width, height, line, least}) {
   context.font = `600 ${size}px system-ui, "DejaVu Sans", sans-serif`;
   context.textBaseline = "middle";
   const taken = [];
-  for (const one of [...shown].reverse()) { // the best chooses its place first
+  for (const one of [...shown].reverse()) { // the highest score is placed first
     const text = `${one.class_name} ${Math.round(100 * one.score)}%`, wide = context.measureText(text).width + 2 * pad;
     const high = size + 2 * pad, left = one.x - line / 2, right = one.x + one.width + line / 2 - wide;
     const corners = [[left, one.y - high], [left, one.y], [left, one.y + one.height], [left, one.y + one.height - high],
@@ -345,7 +346,7 @@ function tint(context, masked) {
   context.putImageData(image, 0, 0);
 }
 
-function runLengths(text) { // COCO's: numbers of five bits a letter, from the fourth on as differences to the last but one
+function runLengths(text) { // COCO's compressed RLE: five bits per character; from the fourth on, differences to the number two before
   const counts = [];
   for (let at = 0; at < text.length;) {
     let value = 0, shift = 0, bits;
@@ -371,21 +372,21 @@ function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
-function stem(picture) {
-  return picture.name.replace(/\.[^.]*$/, "") || "picture";
+function stem(image) {
+  return image.name.replace(/\.[^.]*$/, "") || "image";
 }
 
 function saveJson() {
-  const picture = state.current, [width, height] = picture.size;
-  const detections = shownOf(picture).map(({box, score, class_id, class_name, mask}) => ({box, score, class_id, class_name, ...(mask && {mask})}));
-  const content = {image: picture.name, width, height, min_score: Number($("score").value), detections};
-  save(new Blob([JSON.stringify(content, null, 1)], {type: "application/json"}), `${stem(picture)}.json`);
+  const image = state.current, [width, height] = image.size;
+  const detections = shownOf(image).map(({box, score, class_id, class_name, mask}) => ({box, score, class_id, class_name, ...(mask && {mask})}));
+  const content = {image: image.name, width, height, min_score: Number($("score").value), detections};
+  save(new Blob([JSON.stringify(content, null, 1)], {type: "application/json"}), `${stem(image)}.json`);
 }
 
-function savePicture() {
-  const picture = state.current, canvas = document.createElement("canvas");
-  draw(canvas, picture);
-  canvas.toBlob((blob) => save(blob, `${stem(picture)}-detections.png`), "image/png");
+function saveImage() {
+  const image = state.current, canvas = document.createElement("canvas");
+  draw(canvas, image);
+  canvas.toBlob((blob) => save(blob, `${stem(image)}-detections.png`), "image/png");
 }
 
 // Webcam
@@ -395,30 +396,30 @@ async function startCamera() {
   try {
     stream = await navigator.mediaDevices.getUserMedia({video: {facingMode: "environment"}});
   } catch (error) {
-    tell(navigator.mediaDevices ? `No picture from a webcam (${error.message}).`
-      : "A webcam needs https, or this page on localhost.", true);
+    setStatus(navigator.mediaDevices ? `The webcam is not available (${error.message}).`
+      : "The webcam requires HTTPS or localhost.", true);
     return;
   }
   const video = document.createElement("video");
   video.srcObject = stream;
   video.muted = video.playsInline = true;
   await video.play();
-  const camera = {stream, picture: newPicture("webcam")};
+  const camera = {stream, image: newImage("webcam")};
   state.camera = camera;
   $("webcam").setAttribute("aria-pressed", "true");
   while (state.camera === camera) {
-    const frame = frameOf(video), told = {found: null, error: ""};
-    camera.picture.bitmap ??= frame;
-    if (state.current !== camera.picture) show(camera.picture);
+    const frame = frameOf(video), result = {found: null, error: ""};
+    camera.image.bitmap ??= frame;
+    if (state.current !== camera.image) show(camera.image);
     try {
       const blob = await new Promise((done) => frame.toBlob(done, "image/jpeg", 0.9)), reply = await detect(blob);
-      Object.assign(told, {found: prepared(reply.images[0].detections), milliseconds: reply.time_ms});
+      Object.assign(result, {found: prepared(reply.images[0].detections), milliseconds: reply.time_ms});
     } catch (error) {
-      told.error = error.message;
+      result.error = error.message;
       await new Promise((done) => setTimeout(done, 1000));
     }
     if (state.camera !== camera) return;
-    Object.assign(camera.picture, told, {bitmap: frame, size: [frame.width, frame.height]});
+    Object.assign(camera.image, result, {bitmap: frame, size: [frame.width, frame.height]});
     refresh();
   }
 }
@@ -437,14 +438,14 @@ function stopCamera() {
   $("webcam").setAttribute("aria-pressed", "false");
 }
 
-// What people do
+// User input
 
 $("choose").addEventListener("click", () => $("files").click());
 $("files").addEventListener("change", () => { add($("files").files); $("files").value = ""; });
 $("webcam").addEventListener("click", () => (state.camera ? stopCamera() : startCamera()));
 $("clear").addEventListener("click", clear);
 $("json").addEventListener("click", saveJson);
-$("png").addEventListener("click", savePicture);
+$("png").addEventListener("click", saveImage);
 $("score").addEventListener("input", refreshAll);
 for (const button of document.querySelectorAll("thead button")) button.addEventListener("click", () => sortBy(button.dataset.key));
 document.addEventListener("paste", (event) => { if (event.clipboardData.files.length) add(event.clipboardData.files); });
@@ -460,4 +461,4 @@ for (const kind of ["dragenter", "dragover", "dragleave", "drop"]) {
     if (kind === "drop") add(event.dataTransfer.files);
   });
 }
-askForModel().then(refreshAll, () => tell("The server does not answer.", true));
+loadModel().then(refreshAll, () => setStatus("The server does not respond.", true));

@@ -1,4 +1,4 @@
-"""Limits of a server, and the refusal of a request that exceeds one."""
+"""Limits of a server, and the error for a request that exceeds them."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,26 +8,26 @@ from dataset.files.image_formats import LARGEST_IMAGE_PIXELS
 from efficientdet.checkpoints.stored_thresholds import DEFAULT_THRESHOLD
 from program_support.checked_fields import Count, Limit, Share, between, checked
 
-MOST_SIDE = 16_384  # pixels: resampling a line of millions would take gigabytes
-REQUESTS_HELD = 16  # of the largest size, in memory at one time
+MOST_SIDE = 16_384  # pixels; resampling a line of millions of pixels would take gigabytes
+REQUESTS_HELD = 16  # requests of maximum size that fit into the memory budget
 _SECONDS = Limit(lambda value: 0 < value <= 3600, "above 0, up to 3600")
-MOST_CONNECTIONS = 256  # open at one time; each takes a file descriptor, of which a process often has 1,024
+MOST_CONNECTIONS = 256  # open connections; each takes a file descriptor, and a process often has 1,024
 
 
 @checked
 class Limits:
-    """The flags of serve.py that bound a request."""
+    """Limits of a request: flags of serve.py."""
 
-    max_batch: Count = 8  # images that the detector is handed at a time
+    max_batch: Count = 8  # images per call of the detector
     max_request_bytes: Count = 20 * 2**20
-    max_pixels: Annotated[int, between(1, LARGEST_IMAGE_PIXELS)] = 40_000_000  # of an image, and of a batch of several
-    max_queue: Count = 64  # images that wait, of all requests together
-    request_timeout_s: Annotated[float, _SECONDS] = 30.0  # for the body to come, and again for the detections
-    min_score: Share = DEFAULT_THRESHOLD  # where a request does not say
+    max_pixels: Annotated[int, between(1, LARGEST_IMAGE_PIXELS)] = 40_000_000  # of an image, and of all images of a batch
+    max_queue: Count = 64  # waiting images of all requests
+    request_timeout_s: Annotated[float, _SECONDS] = 30.0  # for receiving the body, and again for detection
+    min_score: Share = DEFAULT_THRESHOLD  # default of a request
 
 
 class Refusal(Exception):
-    """A request that is not answered as asked: a status of HTTP, one line, and perhaps when to come again."""
+    """Error reply to a request: HTTP status, a one-line reason, and optionally the seconds until a retry."""
 
     def __init__(self, status: int, reason: str, *, retry_after_s: int | None = None):
         super().__init__(reason)
@@ -35,7 +35,7 @@ class Refusal(Exception):
 
 
 class MemoryBudget:
-    """Bytes that the bodies of all requests may take together."""
+    """Memory budget in bytes for the bodies of all requests."""
 
     def __init__(self, most: int):
         self._most, self._taken = most, 0
@@ -44,14 +44,14 @@ class MemoryBudget:
     def reservation(self) -> Iterator[Callable[[int], None]]:
         """Yield a function that reserves further bytes for one request, until its end.
 
-        The function raises Refusal (503) where the budget is exceeded.
+        The function raises Refusal (503) if the budget is exceeded.
         """
         taken = 0
 
         def take(count: int) -> None:
             nonlocal taken
             if self._taken + count > self._most:
-                raise Refusal(503, "too many large requests at once; come again", retry_after_s=1)
+                raise Refusal(503, "too many large requests at once; retry later", retry_after_s=1)
             taken += count
             self._taken += count
 

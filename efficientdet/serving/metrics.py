@@ -18,10 +18,10 @@ _IMAGES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """Metrics since the start of one server, and the process metrics that Prometheus's client collects."""
+    """Metrics of a server since its start, and the process metrics of the Prometheus client."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # a second series for each counter, which no one asked for
+        disable_created_metrics()  # otherwise every counter gets a second series
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self.requests = Counter("efficientdet_requests", "Answered requests by path and status.", ("path", "status"),

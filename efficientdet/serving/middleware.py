@@ -1,4 +1,4 @@
-"""Stands before the application: who may call, headers that every reply carries, and counting."""
+"""ASGI middleware: check of Host and Origin, security headers, and request metrics."""
 
 from urllib.parse import urlsplit
 
@@ -15,16 +15,16 @@ _HEADERS = {
 
 
 class Guard:
-    """An ASGI application around another."""
+    """ASGI middleware around an application."""
 
     def __init__(self, application: ASGIApp, metrics: Metrics, *, paths: tuple[str, ...], hosts: tuple[str, ...],
                  origins: tuple[str, ...]):
-        """paths: that are counted by name; hosts, origins: as `build_application` has them."""
+        """Store the paths that metrics count by name, and the hosts and origins of `build_application`."""
         self._application, self._metrics, self._paths = application, metrics, paths
         self._hosts, self._origins = hosts, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI wants it."""
+        """Handle an ASGI connection."""
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
@@ -43,18 +43,18 @@ class Guard:
         await answer(scope, receive, counted)
 
     def _refusal(self, headers: Headers) -> tuple[int, str] | None:
-        """A page elsewhere may neither call this server under a name of its own (DNS rebinding) nor in its visitor's name."""
+        """Return status and reason for a disallowed Host (DNS rebinding) or Origin (cross-site request), or None."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._hosts and _name_in(host) not in self._hosts:
-            return 400, f"this server is not called so; it answers to {', '.join(self._hosts)} (--allowed_hosts)"
+            return 400, f"the Host header is not allowed; expected {', '.join(self._hosts)} (--allowed_hosts)"
         if origin and not {origin, "*"} & {*self._origins} and origin.partition("://")[2] != host:
-            return 403, "pages elsewhere may not call this server (--allowed_origins)"
+            return 403, "cross-origin requests are not allowed (--allowed_origins)"
         return None
 
 
 def _name_in(host: str) -> str | None:
-    """The Host of a request without its port, in small letters."""
+    """Return the host name of a Host header without the port, in lower case."""
     try:
         return urlsplit(f"//{host}").hostname
-    except ValueError:  # of brackets that do not belong together
+    except ValueError:  # unbalanced brackets
         return None

@@ -1,6 +1,6 @@
-"""What a request asks for: its body read within limits, and images as they were encoded, of multipart or of JSON.
+"""Parsing of detection requests: the body is read within limits, and images are taken from multipart or JSON.
 
-Everything stays in memory: no parser that spools to a disk is used.
+Everything stays in memory: the parser does not spool to disk.
 """
 
 import asyncio
@@ -24,39 +24,42 @@ from dataset.files.image_parts import image_parts
 from dataset.files.untrusted_values import shown
 from efficientdet.serving.limits import MOST_SIDE, Limits, Refusal
 
-_KINDS = "wanted multipart/form-data or application/json"
-_FILE_FIELDS = ("image", "file")  # of multipart
+_KINDS = "expected multipart/form-data or application/json"
+_FILE_FIELDS = ("image", "file")  # form fields with an image
 _FIELDS = (*_FILE_FIELDS, "min_score")
-_KEYS = ("images", "min_score")  # of JSON
-_FORMATS = tuple(name for name in FORMATS if name != "JPEG2000")  # 15 KB of it can take 100 bytes of memory per pixel
-_MOST_SCANS = 100  # as libtiff; encoders write about ten, and each of a large image takes milliseconds whatever its length
-_MOST_PARTS = 10_000  # and one per KiB: Pillow takes up to 3 microseconds and 150 bytes of memory for each
+_KEYS = ("images", "min_score")  # of the JSON object
+_FORMATS = tuple(name for name in FORMATS if name != "JPEG2000")  # a file of 15 KB can take 100 bytes of memory per pixel
+_MOST_SCANS = 100  # limit of libtiff; encoders write about ten, and each takes milliseconds in a large image
+_MOST_PARTS = 10_000  # plus one per KiB; Pillow takes up to 3 microseconds and 150 bytes of memory per part
 
 
-class Picture(NamedTuple):
-    """An image as it was sent."""
+class EncodedImage(NamedTuple):
+    """Encoded image of a request."""
 
     encoded: bytes
-    pixels: int  # as its head says
+    pixels: int  # according to the header
 
 
-class Asked(NamedTuple):
-    """What a request asks for."""
+class DetectRequest(NamedTuple):
+    """Parsed detection request."""
 
-    pictures: list[Picture]
+    images: list[EncodedImage]
     min_score: float
 
 
-async def read_request(request: Request, limits: Limits, *, take: Callable[[int], None]) -> Asked:
-    """Read and understand a request; `take` is reported of each part of the body before it is kept. Raises Refusal."""
+async def read_request(request: Request, limits: Limits, *, take: Callable[[int], None]) -> DetectRequest:
+    """Read and parse a request. Raises Refusal.
+
+    take: Called with the size in bytes of each part of the body before the part is stored.
+    """
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind not in (b"multipart/form-data", b"application/json"):
-        raise Refusal(415, f"the body is {shown(kind.decode('latin-1')) if kind else 'of no stated type'}; {_KINDS}")
+        raise Refusal(415, f"the body is {shown(kind.decode('latin-1')) if kind else 'without a content type'}; {_KINDS}")
     parameters = request.query_params
     _check_names([name for name, _ in parameters.multi_items()], ("min_score",), what="parameter")
     body = await _body(request, limits, take=take)
-    read = _of_json if kind == b"application/json" else _of_multipart
-    return await asyncio.to_thread(_asked, read, body, options, parameters, limits)
+    read = _from_json if kind == b"application/json" else _from_multipart
+    return await asyncio.to_thread(_parsed, read, body, options, parameters, limits)
 
 
 async def _body(request: Request, limits: Limits, *, take: Callable[[int], None]) -> bytearray:
@@ -73,47 +76,47 @@ async def _body(request: Request, limits: Limits, *, take: Callable[[int], None]
                 take(len(chunk))
                 body += chunk
     except TimeoutError as error:
-        raise Refusal(408, f"the request did not come within {limits.request_timeout_s:g} s") from error
+        raise Refusal(408, f"the request body did not arrive within {limits.request_timeout_s:g} s") from error
     except ClientDisconnect as error:
-        raise Refusal(400, "the request broke off") from error
+        raise Refusal(400, "the request body is incomplete") from error
     return body
 
 
-def _asked(read: Callable, body: bytearray, options: Mapping[bytes, bytes], parameters: Mapping[str, str],
-           limits: Limits) -> Asked:
+def _parsed(read: Callable, body: bytearray, options: Mapping[bytes, bytes], parameters: Mapping[str, str],
+           limits: Limits) -> DetectRequest:
     images, min_score = read(body, options, limits)
     if not images:
-        raise Refusal(422, "there is no image in the request")
-    pictures = [Picture(encoded, _pixels(encoded, place_of(number, len(images)), limits))
-                for number, encoded in enumerate(images)]
-    return Asked(pictures, _score(parameters.get("min_score", min_score), limits))
+        raise Refusal(422, "the request has no image; expected at least one")
+    parsed = [EncodedImage(encoded, _pixels(encoded, place_of(number, len(images)), limits))
+              for number, encoded in enumerate(images)]
+    return DetectRequest(parsed, _score(parameters.get("min_score", min_score), limits))
 
 
 def place_of(number: int, count: int) -> str:
-    """How a message calls an image of a request that has so many."""
+    """Return the name in messages of image `number` of `count`."""
     return "the image" if count == 1 else f"image {number + 1} of {count}"
 
 
-def _of_json(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) -> tuple[list[bytes], Any]:
+def _from_json(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) -> tuple[list[bytes], Any]:
     _check_value_count(body, limits)
     try:
         content = json.loads(body.decode())
-    except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError also for a number with thousands of digits
         raise Refusal(400, "the body is not JSON") from error
     if not isinstance(content, dict):
-        raise Refusal(422, 'the body is no object; expected {"images": [base64, ..]}')
+        raise Refusal(422, 'the JSON body is not an object; expected {"images": [base64, ...]}')
     _check_names(content, _KEYS, what="key")
     images = content.get("images")
     if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
-        raise Refusal(422, "images is missing or no list of base64 texts")
+        raise Refusal(422, "images is missing or not a list of base64 strings")
     _check_count(len(images), limits)
     return [_decoded(text, place_of(number, len(images))) for number, text in enumerate(images)], content.get("min_score")
 
 
 def _check_value_count(body: bytearray, limits: Limits) -> None:
-    """Raise Refusal for JSON of more values than a request has use for: parsed, each takes up to 100 times its length.
+    """Raise Refusal for JSON with too many values: a parsed value takes up to 100 times its length in memory.
 
-    Every value but the first follows a comma, colon or bracket. Base64 has none of them, the head of a data: URL has two.
+    Every value but the first follows a comma, colon or bracket. Base64 has none of them; the prefix of a data: URL has two.
     """
     most = 4 * limits.max_queue + 100
     if sum(body.count(mark) for mark in b",:[{") > most:
@@ -121,11 +124,11 @@ def _check_value_count(body: bytearray, limits: Limits) -> None:
 
 
 def _decoded(text: str, place: str) -> bytes:
-    """Base64, also of a data: URL and broken into lines."""
+    """Decode base64, also from a data: URL or with line breaks."""
     if text.startswith("data:"):
         head, _, text = text.partition(",")
         if not head.endswith(";base64"):
-            raise Refusal(400, f"{place} is a data: URL that is not in base64")
+            raise Refusal(400, f"{place} is a data: URL that is not base64-encoded")
     try:
         return base64.b64decode(text.encode("ascii").translate(None, string.whitespace.encode()), validate=True)
     except (binascii.Error, ValueError) as error:
@@ -133,7 +136,7 @@ def _decoded(text: str, place: str) -> bytes:
 
 
 class _Parts:
-    """Callbacks of a `MultipartParser`: the field and the content of each part."""
+    """Callbacks of a `MultipartParser` that store the field name and content of each part."""
 
     def __init__(self, limits: Limits):
         self.parts: list[tuple[str, bytearray]] = []
@@ -142,7 +145,7 @@ class _Parts:
         self._name, self._value, self._disposition = b"", b"", b""
 
     def on_part_begin(self) -> None:
-        _check_count(len(self.parts), self._limits)  # the last may be a min_score
+        _check_count(len(self.parts), self._limits)  # one part may be min_score
         self._disposition = b""
 
     def on_header_field(self, data: bytes, start: int, end: int) -> None:
@@ -169,7 +172,7 @@ class _Parts:
         self.ended = True
 
 
-def _of_multipart(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) -> tuple[list[bytes], str | None]:
+def _from_multipart(body: bytearray, options: Mapping[bytes, bytes], limits: Limits) -> tuple[list[bytes], str | None]:
     found = _Parts(limits)
     callbacks = {name: getattr(found, name) for name in dir(found) if name.startswith("on_")}
     try:
@@ -177,19 +180,19 @@ def _of_multipart(body: bytearray, options: Mapping[bytes, bytes], limits: Limit
         parser.write(bytes(body))
         parser.finalize()
     except FormParserError as error:
-        raise Refusal(400, "the body is no multipart form") from error
+        raise Refusal(400, "the body is not a multipart form") from error
     if not found.ended:
-        raise Refusal(400, "the body is a multipart form that is cut short")
+        raise Refusal(400, "the multipart form is truncated")
     images = [bytes(content) for name, content in found.parts if name in _FILE_FIELDS]
     _check_count(len(images), limits)
     scores = [bytes(content).decode("latin-1") for name, content in found.parts if name == "min_score"]
     return images, scores[-1] if scores else None
 
 
-def _check_names(names, wanted: tuple[str, ...], *, what: str) -> None:
+def _check_names(names, expected: tuple[str, ...], *, what: str) -> None:
     for name in names:
-        if name not in wanted:
-            raise Refusal(422, f"there is no {what} {shown(name)}; expected {', '.join(wanted)}")
+        if name not in expected:
+            raise Refusal(422, f"unknown {what} {shown(name)}; expected {', '.join(expected)}")
 
 
 def _check_count(count: int, limits: Limits) -> None:
@@ -198,26 +201,27 @@ def _check_count(count: int, limits: Limits) -> None:
 
 
 def _pixels(encoded: bytes, place: str, limits: Limits) -> int:
-    """Return the number of pixels in an image's header. Raises Refusal for an image that would take long to decode."""
+    """Return the number of pixels in an image's header. Raises Refusal for an image that would be too expensive to decode."""
     _check_parts(encoded, place)
     try:
         height, width = stored_size(encoded, formats=_FORMATS)
     except TooManyPixels as error:
         raise Refusal(413, f"{place} has more than {limits.max_pixels} pixels") from error
     except ValueError as error:
-        raise Refusal(400, f"{place} is none that can be read; expected {', '.join(_FORMATS)}") from error
+        raise Refusal(400, f"{place} is not a supported image; expected {', '.join(_FORMATS)}") from error
     if height * width > limits.max_pixels or max(height, width) > MOST_SIDE:
-        raise Refusal(413, f"{place} has {width} x {height} pixels; at most {limits.max_pixels} are taken, {MOST_SIDE} a side")
+        raise Refusal(413, f"{place} has {width} x {height} pixels; expected at most {limits.max_pixels}, "
+                           f"and {MOST_SIDE} per side")
     return height * width
 
 
 def _check_parts(encoded: bytes, place: str) -> None:
-    """Raise Refusal for an image whose decoder would be busy with its many parts."""
+    """Raise Refusal for an image with so many parts that decoding would be slow."""
     most = _MOST_PARTS + len(encoded) // 1024
     counts = Counter(itertools.islice(image_parts(encoded), most + 1))
     if counts["scan"] > _MOST_SCANS or counts.total() > most:
-        raise Refusal(413, f"{place} has {counts['scan']} scans and {counts.total()} parts or more; "
-                           f"at most {_MOST_SCANS} and {most} are taken")
+        raise Refusal(413, f"{place} has {counts['scan']} scans and at least {counts.total()} segments; "
+                           f"expected at most {_MOST_SCANS} scans and {most} segments")
 
 
 def _score(value: Any, limits: Limits) -> float:

@@ -1,4 +1,4 @@
-"""A socket, uvicorn around the application, and an end that loses no request."""
+"""Socket, uvicorn server and graceful shutdown."""
 
 import asyncio
 import contextlib
@@ -17,18 +17,18 @@ from program_support.errors import InputError
 from program_support.signals import Listener
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-_HEAD_S = 20.0  # within twice this a request must have begun in full, and a reply must have been taken
+_HEAD_S = 20.0  # interval of the check for stalled connections, which are closed after at most twice this time
 _BACKLOG = 128
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that no one can connect to yet. Raises InputError where the address is taken or none of this machine's."""
+    """Bind a socket without listening. Raises InputError if the address is in use or not an address of this machine."""
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         with contextlib.ExitStack() as unless_bound:
             bound = unless_bound.enter_context(socket.socket(family, kind, protocol))
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a server before may linger
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a previous server may linger
             bound.bind(address)
             unless_bound.pop_all()
     except (OSError, UnicodeError) as error:
@@ -43,12 +43,13 @@ def _address_of(bound: socket.socket) -> str:
 
 
 def serve(application: ASGIApp, bound: socket.socket, limits: Limits) -> None:
-    """Answer until SIGTERM or Ctrl-C, upon which requests that have begun are answered; a second one ends it at once.
+    """Serve until SIGTERM or Ctrl-C, then finish the running requests; a second signal exits immediately.
 
-    Raises InputError where a user else began to listen there first.
+    Raises:
+        InputError: Another process started to listen on the address first.
     """
-    warnings.simplefilter("ignore")  # about the metadata of images
-    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # about forms of strangers
+    warnings.simplefilter("ignore")  # Pillow's warnings about image metadata
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # malformed forms of clients
     try:
         bound.listen(_BACKLOG)
     except OSError as error:
@@ -59,12 +60,12 @@ def serve(application: ASGIApp, bound: socket.socket, limits: Limits) -> None:
         server_header=False, proxy_headers=False, backlog=_BACKLOG,
         timeout_graceful_shutdown=int(2 * limits.request_timeout_s) + 1))
 
-    def heard(number: int) -> None:
+    def on_signal(number: int) -> None:
         if server.should_exit:
-            listener.end(number, "ended at once; requests that had begun are lost")
+            listener.end(number, "exited immediately; running requests were aborted")
         server.should_exit = True
 
-    listener = Listener(heard)
+    listener = Listener(on_signal)
     listener.start()
     try:
         server.run(sockets=[bound])
@@ -75,12 +76,12 @@ def serve(application: ASGIApp, bound: socket.socket, limits: Limits) -> None:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """None; uvicorn's own would raise them again when all is done, and end the process by one."""
+        """Install no handlers: those of uvicorn would raise the signal again after shutdown and end the process."""
         yield
 
 
 class _Connection(H11Protocol):
-    """Uvicorn's, which waits for ever for the head of a request and for who does not read a reply; this one does not."""
+    """HTTP connection with a timeout for incomplete request headers and unread replies, which uvicorn does not have."""
 
     _seen: tuple | None = None
     _watch: asyncio.TimerHandle | None = None
@@ -90,25 +91,25 @@ class _Connection(H11Protocol):
         if len(self.connections) > MOST_CONNECTIONS:
             transport.abort()
         else:
-            self._watch = self.loop.call_later(_HEAD_S, self._look)
+            self._watch = self.loop.call_later(_HEAD_S, self._check)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if self._watch:
             self._watch.cancel()
 
-    def _look(self) -> None:
-        """End a connection on which no request and no reply has begun since the last time, unless one is being answered."""
+    def _check(self) -> None:
+        """Close the connection if no request or reply has started since the last check and none is being processed."""
         cycle = self.cycle
         answering = cycle is not None and not cycle.response_started
         now = (cycle, cycle is not None and cycle.response_started)
         if now == self._seen and not answering:
             self.transport.abort()
         else:
-            self._seen, self._watch = now, self.loop.call_later(_HEAD_S, self._look)
+            self._seen, self._watch = now, self.loop.call_later(_HEAD_S, self._check)
 
     def send_400_response(self, msg: str) -> None:
-        """To what is no HTTP."""
+        """Reply to malformed HTTP."""
         if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
             body = json.dumps({"error": msg}).encode()
             self.transport.write(b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"

@@ -85,7 +85,7 @@ class Reporter:
         write_report(config.model_dir, RunSummary(
             title=f"{config.hparams.name} on {Path(config.records[0]).name.split('-')[0]} records", facts=_facts(run),
             goal=goal, curves=read_curves(self._folder / config.log_filename), numbers=measures.numbers if measures else {},
-            per_class=measures.class_ap if measures else {}, seconds=run.stopwatch.totals(), pictures=self._drawn))
+            per_class=measures.class_ap if measures else {}, seconds=run.stopwatch.totals(), images=self._drawn))
 
     def announce_page(self) -> None:
         """Say where the page is."""
