@@ -46,40 +46,36 @@ class RightFinding(NamedTuple):
 
 
 EXCEPTIONS = (
+    RightFinding("scripts/install_horovod.sh", "mend", "mend", "a name in the key of cached wheels"),
     RightFinding("efficientdet/families/removed_hyperparameters.py", "British spelling", "normalisations", "a former name"),
 )
 
 # Findings by rule and top-level folder, "." for the files of the root: no number may grow
 ALLOWED: dict[str, dict[str, int]] = {
     "British spelling": {"dataset": 5, "docs": 3, "efficientdet": 4, "model": 4, "object_detection": 4},
-    "D205": {"benchmarks": 6, "dataset": 16, "efficientdet": 46, "model": 12, "object_detection": 19, "scripts": 2},
-    "D208": {".": 2, "dataset": 3, "scripts": 1},
-    "D209": {"benchmarks": 2, "dataset": 13, "efficientdet": 38, "model": 11, "object_detection": 13, "scripts": 1},
-    "D301": {"benchmarks": 2, "dataset": 1, "program_support": 1},
-    "D401": {".": 5, "benchmarks": 19, "dataset": 130, "efficientdet": 284, "model": 30, "object_detection": 62,
-        "program_support": 12, "scripts": 19},
-    "D403": {"benchmarks": 1, "efficientdet": 9, "model": 3, "object_detection": 2},
-    "D415": {".": 6, "benchmarks": 2, "dataset": 1, "efficientdet": 1, "scripts": 1},
+    "D205": {"dataset": 16, "efficientdet": 46, "model": 12, "object_detection": 19},
+    "D209": {"dataset": 13, "efficientdet": 38, "model": 11, "object_detection": 13},
+    "D301": {"dataset": 1, "program_support": 1},
+    "D401": {".": 5, "dataset": 130, "efficientdet": 284, "model": 30, "object_detection": 62, "program_support": 12},
+    "D403": {"efficientdet": 9, "model": 3, "object_detection": 2},
+    "D415": {".": 6, "dataset": 1, "efficientdet": 1},
     "D417": {"efficientdet": 2, "object_detection": 2},
-    "a person in place of code": {"dataset": 6, "docs": 5, "efficientdet": 12, "model": 1, "object_detection": 5, "scripts": 5},
-    "archaic word": {"dataset": 1, "docs": 3, "efficientdet": 7, "object_detection": 1, "scripts": 5},
+    "a person in place of code": {"dataset": 6, "docs": 5, "efficientdet": 12, "model": 1, "object_detection": 5},
+    "archaic word": {"dataset": 1, "docs": 3, "efficientdet": 7, "object_detection": 1},
     "go on": {"docs": 3, "efficientdet": 8},
     "house": {"object_detection": 1},
     "learning rate": {"docs": 2},
-    "mend": {"docs": 1, "efficientdet": 3, "object_detection": 2, "scripts": 4},
+    "mend": {"docs": 1, "efficientdet": 3, "object_detection": 2},
     "no number": {"dataset": 1, "efficientdet": 1},
-    "opening": {".": 2, "benchmarks": 20, "dataset": 63, "efficientdet": 162, "model": 27, "object_detection": 52,
-        "program_support": 3, "scripts": 10},
-    "per": {".": 3, "benchmarks": 8, "docs": 12, "efficientdet": 7, "model": 1, "object_detection": 2, "scripts": 9},
-    "picture": {"dataset": 1, "efficientdet": 155, "testdata": 1},
+    "opening": {".": 2, "dataset": 63, "efficientdet": 162, "model": 27, "object_detection": 52, "program_support": 3},
+    "per": {".": 3, "docs": 12, "efficientdet": 7, "model": 1, "object_detection": 2},
+    "picture": {"dataset": 1, "efficientdet": 155},
     "seam": {"docs": 1},
-    "so many": {".": 1, "benchmarks": 2, "docs": 10, "efficientdet": 22, "model": 1, "object_detection": 3, "program_support":
-        4, "scripts": 4},
-    "telling": {"dataset": 2, "efficientdet": 3, "scripts": 1},
+    "so many": {".": 1, "docs": 10, "efficientdet": 22, "model": 1, "object_detection": 3, "program_support": 4},
+    "telling": {"dataset": 2, "efficientdet": 3},
     "trained": {".": 1, "docs": 4, "efficientdet": 1},
-    "wanted": {"benchmarks": 1, "dataset": 81, "docs": 8, "efficientdet": 33, "model": 6, "object_detection": 35, "scripts":
-        15},
-    "what became": {".": 1, "benchmarks": 4, "dataset": 3, "docs": 2, "efficientdet": 5, "object_detection": 1},
-    "width": {".": 37, "dataset": 106, "docs": 408, "testdata": 4},
+    "wanted": {"dataset": 81, "docs": 8, "efficientdet": 33, "model": 6, "object_detection": 35},
+    "what became": {".": 1, "dataset": 3, "docs": 2, "efficientdet": 5, "object_detection": 1},
+    "width": {".": 33, "dataset": 106, "docs": 408, "testdata": 4},
     "wish": {"efficientdet": 13},
 }
