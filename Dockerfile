@@ -39,7 +39,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 # Ubuntu's first user has the user id that MPIJobs run as. The operator mounts the keys of an MPIJob at ~/.ssh, read-only and
-# with other owners: hence no strict modes and no known hosts.
+# with other owners, so strict modes and known hosts are off.
 RUN userdel --remove ubuntu \
     && useradd --create-home --uid 1000 effdet \
     && mkdir -p /workspace/effdet-tf2 /workspace/coco /workspace/openimages /workspace/checkpoints /run/sshd \
@@ -47,12 +47,12 @@ RUN userdel --remove ubuntu \
     && printf '%s\n' "Host *" "    Port 2222" "    StrictHostKeyChecking no" "    UserKnownHostsFile /dev/null" \
         "    LogLevel ERROR" > /etc/ssh/ssh_config.d/mpijob.conf
 
-# The container runtime mounts the driver's libraries, some clusters below /usr/local/nvidia.
+# The container runtime mounts the driver's libraries, on some clusters below /usr/local/nvidia.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility NVIDIA_REQUIRE_CUDA="cuda>=12.0" \
     LD_LIBRARY_PATH=/usr/local/nvidia/lib64 \
     PATH=/workspace/effdet-tf2/.venv/bin:/usr/local/nvidia/bin:$PATH
 
-# A numeric user, so that Kubernetes can verify that it is not root. Jobs name sshd's configuration by this home.
+# A numeric user, so that Kubernetes can verify that it is not root. Jobs refer to sshd's configuration in this home folder.
 USER 1000
 ENV HOME=/home/effdet
 WORKDIR /workspace/effdet-tf2
