@@ -142,7 +142,7 @@ def test_folder_that_is_no_environment_is_left_alone(root):
     (root / ".venv" / "precious").touch()
     code, _, err = call(root)
     assert code == 2
-    assert "no Python environment; move it away" in err
+    assert "exists but is not a Python environment; move it away" in err
     assert (root / ".venv" / "precious").exists()
 
 
