@@ -1,12 +1,12 @@
-# The detectors for one GPU, several, Slurm or Kubernetes: bash scripts/docker/build.sh
+# Image for one GPU, several GPUs, Slurm or Kubernetes: bash scripts/docker/build.sh
 #
 # Two stages. `build` has nvcc, compilers and headers and makes .venv; the image takes .venv from it. TensorFlow's CUDA
 # libraries come from pip, and Horovod is built against the NCCL among them, so the image has each library once.
 #
-# NVIDIA driver on the host: 525.60.13 or later (CUDA 12), which NVIDIA_REQUIRE_CUDA below makes the container runtime check.
-# Estimated size: 7.3 GB, 3.6 GB to pull (docs/guides/train.md says how that was estimated).
+# NVIDIA driver on the host: 525.60.13 or later (CUDA 12), checked by the container runtime because of NVIDIA_REQUIRE_CUDA below.
+# Estimated size: 7.3 GB, 3.6 GB to pull (estimated as described in docs/guides/train.md).
 #
-# The digests are of the multi-platform index of each tag. To renew one: docker buildx imagetools inspect ubuntu:24.04
+# The digests are those of the multi-platform index of each tag. To update one: docker buildx imagetools inspect ubuntu:24.04
 # Other bases: BASE= and BUILD_BASE= of scripts/docker/build.sh. Both must be Ubuntu 24.04: .venv uses its Python and OpenMPI.
 ARG BUILD_BASE=nvidia/cuda:12.9.1-devel-ubuntu24.04@sha256:020bc241a628776338f4d4053fed4c38f6f7f3d7eb5919fecb8de313bb8ba47c
 ARG BASE=ubuntu:24.04@sha256:008173c23f95b170204355c12626cb5a965d779a7e1283b09e9cffbb1bf33ca3
@@ -20,8 +20,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /workspace/effdet-tf2
 
-# Packages and Horovod come before the code, so that a change of code does not build them again. The empty packages stand for
-# ours, which pip links to and does not copy.
+# Packages and Horovod come before the code, so that a change of the code does not rebuild them. The empty packages are
+# placeholders for ours, which pip links to and does not copy.
 COPY LICENSE pyproject.toml README.md requirements.lock ./
 COPY scripts/environment.sh scripts/install_horovod.sh scripts/usage.sh scripts/wheel_layout.py scripts/
 RUN mkdir dataset efficientdet model object_detection program_support \
@@ -39,7 +39,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 # Ubuntu's first user has the user id that MPIJobs run as. The operator mounts the keys of an MPIJob at ~/.ssh, read-only and
-# with other owners: hence no strict modes and no known hosts.
+# with other owners, so strict modes and known hosts are off.
 RUN userdel --remove ubuntu \
     && useradd --create-home --uid 1000 effdet \
     && mkdir -p /workspace/effdet-tf2 /workspace/coco /workspace/openimages /workspace/checkpoints /run/sshd \
@@ -47,12 +47,12 @@ RUN userdel --remove ubuntu \
     && printf '%s\n' "Host *" "    Port 2222" "    StrictHostKeyChecking no" "    UserKnownHostsFile /dev/null" \
         "    LogLevel ERROR" > /etc/ssh/ssh_config.d/mpijob.conf
 
-# The container runtime mounts the driver's libraries, some clusters below /usr/local/nvidia.
+# The container runtime mounts the driver's libraries, on some clusters below /usr/local/nvidia.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility NVIDIA_REQUIRE_CUDA="cuda>=12.0" \
     LD_LIBRARY_PATH=/usr/local/nvidia/lib64 \
     PATH=/workspace/effdet-tf2/.venv/bin:/usr/local/nvidia/bin:$PATH
 
-# A number, by which Kubernetes sees that it is not root. Jobs name sshd's configuration by this home.
+# A numeric user, so that Kubernetes can verify that it is not root. Jobs refer to sshd's configuration in this home folder.
 USER 1000
 ENV HOME=/home/effdet
 WORKDIR /workspace/effdet-tf2

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Step and inference on one accelerator under JAX (TensorFlow may be absent), and effdet beside them; writes $OUT/table.md.
+# Measure training step and inference on one accelerator under JAX (without TensorFlow), and effdet; writes $OUT/table.md.
 #
 #   PYTHON=python3 PEER=peer/bin/python bash benchmarks/accelerator.sh
 #   DEVICE=cpu SIZE=128 STEP_BATCHES=2 BS=1 RUNS=2 STEPS=1 PRECISION=float32 bash benchmarks/accelerator.sh   # a trial
 #
-# PEER is an interpreter with torch and effdet (benchmarks/peers/peer_effdet.py says how to make one); without it, ours alone.
+# PEER is an interpreter with torch and effdet (see benchmarks/peers/peer_effdet.py); without it, only ours is measured.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 : "${PYTHON:=.venv/bin/python}" "${OUT:=build/accelerator}" "${PRECISION:=mixed_bfloat16}" "${SIZE:=512}" "${DEVICE:=cuda}"
@@ -16,7 +16,7 @@ mkdir -p "$OUT"
     printf '## Training step\n\n'
     for size in $(tr ',' ' ' <<<"$STEP_BATCHES"); do
         "$PYTHON" benchmarks/training_step.py --size="$SIZE" --batch_size="$size" --steps="$STEPS" --precision="$PRECISION" \
-            --boxes 8 # of the hundred slots that XLA always computes
+            --boxes 8 # of the 100 slots that XLA always computes
     done
     printf '\n## Inference\n\n'
     reports=()

@@ -1,8 +1,8 @@
-"""Milliseconds an image of assigning anchors: `taskset -c 0 python benchmarks/assignment.py [--slots 8 24 48 100]`.
+"""Measure the time of anchor assignment per image: `taskset -c 0 python benchmarks/assignment.py [--slots 8 24 48 100]`.
 
-Beside `assign_anchors`, in turn in one process, the slow way that the tests compare it with: every overlap of every object.
-Boxes of all sizes from 4 to 400 pixels at 512 x 512; `--filled` is the share of slots with an object in them. Labels must be
-the same. With KERAS_BACKEND=jax both are compiled.
+`assign_anchors` and the dense implementation of the tests (IoU of every anchor with every object) take turns in one process.
+Boxes have 4 to 400 pixels at 512 x 512; `--filled` is the share of slots with an object. The labels of both must be equal.
+With KERAS_BACKEND=jax both are compiled.
 """
 
 import argparse
@@ -29,7 +29,7 @@ SIZE, CLASSES = 512, 90
 
 
 def drawn_objects(batch_size: int, slots: int, *, filled: float) -> Objects:
-    """Boxes of any place, and sides alike in logarithm, cut to the image."""
+    """Return boxes at uniform positions with log-uniform sides, clipped to the image."""
     random = np.random.default_rng(0)
     centers = random.uniform(0, SIZE, (batch_size, slots, 2))
     sides = np.exp(random.uniform(np.log(4), np.log(400), (batch_size, slots, 2)))
@@ -40,7 +40,7 @@ def drawn_objects(batch_size: int, slots: int, *, filled: float) -> Objects:
 
 
 def program(function: Callable, *, compiled: bool) -> Callable:
-    """Of one trace; under JAX always compiled."""
+    """Return the function traced once; under JAX it is always compiled."""
     if backend_name() == "jax":
         import jax
 
@@ -51,11 +51,11 @@ def program(function: Callable, *, compiled: bool) -> Callable:
 
 
 def seconds_of(ways: dict[str, Callable], objects: Objects, *, runs: int) -> dict[str, float]:
-    """The shortest run of each way, turn by turn; raises AssertionError where their labels differ."""
+    """Return the shortest run of each implementation. Raises AssertionError if their labels differ."""
     found: dict[str, Targets] = {name: way(objects) for name, way in ways.items()}
     for targets in found.values():
         for field in ("positive", "classes"):
-            np.testing.assert_array_equal(getattr(targets, field), getattr(found["all overlaps"], field))
+            np.testing.assert_array_equal(getattr(targets, field), getattr(found["dense"], field))
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(runs):
         for name, way in ways.items():
@@ -66,7 +66,7 @@ def seconds_of(ways: dict[str, Callable], objects: Objects, *, runs: int) -> dic
 
 
 def main() -> None:
-    """A line for each number of slots."""
+    """Print a line for each number of slots."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--slots", type=int, nargs="+", default=[8, 24, 48, 100])
     parser.add_argument("--filled", type=float, default=1.0)
@@ -75,15 +75,15 @@ def main() -> None:
     arguments = parser.parse_args()
     grid = anchor_grid(AnchorConfig(), (SIZE, SIZE))
     assign, dense = partial(assign_anchors, grid=grid), partial(dense_assignment, anchor_boxes=grid.boxes)
-    ways = {"ours": program(assign, compiled=False), "all overlaps": program(dense, compiled=False)}
+    ways = {"ours": program(assign, compiled=False), "dense": program(dense, compiled=False)}
     if backend_name() == "tensorflow":
         ways["ours by XLA"] = program(assign, compiled=True)
-    print(f"{device_name()}, {backend_name()}, batch {arguments.batch_size}, {len(grid)} anchors, ms an image")
+    print(f"{device_name()}, {backend_name()}, batch {arguments.batch_size}, {len(grid)} anchors, ms per image")
     for slots in arguments.slots:
         objects = drawn_objects(arguments.batch_size, slots, filled=arguments.filled)
         seconds = seconds_of(ways, objects, runs=arguments.runs)
         shown = ", ".join(f"{name} {1e3 * value / arguments.batch_size:.2f}" for name, value in seconds.items())
-        print(f"{slots:4d} slots: {shown}; ours in {seconds['ours'] / seconds['all overlaps']:.3f} of the time")
+        print(f"{slots:4d} slots: {shown}; ours in {seconds['ours'] / seconds['dense']:.3f} of the time")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Seconds from detections in memory to the 12 COCO numbers: `python benchmarks/evaluation.py [--images=5000]`.
+"""Measure the time from detections in memory to the 12 COCO metrics: `python benchmarks/evaluation.py [--images=5000]`.
 
-Ground truth and detections are drawn: 7 objects an image, 100 detections, those that find an object beside it by some pixels.
-pycocotools, the measure itself, and hotcoco where it is installed are timed beside our evaluator on the same rows, without
-what they take to load them, and their numbers are compared with ours.
+Ground truth and detections are synthetic: 7 objects and 100 detections per image; a matching detection is a few pixels off.
+pycocotools, the reference implementation, and hotcoco if it is installed are timed on the same rows, without the time to load
+them, and their metrics are compared with ours.
 """
 
 import argparse
@@ -24,7 +24,7 @@ OBJECTS, DETECTIONS, CLASSES, SIDE = 7, 100, 80, 640
 
 
 def drawn_dataset(images: int, *, seed: int = 0) -> tuple[dict, DetectionRows]:
-    """COCO's dictionary, and detections of which the first few find objects."""
+    """Return annotations as a COCO dictionary, and detections; the first few of an image match objects."""
     random = np.random.default_rng(seed)
     sizes = random.uniform(8, 300, (images, OBJECTS, 2))
     corners = random.uniform(0, 1, (images, OBJECTS, 2)) * (SIDE - sizes)
@@ -49,7 +49,7 @@ def drawn_dataset(images: int, *, seed: int = 0) -> tuple[dict, DetectionRows]:
 
 
 def by_pycocotools(dataset: dict, rows: DetectionRows) -> tuple[list[float], float]:
-    """The 12 numbers as its own documentation computes them, and seconds."""
+    """Return the 12 metrics of pycocotools, computed as in its documentation, and the time in seconds."""
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO()
         truth.dataset = dataset
@@ -58,7 +58,7 @@ def by_pycocotools(dataset: dict, rows: DetectionRows) -> tuple[list[float], flo
 
 
 def by_hotcoco(dataset: dict, rows: DetectionRows) -> tuple[list[float], float]:
-    """The same of hotcoco, which is compiled from Rust."""
+    """Return the metrics and time of hotcoco, which is compiled from Rust."""
     import hotcoco
 
     with contextlib.redirect_stdout(io.StringIO()):
@@ -75,7 +75,7 @@ def _evaluated(evaluation) -> tuple[list[float], float]:
 
 
 def main() -> None:
-    """Times and the largest difference between the numbers."""
+    """Print the times and the largest difference between the metrics."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--runs", type=int, default=3)

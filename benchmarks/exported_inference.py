@@ -1,10 +1,11 @@
-"""Our exported network, alone and end to end, beside a peer's in the same runtime:
+"""Compare our exported detector with that of another project in the same runtime.
+
 `python benchmarks/exported_inference.py --runtime=onnxruntime|openvino [--model=efficientdet-d0] [--peer=effdet.onnx]`.
 
-At 512, batch 1, random weights, uint8 image to detections; of the peer what its file computes from a float image: effdet's
-network alone, from `benchmarks/peers/peer_effdet.py --onnx=effdet.onnx`, or torchvision's detector with its suppression, from
-`benchmarks/peers/peer_torchvision.py retinanet_resnet50_fpn --onnx=retinanet.onnx`. The three take turns of five runs, each
-after a pause in which the others' threads come to rest, so that what else the machine does falls on all alike.
+Measures inference at 512 pixels with batch 1 and random weights, from a uint8 image to detections. The peer is an ONNX file
+for a float image: effdet's network from `benchmarks/peers/peer_effdet.py --onnx=effdet.onnx`, or torchvision's detector from
+`benchmarks/peers/peer_torchvision.py retinanet_resnet50_fpn --onnx=retinanet.onnx`. The three take turns of five runs, so
+that other load on the machine affects all of them. A pause before each turn lets the threads of the others stop.
 """
 
 import argparse
@@ -25,11 +26,11 @@ from efficientdet.inference.predict import HostDetector, exported_network
 from program_support.processor_cores import available_cores
 
 SIZE, TURN, PAUSE = 512, 5, 0.05
-CLASSES = {"efficientdet-d0": 90, "retinanet-resnet50": 91, "mask-rcnn-resnet50": 90}  # as the peers have
+CLASSES = {"efficientdet-d0": 90, "retinanet-resnet50": 91, "mask-rcnn-resnet50": 90}  # as in the peers
 
 
 def peer_in_onnxruntime(path: str) -> Callable:
-    """Once through the network, as quickly as its runtime's options allow."""
+    """Return a function that runs the network once, with the fastest options of ONNX Runtime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -48,13 +49,13 @@ def peer_in_onnxruntime(path: str) -> Callable:
 
     def run():
         session.run_with_iobinding(binding)
-        return pixels, buffers  # which live as long as the function
+        return pixels, buffers  # kept alive by the function
 
     return run
 
 
 def peer_in_openvino(path: str) -> Callable:
-    """The same."""
+    """Return a function that runs the network once in OpenVINO."""
     import openvino
 
     compiled = openvino.Core().compile_model(path, "CPU", {
@@ -65,7 +66,7 @@ def peer_in_openvino(path: str) -> Callable:
 
 
 def _drawn_pixels(shape) -> np.ndarray:
-    """The first image of ours, as most peers want it."""
+    """Return our first image in the format that most peers expect."""
     height, width = shape[-2:]
     return np.moveaxis(_images(height, width, 1)[0], -1, 1).reshape(shape) / np.float32(255)
 
@@ -76,16 +77,16 @@ def _images(height: int, width: int, count: int) -> list[np.ndarray]:
 
 
 def main() -> None:
-    """Medians, and how they compare."""
+    """Print medians and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runtime", choices=["onnxruntime", "openvino"], default="onnxruntime")
     parser.add_argument("--model", choices=CLASSES, default="efficientdet-d0")
-    parser.add_argument("--peer", help="an ONNX file")
-    parser.add_argument("--weights", help="the peer's, a .pth, for ours: a second stage has as much to do as there are objects")
+    parser.add_argument("--peer", help="ONNX file of the peer.")
+    parser.add_argument("--weights", help="Weights of the peer (.pth) for our detector; a second stage depends on them.")
     parser.add_argument("--size", type=int, default=SIZE)
     parser.add_argument("--turns", type=int, default=10)
     arguments = parser.parse_args()
-    # Weights of torchvision bring its rule of resizing along, whose canvas is larger
+    # torchvision's weights select its resizing rule, whose canvas is larger
     overrides = {"image_size": arguments.size, **({"resize": "letterbox"} if arguments.weights else {
         "num_classes": CLASSES[arguments.model]})}
     detector = open_model(ModelConfig(

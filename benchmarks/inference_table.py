@@ -1,7 +1,9 @@
-"""Reports of `inspector.py --mode=benchmark --output_json=FILE` as one table: `python benchmarks/inference_table.py FILE...`.
+"""Print reports of `inspector.py --mode=benchmark --output_json=FILE` as one table.
 
-Beside each batch size stands what the reference publishes for one A100 in FP16 (D0 at 512, end to end, as here), and
-the ratio of images/s, here over there.
+Usage: `python benchmarks/inference_table.py FILE...`
+
+Each batch size has the reference's published figure for one A100 in FP16 (D0 at 512, end to end, as here) and the ratio of
+images/s, ours over theirs.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""Images a second of the training input: `python benchmarks/input.py --records='DIR/train-*' [--seconds=5 --runs=3]`.
+"""Measure the training input in images/s: `python benchmarks/input.py --records='DIR/train-*' [--seconds=5 --runs=3]`.
 
-In turn in one process: the same JPEGs merely decoded whole, which is the limit of any loader that looks at every pixel; ours,
-which hands over uint8 images and boxes, as the step normalizes and assigns on its device; ours with both done on the CPU as
-well; and a yardstick that does the same work, written as loaders of detectors commonly are: the whole image decoded,
-normalized as float32, resized whole, cut, padded, and the anchors assigned, by the same function as ours.
+These take turns in one process: decoding the same JPEGs, the upper limit of any loader that reads every pixel; our input, which
+yields uint8 images and boxes (the step normalizes and assigns on its device); our input with both on the CPU; and a baseline
+that does the same work as loaders of detectors commonly do: decode the complete image, normalize it as float32, resize, crop,
+pad, and assign anchors by the same function as ours.
 """
 
 import argparse
@@ -32,14 +32,14 @@ MOST_OBJECTS = 100
 
 
 def decoded(files: list[str]) -> tf.data.Dataset:
-    """Pixels of whole images."""
+    """Return the decoded images."""
     records = tf.data.TFRecordDataset(files).cache().repeat()
     return records.map(lambda record: tf.io.decode_jpeg(parse_record(record)["encoded"], channels=3),
                        num_parallel_calls=tf.data.AUTOTUNE).prefetch(8)
 
 
-def yardstick(files: list[str], size: int, *, batch_size: int) -> tf.data.Dataset:
-    """Images float32 [B, H, W, 3] and the targets of every anchor."""
+def baseline(files: list[str], size: int, *, batch_size: int) -> tf.data.Dataset:
+    """Return float32 images [B, H, W, 3] and the targets of every anchor."""
     grid = anchor_grid(AnchorConfig(), (size, size))
 
     def example(record):
@@ -71,14 +71,16 @@ def yardstick(files: list[str], size: int, *, batch_size: int) -> tf.data.Datase
 
 
 def finished(index: RecordIndex, config: InputConfig) -> Iterator[tuple[tf.Tensor, Targets]]:
-    """Our batches with what else a step does before its network: images float32 [B, H, W, 3], 0 where they are padding, and
-    the targets of every anchor."""
+    """Return our batches after normalization and assignment, which a training step otherwise does.
+
+    Images are float32 [B, H, W, 3], 0 in the padding, with the targets of every anchor.
+    """
     grid, (height, width) = anchor_grid(AnchorConfig(), config.image_size), config.image_size
     batches = training_dataset(index, config)
 
     @tf.function(autograph=False, input_signature=[batches.element_spec])
     def finish(batch: Batch) -> tuple[tf.Tensor, Targets]:
-        # A row is one run of W 3 numbers: TensorFlow is slow where the last axis is as short as 3.
+        # Rows are flattened to W x 3 values: TensorFlow is slow if the last axis has only 3.
         mean, stddev = (tf.constant(np.tile(np.float32(values) * 255.0, width)) for values in (MEAN, STDDEV))
         rows = tf.range(height)[None, :, None] < batch.sizes[:, :1, None]
         columns = tf.constant(np.repeat(np.arange(width, dtype=np.int32), 3))[None, None] < batch.sizes[:, 1:, None]
@@ -90,7 +92,7 @@ def finished(index: RecordIndex, config: InputConfig) -> Iterator[tuple[tf.Tenso
 
 
 def rate(batches: Iterator, *, images: int, seconds: float) -> float:
-    """Images a second, after a second of running in."""
+    """Return images/s, after one second of warm-up."""
     for limit in (1.0, seconds):
         start, count = time.perf_counter(), 0
         while time.perf_counter() - start < limit:
@@ -100,14 +102,14 @@ def rate(batches: Iterator, *, images: int, seconds: float) -> float:
 
 
 def measure(files: list[str], index: RecordIndex, *, size: int, batch_size: int, seconds: float, runs: int) -> dict[str, list]:
-    """Rates of each loader, run after run, so that other load on the machine falls on all."""
+    """Return images/s of each loader per run; they take turns, so that other load affects all of them."""
     config = InputConfig.letterboxed(image_size=(size, size), batch_size=batch_size, pad_to_batch_maximum=True,
                                      category_ids=class_names_of_records(files).category_ids)
     loaders: dict[str, tuple[Callable, int]] = {
-        "decoded whole": (lambda: decoded(files), 1),
+        "decoding only": (lambda: decoded(files), 1),
         "ours, images and boxes": (lambda: training_dataset(index, config), batch_size),
         "ours, normalized and assigned": (lambda: finished(index, config), batch_size),
-        "yardstick, normalized and assigned": (lambda: yardstick(files, size, batch_size=batch_size), batch_size)}
+        "baseline, normalized and assigned": (lambda: baseline(files, size, batch_size=batch_size), batch_size)}
     rates: dict[str, list] = {name: [] for name in loaders}
     for _ in range(runs):
         for name, (make, images) in loaders.items():
@@ -116,9 +118,9 @@ def measure(files: list[str], index: RecordIndex, *, size: int, batch_size: int,
 
 
 def main() -> None:
-    """A table of medians."""
+    """Print a table of medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--records", required=True, help="glob of TFRecords")
+    parser.add_argument("--records", required=True, help="Glob of TFRecords.")
     parser.add_argument("--size", type=int, default=512)
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=5.0)
@@ -134,7 +136,7 @@ def main() -> None:
         print(f"{name:<35} {medians[name]:6.0f} images/s, {min(values):.0f} to {max(values):.0f}")
     whole, boxes, targets, peer = medians.values()
     print(f"ours: {boxes / whole:.2f} of decoding; with normalization and assignment {targets / whole:.2f} of it and "
-          f"{targets / peer:.1f} times the yardstick")
+          f"{targets / peer:.1f} times the baseline")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What masks lose and weigh on their way through the input: `python benchmarks/masks.py --records='DIR/val-*'`.
+"""Measure accuracy, size and time of masks in the input: `python benchmarks/masks.py --records='DIR/val-*'`.
 
-Each mask of the records is cut to S x S cells of its box, as the input does it, pasted back into the image and compared with
-the mask of the record: IoU. Then, for 100 masks of one image of 832 x 1344 pixels, bytes and time.
+Each mask of the records is resampled to S x S cells of its box, as in the input, pasted back into the image and compared with
+the original by IoU. Then size and time are measured for 100 masks of one image of 832 x 1344 pixels.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from dataset.records.schema import parse_record
 from object_detection.coco.mask_pasting import pasted_masks
 
 INPUT, OBJECTS = (832, 1344), 100
-SMALL, LARGE = 32**2, 96**2  # pixels of a mask, COCO's limits
+SMALL, LARGE = 32**2, 96**2  # areas in pixels, COCO's limits
 
 
 def records_with_masks(index: RecordIndex) -> Iterator[dict[str, tf.Tensor]]:
-    """Those of images with objects."""
+    """Yield the records of images with objects."""
     reader = RecordReader(index)
     for number in range(len(index)):
         record = parse_record(reader.read([number])[0], with_masks=True)
@@ -39,20 +39,20 @@ def records_with_masks(index: RecordIndex) -> Iterator[dict[str, tf.Tensor]]:
 
 
 def overlaps(record: dict[str, tf.Tensor], side: int, *, in_whole_pixels: bool) -> Iterator[tuple[int, float]]:
-    """Of each mask that has any: its pixels, and its IoU with itself after the way through side x side cells."""
+    """Return area and IoU of each non-empty mask after resampling to side x side cells."""
     source_size = image_size(record["encoded"])
     crop, original = Letterbox(INPUT).whole(source_size), np.tile(source_size, 2)
     boxes = record["boxes"] * np.tile(crop.size, 2)
     masks, _ = crop_masks(record["masks"], boxes, crop, source_size=source_size, side=side, file_name=record["file_name"])
     pasted = pasted_masks(masks, record["boxes"] * original, size=(*source_size.numpy(),), in_whole_pixels=in_whole_pixels)
     for png, found in zip(record["masks"].numpy(), pasted, strict=True):
-        wanted = decoded_mask(png, source_size.numpy(), b"") != 0
-        if wanted.any():
-            yield int(wanted.sum()), (wanted & found).sum() / (wanted | found).sum()
+        original = decoded_mask(png, source_size.numpy(), b"") != 0
+        if original.any():
+            yield int(original.sum()), (original & found).sum() / (original | found).sum()
 
 
 def print_error(index: RecordIndex, side: int, *, in_whole_pixels: bool) -> None:
-    """A line of the table."""
+    """Print a line of the table."""
     found = [values for record in records_with_masks(index)
              for values in overlaps(record, side, in_whole_pixels=in_whole_pixels)]
     pixels, iou = map(np.array, zip(*found, strict=True))
@@ -63,7 +63,7 @@ def print_error(index: RecordIndex, side: int, *, in_whole_pixels: bool) -> None
 
 
 def print_cost(side: int) -> None:
-    """Bytes and time of 100 discs whose boxes are half the image."""
+    """Print the size and time of 100 discs whose boxes are half the image."""
     y, x = np.mgrid[: INPUT[0], : INPUT[1]]
     file = io.BytesIO()
     Image.fromarray((np.hypot(y - INPUT[0] / 2, x - INPUT[1] / 2) < 300).astype(np.uint8)).save(file, "PNG")
@@ -84,9 +84,9 @@ def print_cost(side: int) -> None:
 
 
 def main() -> None:
-    """A table of errors, and a line of costs for each side."""
+    """Print a table of IoU, and a line of size and time for each side."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--records", required=True, help="glob of TFRecords with masks")
+    parser.add_argument("--records", required=True, help="Glob of TFRecords with masks.")
     parser.add_argument("--sides", type=int, nargs="+", default=[28, 56, 112])
     arguments = parser.parse_args()
     files = sorted(glob.glob(arguments.records))

@@ -1,9 +1,10 @@
-"""Clients that ask a server of ours without a pause, and what became of their requests:
+"""Load test of `serve.py`: throughput, latency, lost requests and memory.
+
 `python benchmarks/serve_load.py --model=exported/detector.onnx --images='photos/*.jpg' [--clients=8] [--minutes=2]`.
 
-Starts `serve.py` on a free port, which gets the flags after `--` too. Each client has one connection and sends one image after
-the other as a form; a connection that breaks, a status other than 200 and a reply that is not that of its image (told by its
-size) count as lost. Memory is the server's resident memory, as /metrics tells it.
+Starts `serve.py` on a free port with the flags after `--`. Each client has one connection and sends one image after the other
+as a form. A broken connection, a status other than 200, and a response to another image (compared by size) count as lost.
+Memory is the server's resident memory from /metrics.
 """
 
 import argparse
@@ -29,14 +30,14 @@ _BOUNDARY = "frontier"
 
 
 class Sent(NamedTuple):
-    """A request that can be sent again and again."""
+    """Request that is sent repeatedly."""
 
     body: bytes
     size: list[int]  # width, height
 
 
 class Client(threading.Thread):
-    """One connection, used until a time."""
+    """Send requests over one connection until a deadline."""
 
     def __init__(self, port: int, requests: list[Sent], *, first: int, end: float):
         super().__init__()
@@ -67,7 +68,7 @@ class Client(threading.Thread):
 
 
 def form(path: str) -> Sent:
-    """An image file as the form that a client sends. Boxes are of the upright image; these are taken as they are stored."""
+    """Return an image file as a form. Its EXIF orientation is ignored."""
     content = Path(path).read_bytes()
     head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="image"; filename="image"\r\n\r\n'
     height, width = stored_size(content)
@@ -75,7 +76,7 @@ def form(path: str) -> Sent:
 
 
 def metric(port: int, name: str) -> float:
-    """A sample of /metrics."""
+    """Return a sample of /metrics."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
@@ -84,10 +85,10 @@ def metric(port: int, name: str) -> float:
 
 
 def main() -> None:
-    """What was answered, how soon, and with how much memory."""
+    """Run the load test and print its results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True)
-    parser.add_argument("--images", required=True, help="a glob")
+    parser.add_argument("--images", required=True, help="Glob of images.")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--minutes", type=float, default=2)
     arguments, flags = parser.parse_known_args()
@@ -114,7 +115,7 @@ def main() -> None:
     lost = [reason for client in clients for reason in client.lost]
     p50, p99 = (1000 * statistics.quantiles(seconds, n=100)[place] for place in (49, 98))
     print(f"{len(seconds)} answered in {wall:.0f} s by {arguments.clients} clients: {len(seconds) / wall:.2f} images/s, "
-          f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, most {1000 * seconds[-1]:.0f} ms; {images / batches:.1f} images a batch")
+          f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, most {1000 * seconds[-1]:.0f} ms; {images / batches:.1f} images per batch")
     print(f"lost: {len(lost)} {sorted(set(lost))[:5]}; the server ended with {status}")
     print(f"memory of the server: {megabytes[0]:.0f} MB before, {', '.join(f'{value:.0f}' for value in megabytes[1:])} MB")
     print(f"{available_cores()} cores, load average {os.getloadavg()[0]:.1f}")

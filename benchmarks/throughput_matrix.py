@@ -1,11 +1,11 @@
-"""Throughput of one model by GPUs, precision and batch size, each cell through the launcher of the recipes:
+r"""Measure the throughput of one model by GPUs, precision and batch size, with the launcher of the recipes.
 
-    python benchmarks/throughput_matrix.py --model=mask-rcnn-resnet50 --gpus=1,8 --precision=fp32,tf32,amp,bf16 \\
-        --batch_sizes=2,4,8 [--mode=training|inference --hparams=image_size=512 --records='DIR/train-*' --output_dir=DIR \\
+    python benchmarks/throughput_matrix.py --model=mask-rcnn-resnet50 --gpus=1,8 --precision=fp32,tf32,amp,bf16 \
+        --batch_sizes=2,4,8 [--mode=training|inference --hparams=image_size=512 --records='DIR/train-*' --output_dir=DIR \
         --dropped_steps=100 --timed_steps=200 --device=auto|gpu|cpu --minutes_per_cell=30 --retry_failed]
 
-Writes matrix.md, matrix.csv and matrix.json. A cell that cannot run here says why, and no figure of another machine ever stands
-for it: published ones have columns of their own. The same command again continues where it was stopped.
+Writes matrix.md, matrix.csv and matrix.json. A cell that cannot run here shows the reason. Published figures of other machines
+are in separate columns. Running the same command again resumes an interrupted matrix.
 """
 
 import json
@@ -39,24 +39,24 @@ DRAWN_IMAGES = 64
 
 
 def define_flags() -> None:
-    """What is measured, on what, and where the figures go."""
+    """Define the flags."""
     flags.DEFINE_string("model", DEFAULT_MODEL, "As --model_name of train.py.")
-    flags.DEFINE_enum("mode", "training", ["training", "inference"], "What is timed.")
+    flags.DEFINE_enum("mode", "training", ["training", "inference"], "Mode to measure.")
     flags.DEFINE_list("gpus", ["1"], "Numbers of GPUs, such as 1,8; with --device=cpu of processes.")
     flags.DEFINE_list("precision", [*PRECISIONS], f"Some of {','.join(PRECISIONS)}.")
-    flags.DEFINE_list("batch_sizes", ["2", "4", "8"], "Images a step of each GPU.")
+    flags.DEFINE_list("batch_sizes", ["2", "4", "8"], "Batch size per GPU.")
     flags.DEFINE_string("hparams", "", "Hyperparameters: key=value items with commas between, or a .yaml file.")
-    flags.DEFINE_string("records", None, f"Glob of TFRecords to train on. Default: {DRAWN_IMAGES} drawn images.")
+    flags.DEFINE_string("records", None, f"Glob of TFRecords to train on. Default: {DRAWN_IMAGES} synthetic images.")
     flags.DEFINE_string("output_dir", "/tmp/throughput", "Folder for tables, logs and drawn records.")
     define_flag("dropped_steps", Count, 100, "First steps of a cell, which are not timed.")
     define_flag("timed_steps", Count, 200, "Steps after them, which are.")
-    flags.DEFINE_enum("device", "auto", ["auto", "gpu", "cpu"], "auto: GPUs where there are any.")
+    flags.DEFINE_enum("device", "auto", ["auto", "gpu", "cpu"], "Device. auto: GPUs if there are any, else the CPU.")
     define_flag("minutes_per_cell", Count, 30, "A cell that takes longer is given up.")
     flags.DEFINE_bool("retry_failed", False, "Run cells that failed once more.")
 
 
 def main() -> None:
-    """Every cell that is missing, and the tables after each."""
+    """Measure every missing cell, and write the tables after each."""
     hparams = with_overrides(hyperparameters_of(FLAGS.model, {}), parse_overrides(FLAGS.hparams))
     cells = cells_of(model=FLAGS.model, mode=FLAGS.mode, gpus=_counts("gpus"), precisions=FLAGS.precision,
                      batch_sizes=_counts("batch_sizes"))
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def _drawn_records(folder: Path, image_size: tuple[int, int]) -> str:
-    """Glob of records of images of about this height and width, with masks where the drawing has them; drawn once."""
+    """Return the glob of synthetic records of about this size, with masks if the model needs them; written once."""
     height, width = image_size
     records = folder / f"drawn-{height}x{width}"
     if not records.is_dir():
@@ -108,7 +108,7 @@ def _counts(name: str) -> tuple[int, ...]:
 
 
 def _end(number: int, _frame) -> None:
-    print("throughput_matrix.py: ended by SIGTERM; the same command continues", file=sys.stderr)
+    print("throughput_matrix.py: stopped by SIGTERM; run the same command to resume", file=sys.stderr)
     sys.exit(128 + number)
 
 

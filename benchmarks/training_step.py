@@ -1,11 +1,12 @@
-"""Seconds of a training step:
+"""Measure the time of a training step.
+
 `python benchmarks/training_step.py [--model=efficientdet-d0 --size=512 --batch_size=8 --boxes 8 40 --steps=10]`.
 
-The whole step (assignment, losses, gradients, clipping, update, average) on a drawn batch for each number of boxes an image,
-and beside it, in turn, forward and backward of the network alone with a toy loss, the sum of squares, which is what peers'
-figures usually are. A batch has as many object slots as the input would give it: all, or on TensorFlow on a CPU those used.
-With KERAS_BACKEND=jax the whole step alone, with or without TensorFlow installed. On an accelerator several steps are timed
-together, as a training starts the next before it reads what came of the last.
+Times the complete step (assignment, losses, gradients, clipping, update, average) on a random batch for each number of boxes
+per image and, in turn, forward and backward of the network alone with a toy loss (sum of squares), as figures of other
+projects usually do. A batch has as many object slots as the input would produce: all, or on TensorFlow on a CPU the used ones.
+With KERAS_BACKEND=jax only the complete step is timed, with or without TensorFlow installed. On an accelerator several steps
+are timed together, as training starts the next step before it reads the result of the last.
 """
 
 import argparse
@@ -32,11 +33,11 @@ from model.dense_detector import DenseDetector
 from model.detector import named_variables
 from object_detection.structures import Batch, Objects
 
-CLASSES = 90  # of drawn objects
+CLASSES = 90  # of random objects
 
 
 def drawn_batch(size: int, batch_size: int, *, boxes: int, slots: int, mask_size: int = 0) -> Batch:
-    """Noise with so many boxes an image in the first of the slots, which their masks fill."""
+    """Return noise images with `boxes` boxes per image in the first slots; masks fill their boxes."""
     random = np.random.default_rng(0)
     corners = random.uniform(0, size * 0.7, (batch_size, slots, 2)).astype(np.float32)
     sides = random.uniform(size * 0.02, size * 0.3, (batch_size, slots, 2)).astype(np.float32)
@@ -54,7 +55,7 @@ def drawn_batch(size: int, batch_size: int, *, boxes: int, slots: int, mask_size
 
 
 def whole_step(detector: DenseDetector, hparams, *, together: int) -> Callable[[Batch], None]:
-    """As the training loop calls it, so many times; the last report is read."""
+    """Run several steps as the training loop does and read the last report."""
     optimizer = build_optimizer(hparams, precision=keras.config.dtype_policy().name)
     optimizer.build(detector.network.trainable_variables)
     decay = hparams.moving_average_decay
@@ -70,7 +71,7 @@ def whole_step(detector: DenseDetector, hparams, *, together: int) -> Callable[[
 
 
 def toy_step(detector: DenseDetector, batch: Batch) -> Callable[[], float]:
-    """Forward and backward of the network, on TensorFlow."""
+    """Return forward and backward of the network under TensorFlow."""
     import tensorflow as tf
 
     pixels = detector.normalize(batch.images, batch.sizes)
@@ -86,16 +87,16 @@ def toy_step(detector: DenseDetector, batch: Batch) -> Callable[[], float]:
 
 
 def main() -> None:
-    """Medians."""
+    """Print medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="efficientdet-d0")
-    parser.add_argument("--classes", type=int, default=CLASSES, help="of the network")
+    parser.add_argument("--classes", type=int, default=CLASSES, help="Number of classes. Default: 90.")
     parser.add_argument("--size", type=int, default=512)
     parser.add_argument("--batch_size", type=int, default=8)
-    parser.add_argument("--boxes", type=int, nargs="*", default=[8, 40], help="an image")
+    parser.add_argument("--boxes", type=int, nargs="*", default=[8, 40], help="Numbers of boxes per image.")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--precision", default="float32", choices=["float32", "mixed_bfloat16"])
-    parser.add_argument("--no_toy", action="store_true", help="the whole step alone")
+    parser.add_argument("--no_toy", action="store_true", help="Time only the complete step.")
     arguments = parser.parse_args()
     if accelerator_count() == 0:
         keep_freed_memory()
@@ -125,7 +126,7 @@ def main() -> None:
                 seconds[name].append((time.perf_counter() - start) / count)
     for name, values in seconds.items():
         median = statistics.median(values)
-        print(f"{name:<20} {arguments.batch_size / median:6.2f} images/s, {median:.3f} s a step, {min(values):.3f} to "
+        print(f"{name:<20} {arguments.batch_size / median:6.2f} images/s, {median:.3f} s per step, {min(values):.3f} to "
               f"{max(values):.3f}")
     memory = {"": peak_host_memory(), ", of the device": peak_device_memory()}
     print("peak memory         ", ", ".join(f"{value / 2**20:.0f} MiB{place}" for place, value in memory.items() if value))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From nothing to annotated images: draws a data set, converts it to TFRecords, trains an EfficientDet on it, evaluates it
-# and annotates images, each with the program a user would call. What an earlier call finished is used again.
+# Demo of the complete pipeline: draw a data set, convert it to TFRecords, train an EfficientDet, evaluate it and annotate images,
+# each with the program that a user would run. Results of an earlier call are reused.
 #
 #   bash scripts/demo.sh            into build/demo
 #   DEMO_DIR=/tmp/demo bash scripts/demo.sh
@@ -17,7 +17,7 @@ hparams="image_size=128,anchor_scale=2.0,max_level=6,fpn_cell_repeats=2,box_clas
 hparams+=",jitter_min=0.9,jitter_max=1.1"
 started=$SECONDS
 
-# stage NAME FILE COMMAND...: runs the command unless FILE is there, and says which.
+# stage NAME FILE COMMAND...: run the command unless FILE exists, and log which.
 stage() {
     local name="$1" result="$2"
     shift 2

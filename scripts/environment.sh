@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# The Python environment of this project in .venv, made when it is missing. For other scripts to source:
+# The Python environment of this project in .venv, created if it is missing. For other scripts to source:
 #
 #   source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 #   use_environment         # or: use_environment test, for an extra of pyproject.toml; install.sh does this for users
 #   "$PYTHON" train.py ...
 #
-# Sourcing alone does nothing but define REPOSITORY (its root), PYTHON (the interpreter in .venv) and LOCK.
+# Sourcing only defines REPOSITORY (its root), PYTHON (the interpreter in .venv) and LOCK.
 
 REPOSITORY="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 PYTHON="$REPOSITORY/.venv/bin/python"
-LOCK="$REPOSITORY/requirements.lock" # the versions of all packages; removed by who wants the newest
+LOCK="$REPOSITORY/requirements.lock" # the versions of all packages; remove it to install the newest
 
-# use_environment [EXTRA[,EXTRA...]]: install what pyproject.toml asks for, with these extras. Exits with 2 and one line if it cannot.
+# use_environment [EXTRA[,EXTRA...]]: install the packages of pyproject.toml with these extras. Exits with 2 and one line on failure.
 # Calls at the same time wait for each other.
 use_environment() {
     local extra="${1:-}"
@@ -27,7 +27,7 @@ use_environment() {
     _unlock_environment
 }
 
-# The lock lies on a file that is always there; opened for writing because network file systems want that.
+# The lock is on a file that always exists. It is opened for writing because network file systems require that.
 _lock_environment() {
     exec 9<>"$REPOSITORY/pyproject.toml"
     flock 9 || _give_up "cannot lock $REPOSITORY/pyproject.toml"
@@ -74,18 +74,18 @@ _make_environment() {
     local folder="$REPOSITORY/.venv" python message
     python="$(_find_python)" || exit 2
     if [[ -e "$folder" && ! -e "$folder/pyvenv.cfg" ]]; then
-        _give_up "$folder is there but no Python environment; move it away"
+        _give_up "$folder exists but is not a Python environment; move it away"
     fi
     printf 'making %s with %s\n' "$folder" "$("$python" --version)"
-    # --clear: what an interrupted call left behind is of no use.
+    # --clear: the remains of an interrupted call are unusable.
     if ! message="$("$python" -m venv --clear "$folder" 2>&1)"; then
         rm -rf "$folder"
         _give_up "$python -m venv failed: ${message//$'\n'/ }"
     fi
 }
 
-# The installed state of an extra: what was asked for, in which versions, and where, as an editable install points to a folder.
-_wanted_state() {
+# The installed state of an extra: packages, versions, and the folder, as an editable install points to a folder.
+_expected_state() {
     printf '%s %s\n' "$(sha256sum <"$REPOSITORY/pyproject.toml")" "$REPOSITORY"
     [[ ! -f "$LOCK" ]] || sha256sum <"$LOCK"
 }
@@ -97,14 +97,14 @@ _stamp() {
 _is_installed() {
     local stamp
     stamp="$(_stamp "$1")"
-    [[ -f "$stamp" && "$(<"$stamp")" == "$(_wanted_state)" ]]
+    [[ -f "$stamp" && "$(<"$stamp")" == "$(_expected_state)" ]]
 }
 
 _install() {
     local extra="$1" log="$REPOSITORY/.venv/install.log" start=$SECONDS
     printf 'installing into .venv (some minutes the first time; log: %s)\n' "$log"
     _logged "$log" _install_editable "$extra" || _give_up "cannot install: $(_why "$log") (log: $log)"
-    _wanted_state >"$(_stamp "$extra")"
+    _expected_state >"$(_stamp "$extra")"
     printf 'installed in %d s\n' "$((SECONDS - start))"
 }
 
@@ -116,8 +116,8 @@ _install_editable() {
         "${versions[@]}" --editable ".${1:+[$1]}"
 }
 
-# _logged LOG COMMAND...: runs it with all it prints in that file, saying now and then how far it is. A signal to this script
-# ends the command too, and with it all its process group where it leads one.
+# _logged LOG COMMAND...: run it with its output in that file, and print its progress periodically. A signal to this script also
+# ends the command, and its process group if it leads one.
 _logged() {
     local log="$1" job ticker status=0
     shift
@@ -128,13 +128,13 @@ _logged() {
     job=$!
     trap '_end "$ticker" "$job"; exit 130' INT
     trap '_end "$ticker" "$job"; exit 143' TERM
-    wait "$job" 2>/dev/null || status=$? # bash would name a command that was killed
+    wait "$job" 2>/dev/null || status=$? # bash would print the name of a killed command
     trap - INT TERM
     _end "$ticker"
     return "$status"
 }
 
-# _end TICKER [JOB]. The ticker is killed: asked to terminate, it may print an error of bash, if this script has a trap on EXIT.
+# _end TICKER [JOB]. The ticker gets SIGKILL: after SIGTERM, bash may print an error if this script has a trap on EXIT.
 _end() {
     kill -KILL "$1" 2>/dev/null || true
     if (($# == 2)); then
@@ -143,7 +143,7 @@ _end() {
     wait "$@" 2>/dev/null || true
 }
 
-# How far a command is by its log: on a terminal a line that changes, elsewhere a line now and then.
+# Print the progress of a command by its log: on a terminal a line that changes, elsewhere a line every 20 s.
 _tick() {
     local log="$1" last ticks=0
     while sleep 1 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do # a sleep outlives us: it must not hold our output open
@@ -157,12 +157,12 @@ _tick() {
     done
 }
 
-# A script whose logs say more elsewhere than in their last line defines its own.
+# A script whose progress is not in the last line of its log defines its own.
 _last_step() {
     tail -n 1 "$1" 2>/dev/null
 }
 
-# One line out of pip's log.
+# Print the reason of a failure, one line, from pip's log.
 _why() {
     local line reason="pip failed" text
     while IFS= read -r line; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Published weights: `bash scripts/get_weights.sh --help` says how they are downloaded and where they are kept.
+# Download pretrained weights: see `bash scripts/get_weights.sh --help`.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
-[[ -x "$PYTHON" ]] || PYTHON="$(_find_python)" # of what is installed into .venv nothing is needed
+[[ -x "$PYTHON" ]] || PYTHON="$(_find_python)" # needs no installed package
 PYTHONPATH="$REPOSITORY" exec "$PYTHON" -P -m efficientdet.weights.get_weights "$@"

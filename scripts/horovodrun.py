@@ -1,5 +1,6 @@
-"""`horovodrun` that gives a training a minute to save itself and passes its exit code on: Horovod's own kills its processes
-five seconds after SIGTERM, and now and then answers 0 for one that was asked to stop.
+"""Run `horovodrun` with a grace period of one minute after SIGTERM, and return the exit code of the training.
+
+Horovod's own launcher kills its processes five seconds after SIGTERM, and occasionally returns 0 for a stopped training.
 
     python scripts/horovodrun.py -np 8 --gloo python train.py ...
 """
@@ -12,26 +13,26 @@ import time
 import psutil
 from horovod.runner.common.util import safe_shell_exec
 
-PATIENCE_SECONDS = 60
+GRACE_SECONDS = 60
 
 
 def end_command(shell_id: int) -> None:
-    """Ask what a shell runs to stop, wait until it did, and kill what did not in a minute.
+    """Send SIGTERM to the command that a shell runs, wait for it, and kill it after a minute.
 
-    The shell ends with its command and with the command's exit code, and whoever started it waits for that. Horovod's own
-    function waits for the shell as well, and of two who wait the second is reported 0: a training that was interrupted would
-    have succeeded.
+    The shell returns its command's exit code to the process that started it and waits for it. Horovod's own function waits
+    for the shell as well, and the second of two waiting processes receives 0: an interrupted training would be reported as
+    successful.
     """
     try:
         shell = psutil.Process(shell_id)
-        commands = shell.children() or [shell]  # some shells become the command
+        commands = shell.children() or [shell]  # some shells replace themselves by the command
     except psutil.NoSuchProcess:
         return
     for command in commands:
         _send(command.terminate)
-    patience = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + GRACE_SECONDS
     while any(map(_runs, commands)):
-        if time.monotonic() > patience:
+        if time.monotonic() > deadline:
             for command in commands:
                 _kill(command)
             return
@@ -51,7 +52,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _kill(process: psutil.Process) -> None:
-    """And what it started."""
+    """Kill a process and its descendants."""
     try:
         family = [*process.children(recursive=True), process]
     except psutil.NoSuchProcess:
@@ -60,13 +61,13 @@ def _kill(process: psutil.Process) -> None:
         _send(member.kill)
 
 
-# Here and not in main(): Horovod watches each process from another one that it spawns, which imports this file but does
-# not run main().
+# Set at import and not in main(): Horovod monitors each process from another process that it spawns, which imports this file
+# but does not run main().
 safe_shell_exec.terminate_executor_shell_and_children = end_command
 
 
 def main() -> None:
-    """Horovod's command line; 130 and 143 where a process was asked to stop and saved, as Horovod itself only knows 1."""
+    """Run Horovod's command line; exit with 130 or 143 after a stop request, where Horovod itself returns 1."""
     from horovod.runner import launch
 
     sys.argv[0] = "horovodrun"

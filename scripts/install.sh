@@ -5,7 +5,7 @@
 #   bash scripts/install.sh serve export litert      also the server, ONNX Runtime, OpenVINO and LiteRT
 #   source .venv/bin/activate
 #
-# pyproject.toml lists the extras under [project.optional-dependencies]. .venv is made if it is missing.
+# pyproject.toml lists the extras under [project.optional-dependencies]. .venv is created if it is missing.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/usage.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"

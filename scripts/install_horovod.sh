@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Horovod in .venv, built from its source distribution against the TensorFlow that is there: bash scripts/install_horovod.sh
+# Build Horovod from its source distribution against the TensorFlow in .venv, and install it: bash scripts/install_horovod.sh
 #
-# It stands in no extra of pyproject.toml, as pip cannot install it plainly: it wants TensorFlow importable while it is built
-# (pip builds in isolation), old build tools, a header that TensorFlow no longer ships and two include folders that it hides.
+# No extra of pyproject.toml has it, as pip alone cannot install it: its build imports TensorFlow (pip builds in isolation) and
+# needs old build tools, a header that TensorFlow no longer ships, and two include folders that are not on the include path.
 #
 # Gloo is always built in, MPI where mpicxx and mpirun are found, NCCL where nvcc and NCCL's header are found. Horovod's own
-# HOROVOD_CUDA_HOME, HOROVOD_NCCL_HOME, HOROVOD_NCCL_INCLUDE, HOROVOD_NCCL_LIB and HOROVOD_BUILD_CUDA_CC_LIST are heeded.
+# HOROVOD_CUDA_HOME, HOROVOD_NCCL_HOME, HOROVOD_NCCL_INCLUDE, HOROVOD_NCCL_LIB and HOROVOD_BUILD_CUDA_CC_LIST are used.
 #
 # Wheels are kept in ${XDG_CACHE_HOME:-$HOME/.cache}/efficientdet/horovod, one folder for each Python, TensorFlow and set of
-# libraries, so that minutes are spent once per machine. The last line says what was done and that two processes agree on a sum.
+# libraries, so that each machine builds once. The last line reports what was done and that two processes agree on a sum.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/usage.sh"
 takes_no_words "$@"
@@ -18,7 +18,7 @@ source scripts/environment.sh
 VERSION=0.28.1
 CHECK_SECONDS=300
 CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/efficientdet/horovod"
-WORK="" # of a build that is continuing
+WORK="" # folder of a running build
 
 main() {
     local how
@@ -47,13 +47,13 @@ main() {
 
 remove_work() {
     if [[ -n "$WORK" ]] && ! rm -rf "$WORK" 2>/dev/null; then
-        sleep 1 # a compiler that is being ended may still have written
+        sleep 1 # a terminating compiler may still be writing
         rm -rf "$WORK"
     fi
 }
 
-# Horovod's settings of a job or of another build around us would change what is built, and horovodrun hands them to its workers
-# after its own, so that they win.
+# Horovod's variables from a surrounding job or build would change what is built. horovodrun also passes them to its workers
+# after its own, so that they would override them.
 drop_foreign_settings() {
     local name
     for name in ${!HOROVOD_@}; do
@@ -65,7 +65,7 @@ drop_foreign_settings() {
 }
 
 # Sets what the build depends on: PACKAGES (site-packages), FEATURES, CPU_FLAGS, NVCC and NCCL_HEADER ("" where there is none),
-# and KEY, the name of all of it in the cache.
+# and KEY, the name of this combination in the cache.
 look_around() {
     local abi tensorflow libc details
     read -r abi tensorflow libc PACKAGES < <("$PYTHON" -c '
@@ -93,7 +93,7 @@ print(sysconfig.get_config_var("SOABI"), importlib.metadata.version("tensorflow"
     KEY="$abi-tf$tensorflow-$FEATURES-${details:0:12}"
 }
 
-# The instructions Horovod would use where the compiler's -march=native has them; told here, they are part of the key.
+# The instructions Horovod would use where the compiler's -march=native has them; passed explicitly, they are part of the key.
 cpu_flags() {
     local flag
     for flag in f16c avx fma; do
@@ -103,7 +103,7 @@ cpu_flags() {
     done
 }
 
-# The nvcc of a whole CUDA: CMake looks beside it for the rest, in vain where it is a script that calls the real one.
+# The nvcc of a complete CUDA installation: CMake searches the rest beside it, which fails if nvcc is a script that calls another.
 find_nvcc() {
     local home header homes=("${HOROVOD_CUDA_HOME:-}")
     if [[ -z "${HOROVOD_CUDA_HOME:-}" ]]; then
@@ -168,12 +168,12 @@ build() {
         printf 'without NCCL: %s is here, nccl.h is not (for GPUs install the extra cuda, which has it)\n' "$NVCC"
     fi
     WORK="$CACHE/$KEY.building"
-    rm -rf "$WORK" # of a call that was killed; we hold the lock
+    rm -rf "$WORK" # left by a killed call; this one holds the lock
     mkdir -p "$WORK/tmp" "$WORK/wheels"
     ln -s "$PACKAGES" "$WORK/packages"
     write_header "$WORK/include"
     _logged "$log" build_wheels || _give_up "cannot build Horovod: $(why_not_built "$log") (log: $log)"
-    mv "$WORK/wheels" "$CACHE/$KEY" # in one step: what lies under this name is whole
+    mv "$WORK/wheels" "$CACHE/$KEY" # atomic: a folder with this name is complete
     remove_work
 }
 
@@ -194,7 +194,7 @@ compiles() {
     "$1" -x c++ -std=c++17 -fsyntax-only - <<<'#include <string_view>' >/dev/null 2>&1
 }
 
-# What Horovod includes by a name of older TensorFlow versions.
+# Write a header that Horovod includes by its name in older TensorFlow versions.
 write_header() {
     mkdir -p "$1/tensorflow/compiler/xla/client"
     cat >"$1/tensorflow/compiler/xla/client/xla_builder.h" <<'HEADER'
@@ -208,11 +208,11 @@ using StatusOr = absl::StatusOr<T>;
 HEADER
 }
 
-# The wheels of Horovod and of what it needs to run, in $WORK/wheels.
+# Build the wheels of Horovod and of its dependencies in $WORK/wheels.
 build_wheels() {
     local pip=("$PYTHON" -m pip) quiet=(--disable-pip-version-check --no-input --progress-bar off)
     local source="$WORK/source/horovod-$VERSION" include="$WORK/packages/tensorflow/include"
-    # Tools of their own, ahead of the newer ones in .venv: pkg_resources left setuptools with 81, and CMake 4 refuses Gloo.
+    # Separate build tools, ahead of the newer ones in .venv: pkg_resources left setuptools with 81, and CMake 4 refuses Gloo.
     "${pip[@]}" install "${quiet[@]}" --target "$WORK/tools" \
         'setuptools<81' wheel 'cmake>=3.20,<4' cloudpickle psutil pyyaml packaging || return 1
     export PATH="$WORK/tools/bin:$PATH" PYTHONPATH="$WORK/tools:$WORK/packages" TMPDIR="$WORK/tmp"
@@ -220,21 +220,21 @@ build_wheels() {
         "horovod==$VERSION" || return 1
     tar -xzf "$source.tar.gz" -C "$WORK/source" && mend "$source" || return 1
     set_build "$source" "$include"
-    # In a session of its own, for a signal to reach the compilers.
+    # In a separate session, so that a signal reaches the compilers.
     exec setsid "${pip[@]}" wheel "${quiet[@]}" --verbose --no-build-isolation --wheel-dir "$WORK/wheels" "$source"
 }
 
-# What Horovod has wrong, for this TensorFlow and this Python: mend SOURCE.
+# mend SOURCE: patch Horovod for this TensorFlow and this Python. A new name would change KEY and rebuild every cached wheel.
 mend() {
     # Reserved but not sized, the list in which Gloo's coordinator looks for stalled ranks stays empty: it never warns of a rank
-    # that hangs, nor ends the job after HOROVOD_STALL_SHUTDOWN_TIME_SECONDS.
+    # that hangs, and does not end the job after HOROVOD_STALL_SHUTDOWN_TIME_SECONDS.
     replace "$1/horovod/common/gloo/gloo_controller.cc" 'global_ranks_.reserve(size_)' 'global_ranks_.resize(size_)' &&
         # TensorFlow no longer exports this function; with NCCL, the library would build and then not load.
         replace "$1/horovod/tensorflow/mpi_ops.cc" 'GpuStreamHandle AsGpuStreamValue(Stream* stream);' \
             'template <typename T> GpuStreamHandle AsGpuStreamValue(T* stream) {
   return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream);
 }' &&
-        # distutils left Python with 3.12; horovodrun would want setuptools for this alone.
+        # distutils left Python with 3.12; horovodrun would need setuptools only for this.
         replace "$1/horovod/runner/js_run.py" 'distutils.spawn import find_executable' 'shutil import which as find_executable'
 }
 
@@ -249,18 +249,18 @@ replace() {
     printf '%s\n' "${text/"$2"/"$3"}" >"$1"
 }
 
-# What setup.py and CMake read: set_build SOURCE INCLUDE.
+# set_build SOURCE INCLUDE: set the variables that setup.py and CMake read.
 set_build() {
     export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1
     export HOROVOD_CMAKE="$WORK/tools/bin/cmake" HOROVOD_BUILD_ARCH_FLAGS="$CPU_FLAGS"
     export CPLUS_INCLUDE_PATH="$WORK/include:$2/external/highwayhash:$2/external/farmhash_archive/src"
     export CXXFLAGS="-ffile-prefix-map=$1/=" # for Horovod's messages, which name its source files
-    # Libraries that nothing is taken from are left out: one of TensorFlow's has no name of its own, and any checkout that takes
-    # this wheel from the cache would seek it under the path it has here.
+    # Unused libraries are not linked: one of TensorFlow's has no soname, and a checkout that takes this wheel from the cache
+    # would look for it under the path that it has here.
     export LDFLAGS="-Wl,--as-needed"
     MAKEFLAGS="-j$(parallel_compilers)"
     export MAKEFLAGS
-    unset CMAKE_GENERATOR # Horovod hands make's arguments to it
+    unset CMAKE_GENERATOR # Horovod passes make's arguments to it
     case "$FEATURES" in
     *-mpi*) export HOROVOD_WITH_MPI=1 ;;
     *) export HOROVOD_WITHOUT_MPI=1 ;;
@@ -273,7 +273,7 @@ set_build() {
     esac
 }
 
-# The package nvidia-nccl, which TensorFlow's extra and-cuda brings, has its library under another name than linkers seek.
+# The package nvidia-nccl, which TensorFlow's extra and-cuda brings, has its library under a name that linkers do not look for.
 use_nccl_of_pip() {
     # HOROVOD_NCCL_HOME is searched before an NCCL in CUDA's folder, HOROVOD_NCCL_INCLUDE and HOROVOD_NCCL_LIB after it.
     mkdir -p "$WORK/nccl/lib"
@@ -285,7 +285,7 @@ use_nccl_of_pip() {
     LDFLAGS+=' -Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib'
 }
 
-# One for each processor and each 2 GB of memory: TensorFlow's headers take more than 1 GB a compiler.
+# One job for each processor and each 2 GB of memory: a compiler takes more than 1 GB for TensorFlow's headers.
 parallel_compilers() {
     local processors memory
     processors="$(nproc)"
@@ -293,7 +293,7 @@ parallel_compilers() {
     printf '%d' "$((memory < 1 ? 1 : memory < processors ? memory : processors))"
 }
 
-# One line: what the compiler or CMake said first, else what pip said.
+# Print one line: the first error of the compiler or CMake, else that of pip.
 why_not_built() {
     local line
     if line="$(grep -m 1 -E 'Killed signal terminated program' "$1")"; then
@@ -320,11 +320,11 @@ install_wheel() {
 
 install_from_cache() {
     local install=("$PYTHON" -m pip install --disable-pip-version-check --no-input --no-index --find-links "$CACHE/$KEY")
-    # First itself, whatever is there: pip takes the same version, built against another TensorFlow, for the same.
+    # Reinstall Horovod itself first: to pip, a wheel of the same version built against another TensorFlow is the same.
     "${install[@]}" --force-reinstall --no-deps "horovod==$VERSION" && "${install[@]}" "horovod==$VERSION"
 }
 
-# Two processes on this machine add up a vector. On the CPU: NCCL takes no two processes on one GPU.
+# Check: two processes on this machine sum a vector. On the CPU, as NCCL does not support two processes on one GPU.
 check() {
     local log="$REPOSITORY/.venv/check-horovod.log" status=0
     _logged "$log" env CUDA_VISIBLE_DEVICES= TF_CPP_MIN_LOG_LEVEL=3 timeout --kill-after=10 "$CHECK_SECONDS" \
@@ -342,7 +342,7 @@ if total != [3.0, 20.0]:
     esac
 }
 
-# For the ticker: make's per cent rather than the compiler's command.
+# For the ticker: make's percentage instead of the compiler's command.
 _last_step() {
     grep -o '\[ *[0-9]*%\] [A-Z].*' "$1" | tail -n 1 | grep . || tail -n 1 "$1"
 }

@@ -1,12 +1,30 @@
 #!/usr/bin/env bash
-# Everything the project checks: ruff, the shell scripts, Horovod, pytest. All of it runs; one failure fails the whole.
-# Arguments go to pytest: bash scripts/test.sh -k pipeline
-# TEST_WORKERS= processes run the tests side by side, a file in one of them (default: the cores, at most 4; each takes up to 5 GB).
-# The page of serve.py is tried in a real browser where one is installed (Debian: apt install chromium); else that test is skipped.
+# Run all checks: ruff, bash -n, shellcheck, Horovod, pytest. Every check runs; the exit code is 1 if one of them failed.
+#
+#   bash scripts/test.sh                 all checks and tests
+#   bash scripts/test.sh --quick         linters and the test files of tests/quick.txt (under 3 minutes), without Horovod
+#   bash scripts/test.sh --cov           all checks and tests, and the coverage by package (also with --quick)
+#   bash scripts/test.sh -k pipeline     other arguments are passed to pytest
+#
+# TEST_WORKERS= is the number of test processes (default: the number of cores, at most 4; each takes up to 5 GB). All tests of a
+# file run in one of them. The page of serve.py is tested in Chromium if it is installed (Debian: apt install chromium).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 use_environment test
+
+quick="" arguments=()
+for argument; do
+    case "$argument" in
+    --quick) quick=yes ;;
+    --cov) arguments+=(--cov --cov-report=) ;;
+    *) arguments+=("$argument") ;;
+    esac
+done
+if [[ -n "$quick" ]]; then
+    mapfile -t files < <(grep -v '^#' tests/quick.txt)
+    arguments+=("${files[@]/#/tests/}")
+fi
 
 failed=()
 logs="$(mktemp -d)"
@@ -27,7 +45,7 @@ parse_all() {
     return "$status"
 }
 
-# lint NAME COMMAND...: run a check in the background; show_lint NAME waits for it and shows what it printed.
+# lint NAME COMMAND...: start a linter in the background; show_lint NAME waits for it and prints its output.
 declare -A lint_jobs
 lint() {
     local name="$1"
@@ -48,12 +66,15 @@ scripts=(*.sh **/*.sh **/*.sub .ci/run)
 lint "ruff" "$PYTHON" -m ruff check .
 lint "bash -n" parse_all "${scripts[@]}"
 lint "shellcheck" .venv/bin/shellcheck "${scripts[@]}"
-check "horovod" bash scripts/install_horovod.sh # before pytest, which skips tests where it is missing
+[[ -n "$quick" ]] || check "horovod" bash scripts/install_horovod.sh # before pytest, which skips its tests without it
 check "pytest" "$PYTHON" -m pytest --numprocesses "${TEST_WORKERS:-auto}" --maxprocesses 4 --dist loadfile \
-    --no-loadscope-reorder --max-worker-restart 0 --durations 60 --durations-min 1 "$@"
+    --no-loadscope-reorder --max-worker-restart 0 --durations 60 --durations-min 1 "${arguments[@]}"
 for name in "ruff" "bash -n" "shellcheck"; do
     check "$name" show_lint "$name"
 done
+if [[ " ${arguments[*]} " == *" --cov "* ]]; then
+    check "coverage" "$PYTHON" scripts/coverage_by_package.py
+fi
 
 if ((${#failed[@]})); then
     printf 'test.sh: FAILED: %s\n' "$(IFS=,; printf '%s' "${failed[*]}")"

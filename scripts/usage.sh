@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# --help of the scripts: what a script says of itself in its first comment. For other scripts to source.
+# --help of the scripts: the first comment of the script. For other scripts to source.
 
-# print_header FILE: its first comment, without #!, directives and the leading '# '.
+# print_header FILE: print its first comment, without #!, directives and the leading '# '.
 print_header() {
     local line
     while IFS= read -r line; do
@@ -12,20 +12,20 @@ print_header() {
     done <"$1"
 }
 
-# require_program PROGRAM HINT: end with one line where a program is missing.
+# require_program PROGRAM HINT: exit with one line if a program is missing.
 require_program() {
     command -v "$1" >/dev/null && return
     printf '%s: error: %s is not installed (no %s in PATH); %s\n' "${0##*/}" "$1" "$1" "$2" >&2
     exit 2
 }
 
-# takes_no_words WORD...: for scripts that are told everything by the environment. --help prints the header.
+# takes_no_words WORD...: for scripts without arguments, which read the environment. --help prints the header.
 takes_no_words() {
     (($#)) || return 0
     if [[ "$1" == --help || "$1" == -h ]]; then
         print_header "$0"
         exit 0
     fi
-    printf "%s: error: unexpected word '%s'; expected none (--help says what can be set)\n" "${0##*/}" "$1" >&2
+    printf "%s: error: unexpected word '%s'; expected none (--help lists the settings)\n" "${0##*/}" "$1" >&2
     exit 2
 }

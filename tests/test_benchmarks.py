@@ -54,9 +54,9 @@ def test_input(tmp_path):
     drawn = draw_records(tmp_path, images={"train": 16}, side=64)
     shown = run("input.py", f"--records={drawn.folder}/train-*.tfrecord", "--size=128", "--seconds=0.2", "--runs=1")
     assert [line.split("  ")[0] for line in shown.splitlines()[:4]] == [
-        "decoded whole", "ours, images and boxes", "ours, normalized and assigned", "yardstick, normalized and assigned"]
+        "decoding only", "ours, images and boxes", "ours, normalized and assigned", "baseline, normalized and assigned"]
     assert re.search(r"ours: \d\.\d\d of decoding; with normalization and assignment \d\.\d\d of it and \d+\.\d times the "
-                     "yardstick", shown)
+                     "baseline", shown)
 
 
 @pytest.mark.parametrize(("backend", "ways"), [("tensorflow", 3), ("jax", 2)])
@@ -64,7 +64,7 @@ def test_assignment(backend, ways):
     pytest.importorskip(backend)
     shown = run("assignment.py", "--slots", "8", "--batch_size=1", "--runs=1", backend=backend).splitlines()
     assert f"{backend}, batch 1, 49104 anchors" in shown[0]
-    assert len(re.findall(r"(ours|all overlaps|ours by XLA) \d+\.\d\d", shown[1])) == ways
+    assert len(re.findall(r"(ours|dense|ours by XLA) \d+\.\d\d", shown[1])) == ways
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])

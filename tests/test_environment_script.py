@@ -142,7 +142,7 @@ def test_folder_that_is_no_environment_is_left_alone(root):
     (root / ".venv" / "precious").touch()
     code, _, err = call(root)
     assert code == 2
-    assert "no Python environment; move it away" in err
+    assert "exists but is not a Python environment; move it away" in err
     assert (root / ".venv" / "precious").exists()
 
 
@@ -199,3 +199,9 @@ def test_this_checkout_has_shell_scripts_that_shellcheck_sees():
     assert "**/*.sh" in text
     assert ".ci/run" in text
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_the_files_of_quick_exist_and_have_no_slow_test():
+    names = [line for line in (ROOT / "tests" / "quick.txt").read_text().splitlines() if not line.startswith("#")]
+    assert len(names) == len(set(names)) > 50
+    assert not [name for name in names if "mark.slow" in (ROOT / "tests" / name).read_text()]

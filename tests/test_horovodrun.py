@@ -44,7 +44,7 @@ def test_who_waits_for_the_command_gets_its_exit_code(horovodrun, shell):
 
 
 def test_what_does_not_stop_is_killed_with_what_it_started(horovodrun, monkeypatch):
-    monkeypatch.setattr(horovodrun, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(horovodrun, "GRACE_SECONDS", 0.3)
     process, grandchild = start(DEAF, shell=True)
     horovodrun.end_command(process.pid)
     assert process.wait(timeout=10) in (137, -9)

@@ -167,15 +167,15 @@ def test_kueue():
     (["--gpus=0", "--gpu_memory=40"], "--gpus=0: expected at least 1"),
     (["--gpus=8", "--gpu_memory=41"], "--gpu_memory=41: expected one of 24, 32, 40, 80, 141"),
     (["--gpus=8", "--gpu_memory=40", "--queue=Team A"], "--queue=Team A: expected small letters"),
-    (["--gpus=8", "--gpu_memory=40", "--image=a b"], "--image=a b: is no name of an image"),
+    (["--gpus=8", "--gpu_memory=40", "--image=a b"], "--image=a b: expected the name of an image"),
     (["--gpu=8", "--gpu_memory=40"], "--gpus"),
     (["--gpus=8", "--gpu_memory=40", "--epochs=-1"], "--epochs=-1: expected at least 1"),
     (["--gpus=8", "--gpu_memory=40", "--epochs=0"], "--epochs=0: expected at least 1"),
     (["--gpus=8", "--gpu_memory=40", "--name=123"], "--name=123: expected small letters, digits and hyphens, a letter first"),
     (["--gpus=8", "--gpu_memory=40", "--name="], "--name=: expected small letters"),
     (["--gpus=8", "--gpu_memory=40", "--queue="], "--queue=: expected small letters"),
-    (["--gpus=8", "--gpu_memory=40", "--image=-v"], "--image=-v: is no name of an image"),
-    (["--gpus=8", "--gpu_memory=40", "--image="], "--image=: is no name of an image"),
+    (["--gpus=8", "--gpu_memory=40", "--image=-v"], "--image=-v: expected the name of an image"),
+    (["--gpus=8", "--gpu_memory=40", "--image="], "--image=: expected the name of an image"),
 ])
 def test_mistakes(flags, message):
     done = subprocess.run([sys.executable, str(K8S / "render.py"), *flags], capture_output=True, text=True)

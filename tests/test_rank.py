@@ -99,7 +99,7 @@ def test_one_that_does_not_come_is_told(stand_in, port):
     (["--size=2", "--meet_at=host:70000", "--rank=0", "--", "x"], "--meet_at=host:70000: expected HOST:PORT"),
     (["--size=2", "--meet_at=host:1", "--", "x"], "--rank=None --size=2: expected a rank from 0 to size - 1"),
     (["--size=2", "--meet_at=host:1", "--rank=2", "--", "x"], "--rank=2 --size=2: expected a rank"),
-    (["--size=2", "--meet_at=host:1", "--rank=0"], "there is no program"),
+    (["--size=2", "--meet_at=host:1", "--rank=0"], "no program given"),
     (["--size=1", "--meet_at=host:1", "--rank=0", "--", "/nowhere/x"], "No such file"),
     (["--size=many", "--meet_at=host:1"], "--size"),
 ])

@@ -318,7 +318,7 @@ def test_no_name_of_a_setting_is_run_as_a_command(tmp_path, name):
         assert name.startswith("--") or (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
-@pytest.mark.parametrize("table", ["ALIASES", "REFUSED", "SETTING_OF_FLAG", "SETTING_BY_NAME", "WANTED", "LAUNCH_KEYS"])
+@pytest.mark.parametrize("table", ["ALIASES", "REFUSED", "SETTING_OF_FLAG", "SETTING_BY_NAME", "EXPECTED", "LAUNCH_KEYS"])
 def test_the_launchers_own_variables_are_not_taken_from_the_environment(tmp_path, table):
     for word in ("0=3", "NGPU=1", "--batch_size=3"):
         run(D0 / "convergence-AMP-8xA100-80G.sh", word, "--dry_run", env={table: f"x[$(touch {tmp_path}/ran)]"})

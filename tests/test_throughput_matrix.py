@@ -381,7 +381,7 @@ def test_a_real_cell_and_the_end_of_a_matrix(tmp_path):
     time.sleep(2)
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=120)
-    assert (process.returncode, error) == (143, "throughput_matrix.py: ended by SIGTERM; the same command continues\n")
+    assert (process.returncode, error) == (143, "throughput_matrix.py: stopped by SIGTERM; run the same command to resume\n")
     rows = table(tmp_path)
     assert [row[:3] for row in rows] == [["1", "fp32", "1"], ["1", "fp32", "2"]]
     assert float(rows[0][3].removesuffix(" \\*")) > 0

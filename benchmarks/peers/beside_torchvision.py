@@ -1,8 +1,9 @@
-"""Our detector and torchvision's in turns on the same cores:
+"""Compare our detector with torchvision's on the same cores, in turns.
+
 `python benchmarks/peers/beside_torchvision.py --peer_python=peer/bin/python [--model=mask-rcnn-resnet50 --size=512]`.
 
-A turn is a training step of ours (assignment, losses, gradients, update), then one of theirs; with `--detect` an image of each
-to its boxes, by Keras and by PyTorch. Both have random weights, the same stages frozen, the same number of classes and boxes.
+A turn is a training step of ours (assignment, losses, gradients, update), then one of theirs; with `--detect`, inference
+on one image by Keras and by PyTorch. Both have random weights, the same stages frozen, the same number of classes and boxes.
 """
 
 import argparse
@@ -33,7 +34,7 @@ CLASSES, BOXES = 91, 8
 
 
 def our_step(detector, hparams, *, size: int, batch_size: int):
-    """As the training loop takes it; the report is read."""
+    """Return a training step as the training loop runs it, reading its report."""
     optimizer = build_optimizer(hparams, precision="float32")
     optimizer.build(detector.network.trainable_variables, weights_rate_factors(hparams, detector.network))
     step = build_train_step(detector, optimizer, None, compiled=False)
@@ -42,14 +43,14 @@ def our_step(detector, hparams, *, size: int, batch_size: int):
 
 
 def our_detection(detector, *, size: int):
-    """An image to its boxes."""
+    """Return detection on one image."""
     predict = build_predict(detector, compiled=False)
     images = np.random.default_rng(0).integers(0, 256, (1, size, size, 3), np.uint8)
     return lambda: predict(images, np.int32([[size, size]]), np.ones((1, 2), np.float32))
 
 
 def main() -> None:
-    """Medians, and the ratio of each turn."""
+    """Print medians, and the ratio of each turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=PEERS, default="retinanet-resnet50")
     parser.add_argument("--peer_python", required=True)
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=2)
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--detect", action="store_true")
-    parser.add_argument("--channels_last", action="store_true", help="of the peer")
+    parser.add_argument("--channels_last", action="store_true", help="Use channels-last memory format in PyTorch.")
     arguments = parser.parse_args()
     keep_freed_memory()  # as every command does on a CPU
     skip_graph_rewriting()

@@ -1,13 +1,13 @@
-"""effdet on this machine, to stand beside our figures: run by an environment of its own, in which it is installed.
+r"""Measure effdet on this machine; run it in a separate environment in which effdet is installed.
 
-    python -m venv peer && peer/bin/pip install torch==2.13.0 torchvision && \\
-        peer/bin/pip install --no-deps effdet==0.4.1 timm omegaconf antlr4-python3-runtime==4.9.3 safetensors \\
+    python -m venv peer && peer/bin/pip install torch==2.13.0 torchvision && \
+        peer/bin/pip install --no-deps effdet==0.4.1 timm omegaconf antlr4-python3-runtime==4.9.3 safetensors \
         huggingface_hub pyyaml && peer/bin/pip install numpy pillow tqdm httpx httpx2 click hf-xet pycocotools onnx onnxscript
     peer/bin/python benchmarks/peers/peer_effdet.py [--onnx=effdet.onnx]
 
 D0 at 512 with random weights, channels last, not scripted: forward at batch 1 and 8, forward and backward at batch 8 with a
-toy loss; on a GPU with `--device=cuda --bfloat16 --compile --forward 1 128 --training 128`. With `--onnx` nothing is timed but
-the network of batch 1 written to that file, for `benchmarks/exported_inference.py`.
+toy loss; on a GPU with `--device=cuda --bfloat16 --compile --forward 1 128 --training 128`. With `--onnx` nothing is timed;
+the network of batch 1 is written to that file for `benchmarks/exported_inference.py`.
 """
 
 import argparse
@@ -17,15 +17,15 @@ import time
 
 
 def main() -> None:
-    """Medians."""
+    """Print medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--forward", type=int, nargs="*", default=[1, 8], help="batch sizes")
-    parser.add_argument("--training", type=int, default=8, help="batch size of forward and backward")
-    parser.add_argument("--bfloat16", action="store_true", help="by autocast")
-    parser.add_argument("--compile", action="store_true", help="by torch.compile")
-    parser.add_argument("--onnx", help="a file to write the network to; nothing is timed then")
+    parser.add_argument("--forward", type=int, nargs="*", default=[1, 8], help="Batch sizes of the forward pass.")
+    parser.add_argument("--training", type=int, default=8, help="Batch size of forward and backward.")
+    parser.add_argument("--bfloat16", action="store_true", help="Use bfloat16 autocast.")
+    parser.add_argument("--compile", action="store_true", help="Use torch.compile.")
+    parser.add_argument("--onnx", help="Write the network to this file and time nothing.")
     arguments = parser.parse_args()
     import torch
 

@@ -1,4 +1,4 @@
-"""Losses of torchvision's RetinaNet in its first training steps, from the weights of a recipe, for tests/test_retinanet.py:
+"""Write the losses of torchvision's RetinaNet in its first training steps, for tests/test_retinanet.py.
 
     peer/bin/python benchmarks/peers/peer_first_steps.py     # an environment with torch and torchvision
 
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _published(name: str) -> str:
-    """torchvision's present names -> those of the recipe's families, which are its older ones."""
+    """Return torchvision's current parameter names mapped to the older ones that the recipe uses."""
     parts = name.split(".")
     if parts[1:3] == ["fpn", "inner_blocks"] or parts[1:3] == ["fpn", "layer_blocks"]:
         del parts[4]

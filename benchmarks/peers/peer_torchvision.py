@@ -1,11 +1,11 @@
-"""A detector of torchvision, ready to take turns with ours: run by an environment of its own, in which it is installed.
+"""Time a detector of torchvision on request; run it in a separate environment in which torchvision is installed.
 
     python -m venv peer && peer/bin/pip install torch torchvision onnx onnxscript
     peer/bin/python benchmarks/peers/peer_torchvision.py retinanet_resnet50_fpn --size=512 --batch_size=2
 
-Reads a line and answers with a line of seconds: "step" (forward, losses and backward of the whole detector on drawn images and
-boxes, and the optimizer's update), "detect" (a batch of one, from float images to boxes). `beside_torchvision.py` starts
-it. With `--onnx=FILE` writes the detector of batch 1, suppression included, and ends.
+Reads commands, one per line, and prints the time of each in seconds: "step" (forward, losses, backward and update of the
+detector on random images and boxes), "detect" (a batch of one, from float images to boxes). `beside_torchvision.py` starts it.
+With `--onnx=FILE` it only writes the detector of batch 1, including suppression.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import torchvision
 
 
 def detector_of(name: str, *, classes: int, size: int) -> torch.nn.Module:
-    """With random weights, the first two stages and batch norm frozen as they are where it is given weights."""
+    """Return the detector with random weights; the first two stages and batch norm are frozen as in fine-tuning."""
     models = torchvision.models.detection
     is_retinanet = name.startswith("retinanet")
     backbone = models.backbone_utils.resnet_fpn_backbone(
@@ -30,14 +30,14 @@ def detector_of(name: str, *, classes: int, size: int) -> torch.nn.Module:
 
 
 def main() -> None:
-    """Answers until there are no more lines."""
+    """Answer commands until the end of the input."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", choices=["retinanet_resnet50_fpn", "maskrcnn_resnet50_fpn"])
     parser.add_argument("--size", type=int, default=512)
     parser.add_argument("--batch_size", type=int, default=2)
     parser.add_argument("--classes", type=int, default=91)
     parser.add_argument("--channels_last", action="store_true")
-    parser.add_argument("--onnx", help="a file to write the detector to; its weights beside it, as .pth")
+    parser.add_argument("--onnx", help="Write the detector to this file, and its weights beside it as .pth.")
     arguments = parser.parse_args()
     size = arguments.size
     torch.manual_seed(0)

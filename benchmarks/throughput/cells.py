@@ -1,4 +1,4 @@
-"""The cells of a matrix, and which of them a machine can run."""
+"""Cells of a matrix, and the machine that runs them."""
 
 import contextlib
 import importlib.metadata
@@ -20,23 +20,23 @@ _CUDA_PACKAGE = "nvidia-cuda-runtime-cu12"  # of tensorflow[and-cuda]
 
 
 class Cell(NamedTuple):
-    """One measurement."""
+    """One measurement: model, mode, GPUs, precision and batch size."""
 
     model: str
     mode: str  # training or inference
     gpus: int
     precision: str
-    batch_size: int  # of each GPU
+    batch_size: int  # per GPU
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """Return the name of its files."""
         return f"{self.model}-{self.mode}-{self.gpus}x-{self.precision}-batch-{self.batch_size}"
 
 
 def cells_of(*, model: str, mode: str, gpus: Sequence[int], precisions: Sequence[str], batch_sizes: Sequence[int]
              ) -> list[Cell]:
-    """All of them, fewest GPUs first. Raises InputError for a precision that does not exist."""
+    """Return all cells, fewest GPUs first. Raises InputError for an unknown precision."""
     for precision in precisions:
         if precision not in PRECISIONS:
             raise InputError(f"--precision={','.join(precisions)}: expected some of {','.join(PRECISIONS)}")
@@ -45,14 +45,14 @@ def cells_of(*, model: str, mode: str, gpus: Sequence[int], precisions: Sequence
 
 
 class Machine(NamedTuple):
-    """What this one has: `count` GPUs, or processes that its cores are enough for."""
+    """This machine: `count` GPUs, or processes that its cores can run."""
 
     device: str  # gpu or cpu
     name: str
     count: int
     compute_capability: float
     has_horovod: bool
-    details: str = ""  # driver, CUDA and memory, as far as they are known
+    details: str = ""  # driver, CUDA and memory, as far as known
 
     @property
     def description(self) -> str:
@@ -61,7 +61,10 @@ class Machine(NamedTuple):
 
     @classmethod
     def here(cls, device: str) -> "Machine":
-        """device: gpu, cpu, or auto for GPUs where there are any. Raises InputError for gpu where there is none."""
+        """Return this machine with a device: gpu, cpu, or auto (GPUs if there are any).
+
+        Raises InputError for gpu if there is none.
+        """
         gpus = [] if device == "cpu" else _gpus()
         has_horovod = importlib.util.find_spec("horovod") is not None
         if device == "gpu" and not gpus:
@@ -74,7 +77,7 @@ class Machine(NamedTuple):
         return cls("cpu", f"CPU with {cores} cores", cores, 0.0, has_horovod, f"{_host_memory() / 2**20:,.0f} MiB")
 
     def why_not(self, cell: Cell) -> str:
-        """Why a cell cannot run here; empty where it can."""
+        """Return why a cell cannot run here; empty if it can."""
         if cell.gpus > self.count:
             return f"{self.count} GPU{'s' * (self.count != 1)} here" if self.device == "gpu" else f"{self.name} here, no GPU"
         if cell.mode == "inference" and cell.gpus > 1:
@@ -104,7 +107,7 @@ def _cuda() -> str:
 
 
 def _nvidia_smi(*words: str) -> str:
-    """Return its output; nothing where it is missing or fails."""
+    """Return the output of nvidia-smi; empty if it is missing or fails."""
     if shutil.which("nvidia-smi") is None:
         return ""
     done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""The figures of a cell, read from what the programs log."""
+"""Figures of a cell, read from the logs of the programs."""
 
 import json
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ _ENOUGH_DROPPED, _ENOUGH_TIMED = 100, 200
 
 
 class Figures(NamedTuple):
-    """What was measured."""
+    """Measured figures of a cell."""
 
     images_per_second: float  # of all GPUs
     p50_ms: float  # of a step
     p95_ms: float
-    memory_bytes: int  # of the process that took most: on its GPU, or of the host's on a CPU
-    input_share: float | None  # of the time of the timed steps, waiting for input; None for inference, which has its images
-    arithmetic_share: float  # of the multiply-adds that the machine did at once in a matrix product of this precision
+    memory_bytes: int  # largest of all processes: GPU memory, or host memory on a CPU
+    input_share: float | None  # share of the timed steps spent waiting for input; None for inference
+    arithmetic_share: float  # of the multiply-adds per second of a matrix product of this precision
     multiply_adds_per_image: int  # of inference, or of a training step
     dropped_steps: int
     timed_steps: int
@@ -27,12 +27,12 @@ class Figures(NamedTuple):
 
     @property
     def is_short(self) -> bool:
-        """Whether fewer steps were dropped or timed than a figure to be relied on takes."""
+        """Return whether too few steps were dropped or timed for a reliable figure."""
         return self.dropped_steps < _ENOUGH_DROPPED or self.timed_steps < _ENOUGH_TIMED
 
 
 def training_figures(log: Path, *, dropped: int) -> Figures | None:
-    """Of the log of `train.py --benchmark`, which has a line for each step; None where it is not whole."""
+    """Return the figures in the log of `train.py --benchmark`; None if the log is incomplete."""
     intervals = read_intervals(log)
     speed = average_speed(intervals, dropped=dropped)
     surroundings = next((entry["data"] for entry in read_log(log)
@@ -47,7 +47,7 @@ def training_figures(log: Path, *, dropped: int) -> Figures | None:
 
 
 def inference_figures(report: Path, *, dropped: int) -> Figures | None:
-    """Of the report of `inspector.py --mode=benchmark`, from images in memory to detections; None where there is none."""
+    """Return the figures in the report of `inspector.py --mode=benchmark`; None if there is none."""
     if not report.is_file():
         return None
     found = json.loads(report.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""A cell run through the launcher of the recipes, and what became of it."""
+"""Run a cell with the launcher of the recipes and read its outcome."""
 
 import contextlib
 import os
@@ -14,17 +14,17 @@ from throughput.cells import PRECISIONS, Cell
 from throughput.figures import Figures, inference_figures, training_figures
 
 ROOT = Path(__file__).resolve().parents[2]
-_SECONDS_TO_END = 180  # horovodrun gives its processes sixty, which on a busy machine end later
+_SECONDS_TO_END = 180  # horovodrun waits 60 s for its processes; a busy machine takes longer
 _ERROR = re.compile(r"[\w-]+\.(?:py|sh): error: (.+)")
 _RANK = re.compile(r"^\[\d+(?:,\d+)?\]<std(?:out|err)>: ?")  # horovodrun's, before each line of a process
 _KILLED = (137, -9)
 
 
 class Launch(NamedTuple):
-    """What the cells of a matrix have in common."""
+    """Settings that all cells of a matrix share."""
 
     folder: Path
-    records: str  # a glob; not looked at for inference
+    records: str  # a glob; unused for inference
     device: str  # gpu or cpu
     hparams: str
     dropped: int
@@ -34,14 +34,14 @@ class Launch(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Figures, or the reason why there are none."""
+    """Figures of a cell, or the reason why there are none."""
 
     figures: Figures | None
     reason: str = ""
 
 
 def run_cell(cell: Cell, launch: Launch) -> Outcome:
-    """Run it in a folder of its own, where the launcher keeps its output; whatever becomes of it is an outcome."""
+    """Run a cell in a separate folder, which has the output of the launcher. Failures are outcomes too."""
     folder = launch.folder / "runs" / cell.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -56,7 +56,7 @@ def run_cell(cell: Cell, launch: Launch) -> Outcome:
 
 
 def commit_here() -> str:
-    """The commit of this checkout, with a word where files differ from it."""
+    """Return the commit of this checkout, marked if files differ from it."""
     def git(*words):
         done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
         return done.stdout.strip() if done.returncode == 0 else None
@@ -68,7 +68,7 @@ def commit_here() -> str:
 def _command(cell: Cell, launch: Launch, folder: Path) -> list[str]:
     shared = [f"MODEL={cell.model}", f"NGPU={cell.gpus}", f"BS={cell.batch_size}", f"MODEL_DIR={folder}", "BACKBONE=",
               f"DEVICE={launch.device}", f"HPARAMS={launch.hparams}", f"PYTHON={launch.python}",
-              f"--precision={PRECISIONS[cell.precision]}"]  # after the launcher's own: on a CPU it would take float32
+              f"--precision={PRECISIONS[cell.precision]}"]  # after the launcher's own flag, which would be float32 on a CPU
     if cell.mode == "training":
         return ["bash", str(ROOT / "scripts" / "benchmark" / "training.sh"), *shared, f"TRAIN={launch.records}",
                 f"STEPS={launch.dropped + launch.timed}"]
@@ -77,20 +77,23 @@ def _command(cell: Cell, launch: Launch, folder: Path) -> list[str]:
 
 
 def _environment(cell: Cell) -> dict[str, str]:
-    """NVIDIA's libraries round float32 to TF32 unless told not to, in the product that is timed beside as well. A step may be
-    as slow in several processes as in one: what hangs ends with the minutes of its cell."""
+    """Return the environment of a cell.
+
+    NVIDIA's libraries round float32 to TF32 by default, also in the matrix product that is timed for comparison. Horovod's
+    stall timeout is off, as a step may be slow in several processes; a cell that hangs ends after --minutes_per_cell.
+    """
     kept = {name: value for name, value in os.environ.items() if name != "NVIDIA_TF32_OVERRIDE"}
     return {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0", **kept} | (
         {"NVIDIA_TF32_OVERRIDE": "0"} if cell.precision == "fp32" else {})
 
 
 def _run(command: list[str], environment: dict[str, str], *, seconds: float) -> subprocess.CompletedProcess | None:
-    """Exit code and output; None where it took too long. Nothing of it is left when this returns or raises."""
-    # In a session of its own: a Ctrl-C is for this program, which then ends the cell.
+    """Return exit code and output; None on timeout. No process is left when this returns or raises."""
+    # In a separate session: Ctrl-C reaches only this program, which then ends the cell.
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
                           text=True, errors="replace") as process:
         try:
-            output, _ = process.communicate(timeout=seconds)  # until the launcher's tee has written all
+            output, _ = process.communicate(timeout=seconds)  # until the launcher's tee has written everything
             return subprocess.CompletedProcess(command, process.returncode, output)
         except subprocess.TimeoutExpired:
             return None
@@ -99,7 +102,7 @@ def _run(command: list[str], environment: dict[str, str], *, seconds: float) -> 
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Ask it to end, and see to it in the end: horovodrun's processes are in sessions of their own."""
+    """Terminate a process and its descendants, then kill them; horovodrun starts them in separate sessions."""
     if process.poll() is not None:
         return
     process.terminate()
@@ -113,21 +116,21 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def _descendants(number: int) -> list[int]:
-    """Processes that a process started, and that these did; none where there is no /proc to look at."""
+    """Return the descendants of a process; none if there is no /proc."""
     children: dict[int, list[int]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it ended
             _, _, fields = status.read_text(encoding="utf-8", errors="replace").rpartition(")")
             children.setdefault(int(fields.split()[1]), []).append(int(status.parent.name))
     found = children.get(number, [])
-    for child in found:  # which grows meanwhile
+    for child in found:  # grows during the loop
         found.extend(children.get(child, []))
     return found
 
 
 def _reason(code: int, output: str) -> str:
-    """In a few words why a cell failed."""
-    of_ranks = [line for line in output.splitlines() if _RANK.match(line)]  # what horovodrun adds says less
+    """Return in a few words why a cell failed."""
+    of_ranks = [line for line in output.splitlines() if _RANK.match(line)]  # more specific than the lines of horovodrun
     lines = [line for line in (_RANK.sub("", line).strip() for line in of_ranks or output.splitlines()) if line]
     errors = [match[1] for line in lines if (match := _ERROR.search(line))]
     if errors:

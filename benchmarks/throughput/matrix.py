@@ -1,4 +1,4 @@
-"""A matrix that is filled cell by cell and outlives its program: each finished cell is a file at once."""
+"""A matrix that is filled cell by cell and can be resumed: each finished cell is written to a file."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ NOT_YET = Outcome(None, "its turn has not come yet")
 
 
 class Matrix:
-    """Outcomes by cell; those in the folder that were measured by the same settings are taken from there."""
+    """Outcomes by cell; outcomes in the folder with the same settings are reused."""
 
     def __init__(self, folder: Path, cells: Sequence[Cell], *, settings: Mapping[str, Any], retry_failed: bool = False):
         self.cells, self.settings = tuple(cells), json.loads(json.dumps(settings))
@@ -23,12 +23,12 @@ class Matrix:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def __getitem__(self, cell: Cell) -> Outcome:
-        """What became of a cell."""
+        """Return the outcome of a cell."""
         return self._outcomes[cell]
 
     def measure(self, run: Callable[[Cell], Outcome], *, why_not: Callable[[Cell], str], written: Callable[[], None]
                 ) -> Iterator[str]:
-        """Run what is missing and can run; yields a line for each cell. `written` is called after each."""
+        """Run the missing cells that can run; yield a line for each cell. `written` is called after each."""
         missing = []
         for cell in self.cells:
             if reason := why_not(cell):
@@ -54,7 +54,7 @@ class Matrix:
         return Outcome(Figures(**entry["figures"]) if entry["figures"] else None, entry["reason"])
 
     def _notes(self, missing: Sequence[Cell]) -> Iterator[str]:
-        """What is measured again, and because of which setting."""
+        """Yield a line for each cell that is measured again, with the setting that changed."""
         for cell in missing:
             entry = self._entry(cell)
             for name, value in self.settings.items() if entry else ():

@@ -1,4 +1,4 @@
-"""Figures that others published, for columns of their own: of other machines and programs, and never in the place of ours."""
+"""Published figures of other machines and programs, which are shown in separate columns."""
 
 import csv
 from pathlib import Path
@@ -11,23 +11,23 @@ _NUMBERS = ("images_per_second", "latency_ms", "box_ap", "hours")
 
 
 class Published(NamedTuple):
-    """A row of published.csv; None is what its source does not state."""
+    """Row of published.csv; None is what its source does not state."""
 
     model: str
     mode: str
     gpus: int
     gpu: str
     precision: str
-    batch_size: int | None  # of each GPU
+    batch_size: int | None  # per GPU
     images_per_second: float | None  # of all GPUs
-    latency_ms: float | None  # of a batch
+    latency_ms: float | None  # per batch
     box_ap: float | None  # of COCO val2017
     hours: float | None  # of the training that reached it
     program: str
-    source: str  # its address, and where on that page
+    source: str  # URL, and the place on that page
 
     def is_of(self, cell: Cell) -> bool:
-        """Whether it is the same model, number of GPUs, precision and batch."""
+        """Return whether model, mode, number of GPUs, precision and batch size are equal."""
         return cell == (self.model, self.mode, self.gpus, self.precision, self.batch_size)
 
 

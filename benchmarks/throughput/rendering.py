@@ -1,4 +1,4 @@
-"""A matrix as Markdown, CSV and JSON."""
+"""Write a matrix as Markdown, CSV and JSON."""
 
 import csv
 import io
@@ -29,7 +29,7 @@ _WORK = {"training": "a training step of an image (three times the forward pass,
 
 
 def write_tables(folder: Path, matrix: Matrix) -> None:
-    """matrix.md, matrix.csv and matrix.json."""
+    """Write matrix.md, matrix.csv and matrix.json."""
     first = matrix.cells[0]
     published = published_figures(model=first.model, mode=first.mode)
     write_text(folder / "matrix.md", "\n".join(_markdown(matrix, published)) + "\n")
@@ -43,7 +43,7 @@ def write_tables(folder: Path, matrix: Matrix) -> None:
 
 
 def weak_scaling(matrix: Matrix, cell: Cell) -> float | None:
-    """1 where n GPUs do n times what one does; None without both, or of one GPU."""
+    """Return the weak scaling, 1 if n GPUs are n times as fast as one; None for one GPU or without both."""
     alone = cell._replace(gpus=1)
     if cell.gpus == 1 or alone not in matrix.cells or not matrix[cell].figures or not matrix[alone].figures:
         return None
@@ -51,7 +51,7 @@ def weak_scaling(matrix: Matrix, cell: Cell) -> float | None:
 
 
 def speed_up(matrix: Matrix, cell: Cell) -> float | None:
-    """Return images/s over those of full precision, which is tf32 where that was measured; None without both, or of itself."""
+    """Return the speed-up over full precision (tf32 if measured, else fp32); None without both."""
     for precision in ("tf32", "fp32"):
         full = cell._replace(precision=precision)
         if full in matrix.cells and matrix[full].figures:
@@ -61,7 +61,7 @@ def speed_up(matrix: Matrix, cell: Cell) -> float | None:
 
 
 def _row(matrix: Matrix, cell: Cell, published: list[Published]) -> dict[str, Any]:
-    """Everything that is known of a cell; what is not is None."""
+    """Return all fields of a cell; unknown ones are None."""
     figures, reason = matrix[cell]
     measured: Mapping[str, Any] = figures._asdict() if figures else dict.fromkeys(Figures._fields)
     others = [row for row in published if row.is_of(cell)]

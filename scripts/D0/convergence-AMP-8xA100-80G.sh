@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The reference's recipe: a global batch of 1,600, 0.088 for 64 images; the cosine of 400 epochs is cut at 300.
+# The reference's recipe: global batch size 1,600, learning rate 0.088 per 64 images; a cosine schedule of 400 epochs, stopped at 300.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"

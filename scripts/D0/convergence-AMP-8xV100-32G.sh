@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The reference's recipe: a global batch of 512, 0.088 for 64 images.
+# The reference's recipe: global batch size 512, learning rate 0.088 per 64 images.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ours, in bfloat16: the global batch (1,600) and rate of the reference's 8xA100 recipe.
+# This project's recipe in bfloat16, with the global batch size (1,600) and learning rate of the reference's 8xA100 recipe.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"

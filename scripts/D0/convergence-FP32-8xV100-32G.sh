@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The reference's recipe: a global batch of 320, 0.080 for 64 images.
+# The reference's recipe: global batch size 320, learning rate 0.080 per 64 images.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The reference's recipe: a global batch of 832, 0.085 for 64 images; the cosine of 400 epochs is cut at 300.
+# The reference's recipe: global batch size 832, learning rate 0.085 per 64 images; a cosine schedule of 400 epochs, stopped at 300.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ours, in bfloat16. CKPT= names the checkpoint.
+# This project's evaluation in bfloat16. CKPT= names the checkpoint.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The reference's inference benchmark; BS=1,2,4,8 runs one size after the other and ends with a table of all of them,
-# beside the reference's figures for an A100.
+# The reference's inference benchmark. BS=1,2,4,8 runs one batch size after the other and prints a table of all of them beside the
+# reference's figures for an A100.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"
 : "${MODEL_DIR:=/tmp/inference-benchmark}"
 reports=()
 IFS=, read -r -a sizes <<<"${BS:-8}"
-((${#sizes[@]})) || fail "BS=$BS; expected a size or several with commas between"
+((${#sizes[@]})) || fail "BS=$BS; expected one batch size or several, separated by commas"
 for size in "${sizes[@]}"; do
-    _check_value BS "$size" count # of all, before the first one runs
+    _check_value BS "$size" count # all of them, before the first one runs
 done
 for size in "${sizes[@]}"; do
     reports+=("$MODEL_DIR/batch-$size.json")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The reference's training benchmark: 500 steps, no evaluation; NGPU= for fewer cards.
+# The reference's training benchmark: 500 steps, no evaluation; NGPU= for fewer GPUs.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"

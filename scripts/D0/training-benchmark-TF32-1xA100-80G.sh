@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The reference's training benchmark of one card: 500 steps, no evaluation, input in one thread.
+# The reference's training benchmark on one GPU: 500 steps, no evaluation, input in one thread.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Inference of any model with random weights, timed: bash scripts/benchmark/inference.sh MODEL=retinanet-resnet18 BS=2 --output_json=FILE
+# Time the inference of any model with random weights: bash scripts/benchmark/inference.sh MODEL=retinanet-resnet18 BS=2 --output_json=FILE
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"

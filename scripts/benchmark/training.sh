@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Steps of a training of any model, timed, with the model's own rate: bash scripts/benchmark/training.sh MODEL=retinanet-resnet18 DATA=... BS=2
+# Time training steps of any model at its own learning rate: bash scripts/benchmark/training.sh MODEL=retinanet-resnet18 DATA=... BS=2
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../launch.sh"
 settings "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the image; TAG= names it, with a registry to push it to: TAG=registry.example.com/team/effdet_tf2:1. BASE= and BUILD_BASE=
-# are other bases than those of the Dockerfile. --dry_run prints the command.
+# Build the container image. TAG= is its name, with a registry to push it: TAG=registry.example.com/team/effdet_tf2:1. BASE= and
+# BUILD_BASE= replace the base images of the Dockerfile. --dry_run prints the command.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../usage.sh"
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"

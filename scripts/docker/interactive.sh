@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A shell in the image. DATA=, CKPT= and BACKBONE_CKPT= are mounted where they are set; PORT= is TensorBoard's. --dry_run prints the
-# command. The recipes of D0 start from the backbone that is mounted.
+# Start a shell in the image. DATA=, CKPT= and BACKBONE_CKPT= are mounted if they are set; PORT= is the port of TensorBoard.
+# --dry_run prints the command. The recipes of D0 initialize from the mounted backbone.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../usage.sh"
 command=(docker run -it --rm --gpus all --name "${name:-interactive}" --shm-size=30g --ulimit memlock=-1

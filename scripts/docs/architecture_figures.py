@@ -107,7 +107,7 @@ def summary(place: str) -> str:
 
 
 def shortened(words: str, most: int = 58) -> str:
-    """Return at most so many characters, cut between words."""
+    """Return at most `length` characters, cut between words."""
     words = re.sub(r"\s+", " ", words).replace("`", "")
     return words if len(words) <= most else words[:most].rsplit(" ", 1)[0] + " ..."
 

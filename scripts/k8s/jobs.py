@@ -1,4 +1,4 @@
-"""One training as an object of Kubernetes: an MPIJob, a JobSet or a TrainJob; and the pod that prepares its data."""
+"""Build the Kubernetes objects of a training: MPIJob, JobSet or TrainJob, and the pod that prepares its data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,11 @@ _WORKPLACE = "/workspace/effdet-tf2"
 _HOME = "/home/effdet"
 _PYTHON = ".venv/bin/python"
 _WEIGHTS = {"name": "EFFICIENTDET_WEIGHTS", "value": "/pvc/weights"}
-_RESTARTS = 20  # the training saves itself when it is asked to stop; each restart continues from there
+_RESTARTS = 20  # a stopped training saves a checkpoint; each restart resumes from it
 _RENDEZVOUS_PORT = 29500
 _NO_PROXY = "localhost,127.0.0.1,.svc,.cluster.local"
-# Kubernetes' restricted standard; the image's user is 1000, and a data set of many files is not looked through at each start.
+# Kubernetes' restricted pod security standard. The image's user is 1000. OnRootMismatch: the owner of each file is not checked
+# at every start.
 _SECURITY = {"runAsNonRoot": True, "runAsUser": 1000, "fsGroup": 1000, "fsGroupChangePolicy": "OnRootMismatch",
              "seccompProfile": {"type": "RuntimeDefault"}}
 _OF_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -23,23 +24,23 @@ _OF_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["A
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What is trained where, all of it checked."""
+    """Validated settings of a training job."""
 
     name: str
     namespace: str
     model: str
     gpus: int
-    batch_size: int  # of one GPU
+    batch_size: int  # per GPU
     epochs: int
     image: str
     claim: str
     queue: str | None
     priority: str | None
-    extra: Sequence[str] = ()  # flags of train.py that come last, and so win
+    extra: Sequence[str] = ()  # flags of train.py that come last and override the others
 
     @property
     def command(self) -> list[str]:
-        """The program of one rank."""
+        """Return the command of one rank."""
         recipe, data = recipe_of(self.model), f"/pvc/{recipe_of(self.model).data}"
         mlperf = [f"--mlperf_log=/pvc/runs/{self.name}/mlperf.log,-"] if recipe.is_mlperf else []  # - is the pod's log
         annotations = [f"--val_json_file={data}/{recipe.annotations}"] if recipe.annotations else []
@@ -52,25 +53,25 @@ class Training:
 
     @property
     def metadata(self) -> Object:
-        """Of the object itself; Kueue admits it by its label."""
+        """Return the metadata of the object; Kueue admits it by its label."""
         labels = {"kueue.x-k8s.io/queue-name": self.queue} if self.queue is not None else {}
         return {"name": self.name, "namespace": self.namespace, "labels": labels}
 
     def pod(self, container: Object, **more: Any) -> Object:
-        """A pod of one container, of this training's priority."""
+        """Return a pod of one container with this training's priority."""
         priority = {"priorityClassName": self.priority} if self.priority is not None else {}
         return {**priority, "terminationGracePeriodSeconds": 120, "securityContext": _SECURITY, **more,
                 "containers": [{**_image(self.image), "securityContext": _OF_CONTAINER, **container}]}
 
     def gpu_pod(self, container: Object, **more: Any) -> Object:
-        """A pod of one rank: a GPU, the volume, and shared memory for NCCL."""
+        """Return the pod of one rank: a GPU, the volume, and shared memory for NCCL."""
         return self.pod({**container, "resources": _resources(cpu="8", memory="80Gi", gpus=1), "volumeMounts": [
             {"name": "data", "mountPath": "/pvc"}, {"name": "shared-memory", "mountPath": "/dev/shm"}]},
             **more, volumes=[_volume(self.claim), {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}])
 
 
 def mpijob(training: Training) -> list[Object]:
-    """Of the mpi-operator (kubeflow.org/v2beta1): a launcher, and a worker for each GPU."""
+    """Return an MPIJob (mpi-operator, kubeflow.org/v2beta1): a launcher, and a worker for each GPU."""
     without_istio = {"annotations": {"sidecar.istio.io/inject": "false"}}
     launcher = training.pod({"name": "launcher", "workingDir": _WORKPLACE, **_mpirun(training), "env": [_WEIGHTS],
                              "resources": _resources(cpu="2", memory="4Gi")})
@@ -87,7 +88,7 @@ def mpijob(training: Training) -> list[Object]:
 
 
 def jobset(training: Training) -> list[Object]:
-    """Of JobSet (jobset.x-k8s.io/v1alpha2): an indexed job of one pod for each GPU, which meet at the first (rank.py).
+    """Return a JobSet (jobset.x-k8s.io/v1alpha2): an indexed job of one pod per GPU; pod 0 serves the rendezvous (rank.py).
 
     One that ends otherwise than well ends its job, whereupon all begin again at the last checkpoint.
     """
@@ -105,7 +106,7 @@ def jobset(training: Training) -> list[Object]:
 
 
 def trainjob(training: Training) -> list[Object]:
-    """Of Kubeflow's Trainer (trainer.kubeflow.org/v1alpha1): a runtime with its MPI policy, and the job that uses it.
+    """Return a TrainingRuntime with an MPI policy and the TrainJob that uses it (trainer.kubeflow.org/v1alpha1).
 
     The Trainer hands keys and host file to containers called `node` alone, the launcher's included.
     """
@@ -134,7 +135,7 @@ def trainjob(training: Training) -> list[Object]:
 
 
 def volume(model: str, *, namespace: str, claim: str, storage_class: str | None) -> list[Object]:
-    """The claim on the volume that all pods of a training read and write, on several nodes at once."""
+    """Return the PersistentVolumeClaim that all pods of a training read and write, on several nodes at once."""
     storage_class_name = {"storageClassName": storage_class} if storage_class is not None else {}
     return [{
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": claim, "namespace": namespace}, "spec": {
@@ -143,7 +144,7 @@ def volume(model: str, *, namespace: str, claim: str, storage_class: str | None)
 
 
 def data_preparation(model: str, *, namespace: str, image: str, claim: str, proxy: str | None) -> list[Object]:
-    """The pod that puts a model's data and the weights that it starts from into the volume.
+    """Return the pod that downloads a model's data and pretrained weights into the volume.
 
     OnFailure: downloads and shards are taken up where they stopped.
     """
@@ -170,7 +171,10 @@ _SSHD = {"command": ["/usr/sbin/sshd"], "args": ["-De", "-f", f"{_HOME}/.sshd_co
 
 
 def _mpirun(training: Training) -> Object:
-    """The launcher's command. OpenMPI kills one second after SIGTERM, which is too soon for a checkpoint."""
+    """Return the launcher's command.
+
+    OpenMPI kills its processes one second after SIGTERM, which is too soon for a checkpoint; hence the timeout.
+    """
     return {"command": ["mpirun"], "args": [
         "--bind-to", "none", "--map-by", "slot", "--mca", "pml", "ob1", "--mca", "btl", "^openib",
         "--mca", "odls_base_sigkill_timeout", "60", "-n", str(training.gpus), "-x", "PATH", "-x", "LD_LIBRARY_PATH",
@@ -178,12 +182,12 @@ def _mpirun(training: Training) -> Object:
 
 
 def _resources(*, cpu: str, memory: str, gpus: int = 0) -> Object:
-    wanted: Mapping[str, str] = {"cpu": cpu, "memory": memory, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
-    return {"requests": wanted, "limits": wanted}
+    resources: Mapping[str, str] = {"cpu": cpu, "memory": memory, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+    return {"requests": resources, "limits": resources}
 
 
 def _image(name: str) -> Object:
-    """IfNotPresent: a tag `latest` would be pulled even where it has been loaded into the node."""
+    """Return a container with IfNotPresent: an image `latest` would be pulled even if the node has it."""
     return {"image": name, "imagePullPolicy": "IfNotPresent"}
 
 

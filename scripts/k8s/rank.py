@@ -1,10 +1,10 @@
-"""One rank of a training whose processes a user else has started, such as an indexed job: without mpirun, without ssh.
+"""Run one rank of a distributed training without mpirun or ssh, for example as a pod of an indexed Kubernetes job.
 
     python scripts/k8s/rank.py --size=4 --meet_at=HOST:PORT -- python train.py ...
 
-Each process says which one it is (--rank, else JOB_COMPLETION_INDEX, which Kubernetes sets). The first one serves Horovod's
-meeting place on PORT; all wait until all are there, then run the program under Horovod with Gloo (NCCL carries the sums where
-Horovod was built with it). A signal is handed on, and the program's exit code is this one's.
+The rank of a process is --rank, else JOB_COMPLETION_INDEX, which Kubernetes sets. Rank 0 runs Horovod's rendezvous server on
+PORT. Every rank waits for the others, then runs the program under Horovod with Gloo (with NCCL for all-reduce where Horovod was
+built with it). Signals are forwarded to the program, and its exit code is returned.
 """
 
 import argparse
@@ -20,12 +20,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
 
-_SECONDS_BETWEEN_LOOKS = 0.5
-_ARRIVED, _LEFT = "arrived", "left"  # scopes of the meeting place in which the ranks are counted
+_SECONDS_BETWEEN_POLLS = 0.5
+_ARRIVED, _LEFT = "arrived", "left"  # scopes of the rendezvous server in which the ranks are counted
 
 
 def environment_of(rank: int, size: int, host: str, port: int) -> dict[str, str]:
-    """What Horovod reads where horovodrun started it: one process on each machine."""
+    """Return the variables that horovodrun would set, for one process per machine."""
     return {"HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(size), "HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "1",
             "HOROVOD_CROSS_RANK": str(rank), "HOROVOD_CROSS_SIZE": str(size), "HOROVOD_HOSTNAME": f"rank-{rank}",
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port), "HOROVOD_CONTROLLER": "gloo",
@@ -33,8 +33,8 @@ def environment_of(rank: int, size: int, host: str, port: int) -> dict[str, str]
 
 
 @contextlib.contextmanager
-def meeting_place(size: int, port: int) -> Iterator[None]:
-    """Horovod's own server of names and values, on a port that all know beforehand; horovodrun takes any."""
+def rendezvous_server(size: int, port: int) -> Iterator[None]:
+    """Serve Horovod's rendezvous (a key-value server) on a fixed port; horovodrun would choose a free one."""
     from horovod.runner.common.util.hosts import SlotInfo
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
@@ -50,24 +50,26 @@ def meeting_place(size: int, port: int) -> Iterator[None]:
 
 
 def meet(rank: int, size: int, place: str, *, seconds: float) -> None:
-    """Wait until every rank has said that it is there: Horovod itself waits for half a minute only, and images take minutes
-    to be pulled. Raises TimeoutError."""
+    """Wait until every rank has registered.
+
+    Horovod itself waits for half a minute only, and pulling images takes minutes. Raises TimeoutError.
+    """
     ends = time.monotonic() + seconds
-    _say(f"http://{place}/{_ARRIVED}/{rank}", ends=ends)
-    _see(place, _ARRIVED, range(size), ends=ends)
-    _say(f"http://{place}/{_LEFT}/{rank}", ends=ends)
-    if rank == 0:  # which takes the meeting place away when its program ends, perhaps at once
-        _see(place, _LEFT, range(size), ends=ends)
+    _register(f"http://{place}/{_ARRIVED}/{rank}", ends=ends)
+    _wait_for_ranks(place, _ARRIVED, range(size), ends=ends)
+    _register(f"http://{place}/{_LEFT}/{rank}", ends=ends)
+    if rank == 0:  # The rendezvous server ends with the program of rank 0, possibly at once.
+        _wait_for_ranks(place, _LEFT, range(size), ends=ends)
 
 
-def _say(address: str, *, ends: float) -> None:
+def _register(address: str, *, ends: float) -> None:
     while True:
         with contextlib.suppress(OSError):
             return _request(address, method="PUT", data=b"yes")
         _wait(f"{address}: no one answers", ends=ends)
 
 
-def _see(place: str, scope: str, ranks: Iterable[int], *, ends: float) -> None:
+def _wait_for_ranks(place: str, scope: str, ranks: Iterable[int], *, ends: float) -> None:
     missing = list(ranks)
     while True:
         with contextlib.suppress(OSError):
@@ -80,7 +82,7 @@ def _see(place: str, scope: str, ranks: Iterable[int], *, ends: float) -> None:
 def _wait(what: str, *, ends: float) -> None:
     if time.monotonic() > ends:
         raise TimeoutError(f"{what}, for too long (--wait)")
-    time.sleep(_SECONDS_BETWEEN_LOOKS)
+    time.sleep(_SECONDS_BETWEEN_POLLS)
 
 
 def _is_there(address: str) -> bool:
@@ -103,7 +105,10 @@ def _some(ranks: list[int]) -> str:
 
 
 def run(command: list[str], environment: dict[str, str]) -> int:
-    """Run the program as a rank; SIGTERM and Ctrl-C reach it. Its exit code, 128 and the number of a signal that ended it."""
+    """Run the program as a rank and return its exit code, or 128 + N if signal N ended it.
+
+    SIGTERM and SIGINT are forwarded to it.
+    """
     child = subprocess.Popen(command, env={**os.environ, **environment})
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: child.send_signal(received))
@@ -112,15 +117,16 @@ def run(command: list[str], environment: dict[str, str]) -> int:
 
 
 def main() -> None:
-    """Words to environment to program."""
+    """Parse the arguments and run the program."""
     arguments = sys.argv[1:]
     own, command = (arguments[:arguments.index("--")], arguments[arguments.index("--") + 1:]) if "--" in arguments else (
         arguments, [])
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rank", default=os.environ.get("JOB_COMPLETION_INDEX"))
-    parser.add_argument("--size", type=int, required=True)
-    parser.add_argument("--meet_at", required=True, metavar="HOST:PORT")
-    parser.add_argument("--wait", type=float, default=1800.0, metavar="SECONDS", help="for the last one to come")
+    parser.add_argument("--rank", default=os.environ.get("JOB_COMPLETION_INDEX"),
+                        help="Rank of this process. Default: the variable JOB_COMPLETION_INDEX.")
+    parser.add_argument("--size", type=int, required=True, help="Number of ranks.")
+    parser.add_argument("--meet_at", required=True, metavar="HOST:PORT", help="Address of the rendezvous server on rank 0.")
+    parser.add_argument("--wait", type=float, default=1800.0, metavar="SECONDS", help="Timeout. Default: 1800.")
     asked = parser.parse_args(own)
     try:
         sys.exit(_start(asked, command))
@@ -134,15 +140,15 @@ def _start(asked: argparse.Namespace, command: list[str]) -> int:
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"--meet_at={asked.meet_at}: expected HOST:PORT")
     if not command:
-        raise ValueError("there is no program; expected its words behind --")
+        raise ValueError("no program given; expected a command after --")
     if asked.size < 1 or not str(asked.rank).isdigit() or int(asked.rank) >= asked.size:
         raise ValueError(f"--rank={asked.rank} --size={asked.size}: expected a rank from 0 to size - 1 (JOB_COMPLETION_INDEX)")
     rank = int(asked.rank)
     if asked.size == 1:
         return run(command, {})
-    with meeting_place(asked.size, int(port)) if rank == 0 else contextlib.nullcontext():
+    with rendezvous_server(asked.size, int(port)) if rank == 0 else contextlib.nullcontext():
         meet(rank, asked.size, asked.meet_at if rank else f"127.0.0.1:{port}", seconds=asked.wait)
-        # Gloo wants an address, and a name in the cluster's network is one only once its pod runs.
+        # Gloo needs an address. A host name in the cluster resolves only once its pod runs.
         address = socket.gethostbyname(host) if rank else "127.0.0.1"
         return run(command, environment_of(rank, asked.size, address, int(port)))
 

@@ -1,11 +1,11 @@
-"""A training for so many GPUs of so much memory as YAML for kubectl, on stdout:
+"""Print a training job as YAML for kubectl, for a given number of GPUs and memory per GPU.
 
     python scripts/k8s/render.py --gpus=8 --gpu_memory=40 --queue=NAME > job_8GPU40GB.yaml
     python scripts/k8s/render.py --model=retinanet-resnext50 --kind=jobset --gpus=4 --gpu_memory=24 > job_4GPU24GB.yaml
     python scripts/k8s/render.py --model=retinanet-resnext50 --kind=volume > volume.yaml
     python scripts/k8s/render.py --model=retinanet-resnext50 --kind=data > data_preparation.yaml
 
-Words behind -- are flags of train.py and win over the recipe's: ... -- --lr=6e-5 --seed=3
+Arguments after -- are flags of train.py and override those of the recipe: ... -- --lr=6e-5 --seed=3
 """
 
 import argparse
@@ -21,14 +21,14 @@ OTHER_KINDS = ("data", "volume")
 COMMENTS = {
     "MPIJob": "One training as a Kubeflow MPIJob (mpi-operator, kubeflow.org/v2beta1), by scripts/k8s/render.py.",
     "JobSet": "One training as a JobSet (jobset.x-k8s.io/v1alpha2), by scripts/k8s/render.py.",
-    "TrainingRuntime": "What the TrainJob below runs in (Kubeflow Trainer), by scripts/k8s/render.py.",
+    "TrainingRuntime": "The runtime of the TrainJob below (Kubeflow Trainer), by scripts/k8s/render.py.",
     "TrainJob": "One training as a TrainJob (trainer.kubeflow.org/v1alpha1), by scripts/k8s/render.py.",
     "Pod": "Downloads a data set into the volume, checks it and converts it, by scripts/k8s/render.py: kubectl apply -f ...",
     "PersistentVolumeClaim": "The volume of data, weights and runs, for pods on several nodes, by scripts/k8s/render.py.",
 }
 DEFAULT_IMAGE = "effdet_tf2:latest"
-MOST_LETTERS = 63  # of a label, hence of a host
-# What the operators append to a job's name for pods and hosts, with the number of the last GPU.
+MOST_LETTERS = 63  # characters of a DNS label, and so of a host name
+# Suffixes that the operators append to a job's name for pods and hosts, with the index of the last GPU.
 _ENDINGS = {"mpijob": "-worker-{}", "jobset": "-ranks-0-{}", "trainjob": "-node-0-{}"}
 _LAUNCHERS = {"mpijob": "-launcher", "jobset": "", "trainjob": "-launcher-0-0"}
 _SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # the operators make a Service of the job's name
@@ -41,7 +41,7 @@ def render(*, gpus: int = 1, gpu_memory: int = 40, kind: str = "mpijob", queue: 
            name: str | None = None, namespace: str = "default", image: str = DEFAULT_IMAGE, claim: str = "efficientdet",
            epochs: int | None = None, model: str = "efficientdet-d0", storage_class: str | None = None,
            proxy: str | None = None, extra: tuple[str, ...] = ()) -> str:
-    """The documents as YAML. Raises ValueError for what no cluster would take."""
+    """Return the documents as YAML. Raises ValueError for values that no cluster would accept."""
     recipe = _recipe(model)
     epochs = recipe.epochs if epochs is None else epochs
     for flag, number in (("gpus", gpus), ("epochs", epochs)):
@@ -54,7 +54,7 @@ def render(*, gpus: int = 1, gpu_memory: int = 40, kind: str = "mpijob", queue: 
         if value is not None and (not _DNS_LABEL.fullmatch(value) or len(value) > MOST_LETTERS):
             raise ValueError(f"--{flag}={value}: expected small letters, digits and hyphens, at most {MOST_LETTERS}")
     if not _IMAGE.fullmatch(image):
-        raise ValueError(f"--image={image}: is no name of an image")
+        raise ValueError(f"--image={image}: expected the name of an image such as registry.example.com/team/effdet_tf2:1")
     if proxy is not None and not _PROXY.fullmatch(proxy):
         raise ValueError(f"--proxy={proxy}: expected a URL such as http://proxy.example.com:3128")
     flags = f"--model={model} --kind={kind}"
@@ -75,13 +75,13 @@ def render(*, gpus: int = 1, gpu_memory: int = 40, kind: str = "mpijob", queue: 
 
 
 def warning(*, model: str, gpus: int, gpu_memory: int, extra: tuple[str, ...]) -> str:
-    """What is known of the pair of batch and rate that a job has; empty where nothing is."""
+    """Return advice on the batch size and learning rate of a job; empty if there is none."""
     images = gpus * _recipe(model).batch_size(gpus, gpu_memory)
     rates = [flag.partition("=")[2] for flag in extra if flag.startswith("--lr=")]
     try:
         return advice(model, images, float(rates[-1]) if rates else retinanet_rate(images))
     except ValueError:
-        return ""  # train.py says what is wrong with such a rate
+        return ""  # train.py reports what is wrong with such a learning rate
 
 
 def _recipe(model: str) -> Recipe:
@@ -99,42 +99,43 @@ def _name(name: str, kind: str, gpus: int) -> str:
 
 
 def _documents(objects: list[dict], flags: str) -> str:
-    """The comment tells how to write the file for another cluster."""
+    """Return the YAML; its comment has the command that writes the file for another cluster."""
     for_others = f"\n# For your cluster: python scripts/k8s/render.py {flags}"
     return "---\n".join(document(item, comment=COMMENTS[item["kind"]] + for_others) for item in objects)
 
 
 def main() -> None:
-    """Flags to YAML."""
+    """Parse the flags and print the YAML."""
     arguments = sys.argv[1:]
     own, extra = arguments, ()
     if "--" in arguments:
         own, extra = arguments[:arguments.index("--")], tuple(arguments[arguments.index("--") + 1:])
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter)
     is_job = not any(f"--kind={kind}" in own for kind in OTHER_KINDS)
-    parser.add_argument("--gpus", type=int, required=is_job, default=1)
-    parser.add_argument("--gpu_memory", type=int, required=is_job, default=40, help="GB")
+    parser.add_argument("--gpus", type=int, required=is_job, default=1, help="Number of GPUs.")
+    parser.add_argument("--gpu_memory", type=int, required=is_job, default=40, help="Memory per GPU in GB.")
     parser.add_argument("--kind", default="mpijob", choices=[*KINDS, *OTHER_KINDS],
-                        help="data: the pod that prepares them; volume: the PersistentVolumeClaim")
-    parser.add_argument("--model", default="efficientdet-d0", help="train.py's --model_name; EfficientDet's numbers are D0's")
-    parser.add_argument("--queue", help="Kueue's local queue")
-    parser.add_argument("--priority", help="PriorityClass of the pods")
-    parser.add_argument("--name")
-    parser.add_argument("--namespace", default="default")
-    parser.add_argument("--image", default=DEFAULT_IMAGE, help="such as registry.example.com/team/effdet_tf2:1")
-    parser.add_argument("--storage_class", help="StorageClass of --kind=volume, one with ReadWriteMany; default: the cluster's")
-    parser.add_argument("--proxy", help="HTTP proxy of the downloads of --kind=data, such as http://proxy.example.com:3128")
-    parser.add_argument("--claim", default="efficientdet", help="PersistentVolumeClaim with the data, and room for /runs")
-    parser.add_argument("--epochs", type=int, help="by default as published")
+                        help="Kind of object. data: the pod that prepares the data; volume: the PersistentVolumeClaim. "
+                             "Default: mpijob.")
+    parser.add_argument("--model", default="efficientdet-d0", help="--model_name of train.py. Default: efficientdet-d0.")
+    parser.add_argument("--queue", help="Local queue of Kueue.")
+    parser.add_argument("--priority", help="PriorityClass of the pods.")
+    parser.add_argument("--name", help="Name of the job. Default: from model, GPUs and memory.")
+    parser.add_argument("--namespace", default="default", help="Namespace. Default: default.")
+    parser.add_argument("--image", default=DEFAULT_IMAGE, help="Image, such as registry.example.com/team/effdet_tf2:1.")
+    parser.add_argument("--storage_class", help="StorageClass of --kind=volume, with ReadWriteMany. Default: the cluster's.")
+    parser.add_argument("--proxy", help="HTTP proxy for the downloads of --kind=data, such as http://proxy.example.com:3128.")
+    parser.add_argument("--claim", default="efficientdet", help="PersistentVolumeClaim with the data and space for /runs.")
+    parser.add_argument("--epochs", type=int, help="Number of epochs. Default: that of the published recipe.")
     options = {**vars(parser.parse_args(own)), "extra": extra}
     try:
-        if strange := [word for word in extra if not re.fullmatch(r"--[a-z_0-9]+(=.*)?", word)]:
-            raise ValueError(f"{strange[0]}: expected a flag of train.py such as --seed=3 behind --")
+        if unknown := [word for word in extra if not re.fullmatch(r"--[a-z_0-9]+(=.*)?", word)]:
+            raise ValueError(f"{unknown[0]}: expected a flag of train.py such as --seed=3 after --")
         text = render(**options)
-        if said := warning(**{key: options[key] for key in ("model", "gpus", "gpu_memory", "extra")}):
-            print(f"render.py: warning: {said}", file=sys.stderr)
+        if message := warning(**{key: options[key] for key in ("model", "gpus", "gpu_memory", "extra")}):
+            print(f"render.py: warning: {message}", file=sys.stderr)
         if "/" not in options["image"] and options["kind"] != "volume":
-            print(f"render.py: warning: --image={options['image']} names no registry: nodes that do not hold it end in "
+            print(f"render.py: warning: --image={options['image']} names no registry: nodes without the image fail with "
                   "ErrImagePull; push it and pass --image=REGISTRY/NAME:TAG", file=sys.stderr)
         sys.stdout.write(text)
     except ValueError as error:

@@ -1,24 +1,24 @@
-"""Mappings, lists and scalars as YAML that people read: what a job needs of it, and no more."""
+"""Write mappings, lists and scalars as readable YAML, as far as jobs need it."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-# Words, paths and flags that every reader takes for text; all else stands in quotes, as JSON has it, which is YAML too.
+# Words, paths and flags that every YAML parser reads as text. Everything else is quoted as in JSON, which is valid YAML.
 _PLAIN = re.compile(r"(--?[a-z]|[A-Za-z]|/[a-z])[A-Za-z0-9_./=-]*")
 _RESERVED = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}  # of YAML 1.1 and 1.2, in any case
-_SHORT = 64  # letters of a collection that stands on one line
+_SHORT = 64  # characters of a collection that is written on one line
 
 
 def document(value: Mapping[str, Any], *, comment: str) -> str:
-    """One document, its first line a comment."""
+    """Return one document; its first line is a comment."""
     lines = [line for key, inner in value.items() for line in _entry(key, inner, "")]
     return "\n".join([f"# {comment}", *lines]) + "\n"
 
 
 def _entry(key: str, value: Any, indent: str) -> Iterator[str]:
-    """A key with what it holds."""
+    """Return the lines of a key and its value."""
     if (short := _on_one_line(value)) is not None:
         yield f"{indent}{_scalar(key)}: {short}"
         return
@@ -27,7 +27,7 @@ def _entry(key: str, value: Any, indent: str) -> Iterator[str]:
 
 
 def _lines(value: Any, indent: str) -> Iterator[str]:
-    """A collection that is too long for one line."""
+    """Return the lines of a collection that is too long for one line."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _entry(key, inner, indent)
@@ -42,7 +42,7 @@ def _lines(value: Any, indent: str) -> Iterator[str]:
 
 
 def _on_one_line(value: Any) -> str | None:
-    """None of a collection that is longer."""
+    """Return a value on one line; None for a collection that is longer."""
     if not isinstance(value, Mapping) and not _is_list(value):
         return _scalar(value)
     text = _flow(value)

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
-# Settings to the command of one process, and to that of several behind a launcher. Sourced by ../launch.sh.
+# Build the command of one process, and of several processes under a launcher, from the settings. Sourced by ../launch.sh.
 
-# build VERB FLAG...: the array `command`, as one process runs it.
+# build VERB FLAG...: set the array `command` to the command of one process.
 build() {
     local verb="$1"
     shift
@@ -9,14 +9,14 @@ build() {
     : "${NGPU:=1}" "${DEVICE:=gpu}" "${LAUNCHER:=horovodrun}"
     defaults_of_model
     if [[ "$DEVICE" == cpu ]]; then
-        AMP=False XLA=False PRECISION="" # both slow a CPU down
+        AMP=False XLA=False PRECISION="" # both are slower on a CPU
     fi
     "_${verb}_command" "$@"
     command+=("${extra[@]}")
     [[ -z "${WEIGHTS_DIR:-}" ]] || command=(env "EFFICIENTDET_WEIGHTS=$WEIGHTS_DIR" "${command[@]}")
 }
 
-# print_command WORD...: as one line that a shell takes.
+# print_command WORD...: print it as one quoted line for a shell.
 print_command() {
     printf '%q ' "$@"
     printf '\n'
@@ -31,7 +31,7 @@ _precision_flags() {
     command+=("--use_xla=${XLA:-True}")
 }
 
-# What of the settings is a hyperparameter; none where none has a value.
+# Add --hparams with the settings that are hyperparameters, if any has a value.
 _hparams() {
     local hparams="${EMA:+,moving_average_decay=$EMA}${MOMENTUM:+,momentum=$MOMENTUM}${DECAY:+,weight_decay=$DECAY}"
     hparams+="${DROPS:+,first_lr_drop_epoch=${DROPS%,*},second_lr_drop_epoch=${DROPS#*,}}"
@@ -87,7 +87,7 @@ _inspect_command() {
     command+=("$@")
 }
 
-# Several processes: the command behind a launcher. In a Slurm step srun has started them.
+# Put the command under a launcher if there are several processes. In a Slurm step, srun has started them.
 _ranks() {
     if ((NGPU == 1)) || [[ -n "${SLURM_STEP_NUM_TASKS:-}" ]]; then
         return

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# What belongs to a model and not to a machine: where its data lie, when it is evaluated, which AP is asked for, and how a rate
-# follows from a batch. Sourced by ../launch.sh.
+# Settings of a model, independent of the machine: folder of its data, evaluation schedule, target AP, and learning rate per batch
+# size. Sourced by ../launch.sh.
 
-# data_name: the folder that a model's data lie in by default.
+# data_name: the default folder of a model's data.
 data_name() {
     case "${MODEL:-}" in
     retinanet-*) printf 'openimages' ;;
@@ -18,7 +18,7 @@ has_files() {
     [[ -n "$(compgen -G "$1/*" || true)" ]]
 }
 
-# default_backbone: BACKBONE where it has no value: BACKBONE_CKPT, or for D0 the mounted backbone.
+# default_backbone: if BACKBONE is not set, use BACKBONE_CKPT, or for D0 the mounted backbone.
 default_backbone() {
     [[ ! -v BACKBONE ]] || return 0
     if [[ -n "${BACKBONE_CKPT:-}" ]]; then
@@ -28,7 +28,7 @@ default_backbone() {
     fi
 }
 
-# defaults_of_model: settings that neither the user nor the recipe made.
+# defaults_of_model: set what neither the user nor the recipe has set.
 defaults_of_model() {
     : "${MODEL:=efficientdet-d0}"
     : "${DATA:=${datadir:-/workspace/$(data_name)}}"
@@ -71,17 +71,17 @@ has_package() {
     "$PYTHON" -c "import importlib.util, sys; sys.exit(not importlib.util.find_spec('$1'))" </dev/null >/dev/null 2>&1
 }
 
-# _rate: LR of LR_PER_32 where no LR was given, and what is known of a pair of batch and rate.
+# _rate: set LR from LR_PER_32 if no LR was given, and warn of a learning rate that is known to fail with the batch size.
 _rate() {
     local images=$((NGPU * BS))
     if [[ -z "${LR:-}" && -n "${LR_PER_32:-}" ]]; then
-        # The published programs round SSD's rate to a multiple of 2.5e-3: 2.92e-3 for 32 is 0.0475 for 512, not 0.04672.
+        # The published programs round SSD's learning rate to a multiple of 2.5e-3: 2.92e-3 for 32 is 0.0475 for 512, not 0.04672.
         LR="$(LC_ALL=C awk -v rate="$LR_PER_32" -v images="$images" 'BEGIN {
             multiples = int(rate / 2.5e-3 * images / 32 + 0.5); printf "%.10g", 2.5e-3 * (multiples < 1 ? 1 : multiples)}')"
     fi
     if [[ "$MODEL" == retinanet-* && -n "${LR:-}" ]] && ((images <= 64)) &&
         LC_ALL=C awk -v rate="$LR" 'BEGIN {exit !(rate > 6e-5)}'; then
-        printf '%s: warning: %s images a step at LR=%s: 56 at 1e-4 did not reach 0.34, 64 at 6e-5 did; LR=6e-5 is advised\n' \
+        printf '%s: warning: %s images per step at LR=%s: 56 at 1e-4 did not reach 0.34, 64 at 6e-5 did; LR=6e-5 is advised\n' \
             "${0##*/}" "$images" "$LR" >&2
     fi
 }

@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2034
-# Settings of a recipe: which there are, what their values must look like, where they come from. Sourced by ../launch.sh.
+# Settings of a recipe: names, allowed values and sources. Sourced by ../launch.sh.
 #
-# A setting comes from a KEY=VALUE word after the command, else from the environment, else from the recipe, its name in any case or
-# as a reference's documents spell it (docs/reference/settings.md). No value is ever evaluated: numbers are checked to be numbers before any
+# A setting comes from a KEY=VALUE argument, else from the environment, else from the recipe. Its name may be in any case, or be
+# the name in a reference's documents (docs/reference/settings.md). No value is ever evaluated: numbers are validated before any
 # arithmetic, which in bash would run a command inside a subscript.
 
-declare -A WANTED=( # setting -> what its value must look like; a setting without a value is not checked
+declare -A EXPECTED=( # setting -> type of its value; an empty value is not checked
     [NGPU]=count [NODES]=count [GPUS]=count [CORES]=count [EVAL_BS]=count [EPOCHS]=count [STEPS]=count [EXAMPLES]=count
     [RUNS]=count [BS]=count [EVAL_PERIOD]=count [CHECKPOINT_PERIOD]=count [BN_GROUP]=count
     [STOP_EPOCH]=natural [EVAL_SAMPLES]=natural [SEED]=natural [EVAL_FROM]=natural
@@ -25,7 +25,7 @@ declare -A ALIASES=( # names in the references' documents -> settings
 )
 declare -A REFUSED=( # names in the references' documents without a counterpart -> what to do instead
     [EXTRA_PARAMS]="holds flags of another program; unset it and pass flags of train.py as --flag=value words"
-    [NEXP]="a job is one run; submit it once for each run, with its own SEED= and MODEL_DIR="
+    [NEXP]="a job is one run; submit one job per run, with its own SEED= and MODEL_DIR="
 )
 declare -A SETTING_OF_FLAG=( # flags that other values follow from: the learning rate, default values, names of files
     [batch_size]=BS [lr]=LR [model_name]=MODEL [mlperf_log]=MLPERF_LOG [val_json_file]=VAL_JSON
@@ -56,7 +56,7 @@ settings() {
             fi
             extra+=("$word")
             ;;
-        NEXP=1) ;; # as it is here
+        NEXP=1) ;; # one run per job, as here
         *=*)
             key="${word%%=*}"
             [[ "$key" =~ ^[A-Za-z0-9_]+$ && -n "${SETTING_BY_NAME[${key,,}]:-}" ]] || _fail_unknown "$key" "${word#*=}"
@@ -67,7 +67,7 @@ settings() {
     done
 }
 
-# _index_names: fill SETTING_BY_NAME, from each name that is taken, in lower case, to the setting that it stands for.
+# _index_names: fill SETTING_BY_NAME, from each accepted name in lower case to its setting.
 declare -A SETTING_BY_NAME=()
 _index_names() {
     local key
@@ -103,21 +103,21 @@ _read_environment() {
     done
 }
 
-# What the recipe says of itself in its first comment, its own numbers, and what can be said to it.
+# Print the first comment of the recipe, its defaults and its arguments.
 _usage() {
     local numbers=()
     print_header "$0"
     mapfile -t numbers < <(grep -oE '\$\{[A-Za-z_]+:?=[^}]*\}' "$0" | sed -E 's/^\$\{([A-Za-z_]+):?=/\1=/; s/\}$//')
     printf '\nusage: bash %s [KEY=VALUE ...] [--flag=value ...] [--dry_run]\n' "$0"
-    printf '  KEY=VALUE     a setting, its name in any case, also taken from the environment; one of\n'
+    printf '  KEY=VALUE     a setting, also read from the environment, its name in any case; one of\n'
     printf '%s\n' "${LAUNCH_KEYS[*]}" | fold -s -w 100 | sed 's/^/                /'
-    ((${#numbers[@]} == 0)) || printf '  here by default:  %s\n' "${numbers[*]}"
+    ((${#numbers[@]} == 0)) || printf '  defaults here:    %s\n' "${numbers[*]}"
     _show_systems
-    printf '  --flag=value  handed on to the program; its own --help lists them\n'
-    printf '  --dry_run     prints the command that would run\n'
+    printf '  --flag=value  passed to the program; its --help lists the flags\n'
+    printf '  --dry_run     print the command without running it\n'
 }
 
-# The published systems beside a recipe, with what each file says of itself.
+# Print the published systems beside a recipe, with the first comment of each file.
 _show_systems() {
     local file line
     for file in "$(dirname "$0")"/systems/*.conf; do
@@ -128,28 +128,28 @@ _show_systems() {
     done
 }
 
-# check_values: every setting that has a value has one of the wanted kind.
+# check_values: fail if a setting has a value of another type than expected.
 check_values() {
     local key
-    for key in "${!WANTED[@]}"; do
-        [[ -z "${!key:-}" ]] || _check_value "$key" "${!key}" "${WANTED[$key]}"
+    for key in "${!EXPECTED[@]}"; do
+        [[ -z "${!key:-}" ]] || _check_value "$key" "${!key}" "${EXPECTED[$key]}"
     done
 }
 
-# Numbers have at most nine digits: more do not fit what a shell counts with.
+# Numbers have at most nine digits: longer ones overflow the arithmetic of a shell.
 _check_value() {
-    local key="$1" value="$2" kind="$3" pattern wanted
+    local key="$1" value="$2" kind="$3" pattern expected
     case "$kind" in
-    count) pattern='^[1-9][0-9]{0,8}$' wanted="a whole number from 1 on" ;;
-    natural) pattern='^(0|[1-9][0-9]{0,8})$' wanted="a whole number from 0 on" ;;
-    decimal) pattern='^([0-9]{1,9}(\.[0-9]{0,17})?|\.[0-9]{1,17})([eE][-+]?[0-9]{1,2})?$' wanted="a number such as 0.08" ;;
-    counts) pattern='^[1-9][0-9]{0,5}(,[1-9][0-9]{0,5}){0,99}$' wanted="whole numbers such as 40,50,55" ;;
-    decimals) pattern='^[0-9]{1,6}(\.[0-9]{1,6})?,[0-9]{1,6}(\.[0-9]{1,6})?$' wanted="two numbers such as 40,50" ;;
-    name) pattern='^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$' wanted="a name of letters, digits, dots and hyphens" ;;
-    boolean) pattern='^([Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|1|0)$' wanted="True or False" ;;
-    *) pattern="^(${kind// /|})\$" wanted="one of $kind" ;;
+    count) pattern='^[1-9][0-9]{0,8}$' expected="a whole number from 1 on" ;;
+    natural) pattern='^(0|[1-9][0-9]{0,8})$' expected="a whole number from 0 on" ;;
+    decimal) pattern='^([0-9]{1,9}(\.[0-9]{0,17})?|\.[0-9]{1,17})([eE][-+]?[0-9]{1,2})?$' expected="a number such as 0.08" ;;
+    counts) pattern='^[1-9][0-9]{0,5}(,[1-9][0-9]{0,5}){0,99}$' expected="whole numbers such as 40,50,55" ;;
+    decimals) pattern='^[0-9]{1,6}(\.[0-9]{1,6})?,[0-9]{1,6}(\.[0-9]{1,6})?$' expected="two numbers such as 40,50" ;;
+    name) pattern='^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$' expected="a name of letters, digits, dots and hyphens" ;;
+    boolean) pattern='^([Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|1|0)$' expected="True or False" ;;
+    *) pattern="^(${kind// /|})\$" expected="one of $kind" ;;
     esac
-    [[ "$value" =~ $pattern ]] || fail "$key=$value; expected $wanted"
+    [[ "$value" =~ $pattern ]] || fail "$key=$value; expected $expected"
 }
 
 # Print ", did you mean KEY?" for the key of the nearest length that the given one begins with, or the other way round.

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # Checks before anything starts, and the start. Sourced by ../launch.sh.
 
-# launch train|evaluate|benchmark_training|infer|inspect FLAG...: checks, then runs the program with these flags.
+# launch train|evaluate|benchmark_training|infer|inspect FLAG...: check the settings, then run the program with these flags.
 launch() {
     build "$@"
     _ranks
@@ -22,13 +22,13 @@ _check_records() {
 
 _check_backbone() {
     local path="${BACKBONE:-}"
-    if [[ "$path" == *[/.]* && ! -e "$path" && ! -e "$path.index" ]]; then # another word is the program's to know
+    if [[ "$path" == *[/.]* && ! -e "$path" && ! -e "$path.index" ]]; then # other words are checked by the program
         fail "BACKBONE=$BACKBONE: there is no such file; expected 'imagenet', published weights (name or file), or a checkpoint"
     fi
 }
 
 _check_json() {
-    [[ -z "${VAL_JSON:-}" || -f "$VAL_JSON" ]] || fail "VAL_JSON=$VAL_JSON: there is no such file; VAL_JSON= alone does without"
+    [[ -z "${VAL_JSON:-}" || -f "$VAL_JSON" ]] || fail "VAL_JSON=$VAL_JSON: there is no such file; an empty VAL_JSON= evaluates without it"
 }
 
 _check_train() {
@@ -63,7 +63,7 @@ _check_machine() {
     [[ -x "$PYTHON" ]] || fail "$PYTHON: there is no such interpreter; bash scripts/demo.sh makes .venv, or set PYTHON="
     if [[ "$DEVICE" == gpu ]]; then
         gpus="$({ nvidia-smi --list-gpus 2>/dev/null || true; } | wc -l)"
-        ((gpus >= NGPU)) || fail "NGPU=$NGPU, but this machine has $gpus GPUs; set NGPU=, or DEVICE=cpu to go without"
+        ((gpus >= NGPU)) || fail "NGPU=$NGPU, but this machine has $gpus GPUs; set NGPU=, or DEVICE=cpu to run on the CPU"
     else
         export CUDA_VISIBLE_DEVICES=""
     fi
@@ -73,7 +73,7 @@ _check_machine() {
     fi
 }
 
-# Runs the command with its output on the screen and in MODEL_DIR; SIGTERM reaches it, its exit code is ours.
+# Run the command with its output on the terminal and in MODEL_DIR. SIGTERM is forwarded; the exit code is that of the command.
 _run() {
     local log child status=0
     mkdir -p "$MODEL_DIR" || fail "MODEL_DIR=$MODEL_DIR cannot be made"

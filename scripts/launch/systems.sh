@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Files of numbers, one for each published system: nodes, GPUs of a node, cores, network, batch and rate. Sourced by ../launch.sh.
+# Settings files of published systems: nodes, GPUs per node, cores, network, batch size and learning rate. Sourced by ../launch.sh.
 #
-# A file holds lines KEY=VALUE and comments; it is read, not run. SYSTEM= names it.
+# A file has lines KEY=VALUE and comments; it is parsed, not executed. SYSTEM= selects it.
 
-# system_settings FOLDER: settings of FOLDER/SYSTEM.conf that nobody made otherwise; without SYSTEM the list of what there is.
+# system_settings FOLDER: read FOLDER/SYSTEM.conf, without overriding settings already made; fail with the list of systems if SYSTEM is not set.
 system_settings() {
     local folder="$1" line key names
     names="$(_systems "$folder")"
@@ -20,14 +20,14 @@ system_settings() {
     : "${NGPU:=$((NODES * GPUS))}" "${EVAL_BS:=$BS}"
 }
 
-# train_published_system FOLDER: a recipe of scripts/FOLDER for a system of one node.
+# train_published_system FOLDER: run a recipe of scripts/FOLDER on a system of one node.
 train_published_system() {
     system_settings "$ROOT/scripts/$1/systems"
     ((NODES == 1)) || fail "SYSTEM=$SYSTEM has $NODES nodes; expected scripts/$1/run.sub, for sbatch"
     launch train
 }
 
-# submit_published_system FOLDER: one for a system of any number, inside a job of sbatch.
+# submit_published_system FOLDER: run it on a system of any number of nodes, inside a job of sbatch.
 submit_published_system() {
     system_settings "$ROOT/scripts/$1/systems"
     submit train

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the .sub recipes share: one srun over all nodes, in a container or in none. For sbatch:
+# Shared by the .sub recipes: one srun over all nodes, with or without a container. For sbatch:
 #
 #   checkpointdir=/results datadir=/data/coco sbatch scripts/D0/convergence-AMP-32xV100-32G.sub CONTAINER=apptainer
 #
@@ -11,7 +11,7 @@
 
 source "${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/../..}/scripts/launch.sh"
 
-# _shape_of_system: the step's nodes, processes and cores where a file of numbers names them; a job of another shape is an error.
+# _shape_of_system: set the step's nodes, processes and cores from the file of a system; fail if the job has another shape.
 _shape_of_system() {
     [[ -n "${SYSTEM:-}" ]] || return 0
     local found
@@ -25,8 +25,8 @@ _shape_of_system() {
     [[ "$found" == "$NGPU" ]] || fail "SYSTEM=$SYSTEM has $NGPU processes and the job $found; expected sbatch -n $NGPU"
 }
 
-# _enter_container: paths of the host become mounts and paths of the container. DATA and BACKBONE_CKPT of the host are mounted as
-# datadir and backbone; a path below /workspace is already one of the container.
+# _enter_container: turn paths of the host into mounts and paths of the container. DATA and BACKBONE_CKPT of the host are mounted as
+# datadir and backbone; a path below /workspace is already a path in the container.
 _enter_container() {
     local image="docker://$IMAGE_TAG" mounts path
     mounts="$checkpointdir:/workspace/checkpoints,$datadir:/workspace/$(data_name)"
@@ -54,12 +54,12 @@ _enter_container() {
     : "${DATA:=/workspace/$(data_name)}"
 }
 
-# _check_folder NAME PATH: fail where a folder of the host is missing.
+# _check_folder NAME PATH: fail if a folder of the host is missing.
 _check_folder() {
     [[ -z "$2" || -d "$2" ]] || fail "$1=$2: there is no such folder"
 }
 
-# submit VERB: the recipe's command in one step of the job; a SIGTERM from Slurm reaches the ranks by srun itself.
+# submit VERB: run the recipe's command in one step of the job; srun forwards a SIGTERM from Slurm to the ranks.
 submit() {
     : "${CONTAINER:=pyxis}" "${checkpointdir:=/checkpoints}" "${IMAGE_TAG:=effdet_tf2:latest}"
     check_values
@@ -81,7 +81,7 @@ submit() {
         print_command "${step[@]}" "${command[@]}"
         return
     fi
-    [[ -n "${SLURM_JOB_ID:-}" ]] || fail "is for sbatch; --dry_run shows what it would run"
+    [[ -n "${SLURM_JOB_ID:-}" ]] || fail "not in a Slurm job; run it with sbatch, or print the command with --dry_run"
     require_program srun "this script is for sbatch on a Slurm cluster; --dry_run shows what it would run"
     _check_folder checkpointdir "$checkpointdir"
     _check_folder datadir "$datadir"

@@ -1,0 +1,230 @@
+"""The language of the project: standard terms, American spelling, short lines in pages.
+
+Every rule of words is a pattern over the names, strings, docstrings and comments of Python files, and over the lines of pages,
+scripts and settings. Code in Markdown is skipped. Ruff checks the form of docstrings. Rules and exceptions are in
+language_rules.py. Its ALLOWED has the findings that are left and may only shrink. `python tests/test_language.py` prints all
+findings, and ALLOWED as it should be.
+"""
+
+import ast
+import io
+import json
+import re
+import subprocess
+import sys
+import textwrap
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from language_rules import ALLOWED, EXCEPTIONS, RULES
+
+ROOT = Path(__file__).resolve().parent.parent
+
+FOLDERS = (".ci", ".github", "benchmarks", "dataset", "docs", "efficientdet", "model", "object_detection", "program_support",
+           "scripts", "testdata")
+LINES = {".css", ".conf", ".html", ".ipynb", ".js", ".md", ".sh", ".sub", ".toml", ".yaml", ".yml", ".cff", "Dockerfile", "run"}
+WIDEST_LINE = 120  # characters of Markdown
+MOST_EXCEPTIONS = 20
+
+_OPENING = re.compile(r"(?:Of|What|How|Why|Whether|Those|That|Same|The same)\b[ ,]", re.IGNORECASE)
+# Ruff's form of docstrings and imperative mood; D208 also finds a docstring that is a summary and a command
+_DOCSTRINGS = ("--select=D2,D3,D4,D401", "--ignore=D208", "--config=lint.pydocstyle.convention='google'")
+
+
+class Finding(NamedTuple):
+    """A place that breaks a rule."""
+
+    rule: str
+    path: str
+    line: int
+    text: str
+
+    @property
+    def folder(self) -> str:
+        """Return its top-level folder."""
+        return self.path.partition("/")[0] if "/" in self.path else "."
+
+
+def _files(root: Path, suffixes: set[str]) -> Iterator[Path]:
+    candidates = [*root.iterdir(), *(path for folder in FOLDERS for path in (root / folder).rglob("*"))]
+    for path in sorted(candidates):
+        if path.is_file() and (path.suffix in suffixes or path.name in suffixes):
+            yield path
+
+
+def findings(root: Path) -> Iterator[Finding]:
+    """Yield every place that breaks a rule in the files below a root, tests excluded."""
+    yield from _docstrings(root)
+    for path in _files(root, LINES | {".py"}):
+        name, text = path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
+        found = _in_python(text) if path.suffix == ".py" else _in_lines(text, is_markdown=path.suffix == ".md")
+        for rule, line, shown in found:
+            finding = Finding(rule, name, line, " ".join(shown.split())[:160])
+            if not any((finding.path, rule) == (kept.path, kept.rule) and kept.text in shown for kept in EXCEPTIONS):
+                yield finding
+
+
+def _docstrings(root: Path) -> Iterator[Finding]:
+    options = ["--isolated", "--no-cache", "--exit-zero", "--output-format=json", *_DOCSTRINGS]
+    files = list(map(str, _files(root, {".py"})))
+    if not files:  # ruff would check the working directory
+        return
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", *options, *files], capture_output=True, text=True, check=True)
+    for found in json.loads(done.stdout):
+        path = Path(found["filename"]).resolve().relative_to(root.resolve()).as_posix()
+        yield Finding(found["code"], path, found["location"]["row"], found["message"])
+
+
+def _words(text: str) -> Iterator[tuple[str, str]]:
+    for rule, (pattern, *_) in RULES.items():
+        for match in re.finditer(pattern, text, re.IGNORECASE):
+            yield rule, text[max(match.start() - 60, 0) : match.end() + 60]
+
+
+def _in_python(text: str) -> Iterator[tuple[str, int, str]]:
+    pieces: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            pieces.append((node.lineno, node.value))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            pieces.append((node.lineno, _as_words(node.name)))
+        elif isinstance(node, ast.arg):
+            pieces.append((node.lineno, _as_words(node.arg)))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            pieces.append((node.lineno, _as_words(node.id)))
+        for opening in _openings(node):
+            if _OPENING.match(opening.value):
+                yield "opening", opening.lineno, opening.value[:80]
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    pieces += [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
+    for line, piece in pieces:
+        for rule, shown in _words(" ".join(piece.split())):
+            yield rule, line, shown
+
+
+def _as_words(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ").strip()
+
+
+def _openings(node: ast.AST) -> Iterator[ast.Constant]:
+    """Yield a docstring, or the help of a flag of absl or argparse."""
+    candidates: list[ast.expr] = []
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and isinstance(node.body[0], ast.Expr):
+        candidates = [node.body[0].value]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr.startswith("DEFINE_"):
+            candidates = [*node.args[2:]]
+        elif node.func.attr == "add_argument":
+            candidates = [keyword.value for keyword in node.keywords if keyword.arg == "help"]
+    for candidate in candidates:
+        if isinstance(candidate, ast.Constant) and isinstance(candidate.value, str):
+            yield candidate
+
+
+def _in_lines(text: str, is_markdown: bool) -> Iterator[tuple[str, int, str]]:
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if is_markdown and line.lstrip().startswith(("```", "~~~")):
+            fenced = not fenced
+            continue
+        if fenced:
+            continue
+        if is_markdown and len(line) > WIDEST_LINE and not _is_table_or_link(line):
+            yield "width", number, f"{len(line)} characters: {line}"
+        for rule, shown in _words(re.sub(r"`[^`]*`|\]\([^)]*\)", "``", line) if is_markdown else line):
+            yield rule, number, shown
+
+
+def _is_table_or_link(line: str) -> bool:
+    link = r"!?\[.*\]\(\S+\)[.,]?|\[[^]]*\]: \S+|<?https?://\S+|<[^>]*>"
+    return re.fullmatch(rf"\s*(?:\|.*|(?:[-*] |\d+\. )?(?:{link}))\s*", line) is not None
+
+
+def counts(found: Iterator[Finding]) -> dict[str, dict[str, int]]:
+    """Return the number of findings by rule and folder."""
+    numbers: dict[str, dict[str, int]] = {}
+    for (rule, folder), number in sorted(Counter((finding.rule, finding.folder) for finding in found).items()):
+        numbers.setdefault(rule, {})[folder] = number
+    return numbers
+
+
+def test_no_rule_is_broken_more_often_than_allowed():
+    found = list(findings(ROOT))
+    more = {(rule, folder) for rule, of_rule in counts(iter(found)).items() for folder, number in of_rule.items()
+            if number > ALLOWED.get(rule, {}).get(folder, 0)}  # fmt: skip
+    shown = [f"{finding.path}:{finding.line}: {finding.rule}: {finding.text}"
+             + (f" (write: {RULES[finding.rule][1]})" if finding.rule in RULES else "")
+             for finding in found if (finding.rule, finding.folder) in more]  # fmt: skip
+    assert not shown, "\n".join(["more findings of a rule in a folder than ALLOWED of tests/language_rules.py has:", *shown])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("place", ["model/a.py: string", "model/a.py: comment", "docs/a.md", "docs/a.html", "scripts/a.sh"])
+def test_a_planted_violation_is_found(tmp_path, rule, place):
+    name, _, kind = place.partition(": ")
+    violation = RULES[rule][2]
+    text = {"string": f'x = f"{{1}} {violation} {{2}}"\n', "comment": f"x = 1  # {violation}\n"}.get(kind, f"# {violation}\n")
+    _write(tmp_path / name, text)
+    found = list(findings(tmp_path))
+    assert rule in {finding.rule for finding in found}
+    assert {(finding.path, finding.line, finding.folder) for finding in found} == {(name, 1, name.partition("/")[0])}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rule"),
+    [
+        ("a.py", "def normaliseColour(): ...\n", "British spelling"),
+        ("a.py", "def f(wanted): ...\n", "wanted"),
+        ("a.py", "mended = 1\n", "mend"),
+        ("a.py", 'def f():\n    """Of a box, its area."""\n', "opening"),
+        ("a.py", 'flags.DEFINE_integer("seed", 0, "Of weights and order.")\n', "opening"),
+        ("a.py", 'parser.add_argument("--bs", help="of the network")\n', "opening"),
+        ("a.py", 'def f():\n    """Number of boxes in an image."""\n', "D401"),
+        ("a.md", "word " * 25 + "\n", "width"),
+        ("a.md", "- [a](b.md) " + "word " * 25 + "\n", "width"),
+    ],
+)
+def test_names_openings_and_wide_lines_are_found(tmp_path, name, text, rule):
+    _write(tmp_path / "docs" / name, text)
+    assert {finding.rule for finding in findings(tmp_path)} == {rule}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```bash\n" + "anew " * 30 + "\n```\n",  # code
+        "The flag `--colour`, [here](colour.md)\n",
+        "| " + "word " * 30 + "|\n",
+        "- [" + "word " * 30 + "](a.md)\n",
+        "Optimism about a specialist's analysis; emend, seamless, goes once.\n",
+    ],
+)
+def test_code_tables_links_and_other_words_are_not(tmp_path, text):
+    _write(tmp_path / "docs/a.md", text)
+    assert not list(findings(tmp_path))
+
+
+def test_exceptions_are_few_used_and_have_a_reason():
+    assert len(EXCEPTIONS) <= MOST_EXCEPTIONS
+    for exception in EXCEPTIONS:
+        assert exception.reason
+        assert exception.text in " ".join((ROOT / exception.path).read_text(encoding="utf-8").split()), exception
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+if __name__ == "__main__":
+    for one in findings(ROOT):
+        print(f"{one.path}:{one.line}: {one.rule}: {one.text}")
+    print("ALLOWED: dict[str, dict[str, int]] = {")
+    for one_rule, numbers in counts(findings(ROOT)).items():
+        line = f"{json.dumps(one_rule)}: {json.dumps(numbers)},"
+        print(textwrap.fill(line, 128, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False))
+    print("}")
