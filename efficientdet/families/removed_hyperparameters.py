@@ -22,7 +22,7 @@ def is_gone(key: str, value: Any, gone: Mapping[str, Gone]) -> bool:
     if key not in gone:
         return False
     if not any(_same(value, idle) for idle in gone[key].idle):
-        raise InputError(f"hparam {key} is gone: {gone[key].reason}; it was given as {shown(value)}")
+        raise InputError(f"hparam {key} has been removed: {gone[key].reason}; it is {shown(value)}")
     return True
 
 
