@@ -2,7 +2,7 @@
 
 Each family lists its files as PUBLISHED_FILES in its module `presets`, which needs only the standard library, because
 scripts/get_weights.sh runs before anything is installed. URLs, sizes and accuracies are those in torchvision 0.28
-(`torchvision/models/resnet.py`, `detection/*.py`); docs/guides/weights.md lists which published training starts from which file.
+(`torchvision/models/resnet.py`, `detection/*.py`); docs/guides/weights.md lists which training starts from which file.
 """
 
 import importlib
