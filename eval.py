@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint on TFRecords: `python eval.py --ckpt=DIR --val_file_pattern='DIR/val-*' [--val_json_file=...]`"""
+"""Evaluate a checkpoint on TFRecords: `python eval.py --ckpt=DIR --val_file_pattern='DIR/val-*' [--val_json_file=...]`."""
 
 import signal
 

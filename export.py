@@ -1,4 +1,4 @@
-"""Export a trained detector to standalone files: `python export.py --ckpt=runs/first --output_dir=exported`"""
+"""Export a trained detector to standalone files: `python export.py --ckpt=runs/first --output_dir=exported`."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""Train and export a detector from a folder or zip archive of labeled images: `python quickstart.py FOLDER_OR_ZIP`
+"""Train and export a detector from a folder or zip archive of labeled images: `python quickstart.py FOLDER_OR_ZIP`.
 
 Converts and examines the images, chooses settings for the data and this machine, trains, evaluates and exports. Logs each
 choice with its reason and each command. The same command resumes after an interruption; with more --minutes it trains longer.

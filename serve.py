@@ -1,4 +1,4 @@
-"""Serve a detector over HTTP, with a demo page: `python serve.py --model=runs/first`, then http://127.0.0.1:8000/"""
+"""Serve a detector over HTTP, with a demo page: `python serve.py --model=runs/first`, then http://127.0.0.1:8000/."""
 
 import importlib.util
 import signal

@@ -1,4 +1,4 @@
-"""Train on TFRecords: `python train.py --training_file_pattern='DIR/train-*' --val_file_pattern=... --model_dir=...`"""
+"""Train on TFRecords: `python train.py --training_file_pattern='DIR/train-*' --val_file_pattern=... --model_dir=...`."""
 
 import signal
 

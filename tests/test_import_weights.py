@@ -275,7 +275,7 @@ def test_a_file_of_torch_is_told_by_its_content(tmp_path):
     assert "conv1.weight" in read_source(str(named_otherwise)).arrays
     for name, content in (("empty.pth", b""), ("a.pt", b"hello"), ("b.safetensors", b"hello, world")):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match=f"{name}: (begins with|is cut short|has a header)"):
+        with pytest.raises(InputError, match=f"{name}: (begins with|is cut short|is truncated|has a header)"):
             read_source(str(tmp_path / name))
     (tmp_path / "other.bin").write_bytes(b"hello")
     with pytest.raises(InputError, match=r"other.bin: there is no checkpoint of that name"):

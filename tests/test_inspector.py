@@ -85,7 +85,7 @@ def test_summary_of_d0_with_random_weights():
         ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={"num_classes": 90}))
     shown = summary(restored)
     assert shown["trainable parameters"] == "3,880,067"  # reference/efficientdet.md 3.5
-    parts = dict(part.rsplit("/ ", 1) for part in re.split(r", (?=\D)", shown["by names that begin"]))
+    parts = dict(part.rsplit("/ ", 1) for part in re.split(r", (?=\D)", shown["parameters by prefix"]))
     assert list(parts) == ["efficientnet-b0", "resample_p6", "fpn_cells", "class_net", "box_net"]
     assert sum(int(count.replace(",", "")) for count in parts.values()) == int(shown["parameters"].replace(",", ""))
     assert shown["anchors"] == "49,104"
@@ -123,7 +123,7 @@ def test_export_is_read_back_compared_and_timed(miniature, tmp_path, capsys, mon
     for variable in miniature.detector.network.trainable_variables:  # what lies in the folder is now another model
         variable.assign(-variable)
     monkeypatch.setattr(export_module, "export_saved_model", lambda *_, **__: None)
-    with pytest.raises(RuntimeError, match="does not find what the detector in memory finds"):
+    with pytest.raises(RuntimeError, match="has other detections than the detector in memory"):
         inspection.export(MODEL, folder, input_image=None)
 
 

@@ -242,7 +242,7 @@ def is_running(process):
     ([], "--images=: no such folder; expected the one with the images"),
     (["/nowhere"], "--images=/nowhere: no such folder"),
     (["--model_name=ssd300-resnet34", "tests"], "unexpected argument"),
-    (["tests", "--model_name=ssd300-resnet34"], "wanted one of efficientdet-d0, efficientdet-d1"),
+    (["tests", "--model_name=ssd300-resnet34"], "expected one of efficientdet-d0, efficientdet-d1"),
     (["tests", "--formats=tflight"], "--formats=tflight: expected some of onnx"),
     (["tests", "--format=tflight"], "flag --format=tflight"),
     (["tests", "--minutes=0"], "minutes"),

@@ -449,5 +449,5 @@ def test_exported_model_takes_images_of_any_size(exported, drawn, shape):
 
 
 def test_no_saved_model_of_ours(tmp_path):
-    with pytest.raises(InputError, match="is no SavedModel of this project"):
+    with pytest.raises(InputError, match="is not a complete SavedModel of this project"):
         load_saved_model(str(tmp_path))
