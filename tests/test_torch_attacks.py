@@ -155,5 +155,5 @@ def test_attacks_in_a_tar_end_in_one_line(tmp_path):
 
 def test_a_storage_of_another_size_than_its_numbers(tmp_path):
     for count in (0, 5, 7, 2**61):
-        assert "wanted" in message_of(tmp_path / "a.pth", zipped(dictionary(a=tensor((0,), of=storage(count)))))
+        assert "expected" in message_of(tmp_path / "a.pth", zipped(dictionary(a=tensor((0,), of=storage(count)))))
     np.testing.assert_array_equal(np.frombuffer(NUMBERS, "<f4"), range(6))
