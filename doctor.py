@@ -1,4 +1,6 @@
-"""Examines a data set before anything is trained on it, and writes what it finds to doctor.html and doctor.json.
+"""Examine a data set before training and write the findings to doctor.html and doctor.json.
+
+Usage:
 
     python doctor.py --records='records/train-*' --val_records='records/val-*'
     python doctor.py --images=photos --annotations=labels --image_size=640 --model_name=efficientdet-d1

@@ -1,9 +1,9 @@
-"""Evaluate a checkpoint on TFRecords: `python eval.py --ckpt=DIR --val_file_pattern='DIR/val-*' [--val_json_file=...]`"""
+"""Evaluate a checkpoint on TFRecords: `python eval.py --ckpt=DIR --val_file_pattern='DIR/val-*' [--val_json_file=...]`."""
 
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends without a traceback; `run` handles it later
 
 from efficientdet.operations.evaluate_model import define_flags, main
 from program_support.command_line import run

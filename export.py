@@ -1,9 +1,9 @@
-"""Write a trained detector as files that run by themselves: `python export.py --ckpt=runs/first --output_dir=exported`"""
+"""Export a trained detector to standalone files: `python export.py --ckpt=runs/first --output_dir=exported`."""
 
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends without a traceback; `run` handles it later
 
 from efficientdet.operations.export_model import define_flags, main
 from program_support.command_line import run

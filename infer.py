@@ -1,9 +1,9 @@
-"""Detect in images, draw what was found: `python infer.py --image_path='DIR/*.jpg' --model_dir=DIR --output_dir=OUT`"""
+"""Detect objects in images and draw them: `python infer.py --image_path='DIR/*.jpg' --model_dir=DIR --output_dir=OUT`."""
 
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends without a traceback; `run` handles it later
 
 from typing import Annotated
 
@@ -36,38 +36,42 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-    """Every flag of the reference's infer.py, and ours."""
+    """Define the flags of infer.py: those of the reference and of this project."""
     define_model_flags()
     define_machine_flags()
     define_runtime_flag()
-    flags.DEFINE_multi_string("image_path", None, "An image, a folder of images, a video or a glob; may be given several "
-                              "times. -: an image on the standard input. A number: that camera, until Ctrl-C.")
-    flags.DEFINE_string("output_dir", "annotated", "Folder for the annotated images, videos and detections.json.")
-    flags.DEFINE_string("model_dir", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
-    flags.DEFINE_string("saved_model_dir", None, f"A SavedModel to run ({TRUSTED_ONLY}); with --model_dir too, where to "
-                                                 "write it first.")
-    flags.DEFINE_string("model", None, "A file of export.py (.onnx, .xml, .tflite), run without TensorFlow and "
-                                       "checkpoint; an .onnx also with --runtime=openvino.")
-    define_flag("batch_size", Count, 1, "Images a step.")
-    define_flag("min_score_thresh", Share | None, None, "Lowest score that is drawn, for all classes; detections.json has all "
-                       "detections. Default: the thresholds of the best F1 stored with the model, else 0.4.")
-    define_flag("max_boxes_to_draw", Count, 100, "Draw the best so many of an image; with --tile all, unless it is given.")
-    flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
-    flags.DEFINE_bool("apply_exif_orientation", True, "Turn images upright as their EXIF says; boxes are in pixels of the "
-                      "upright image. --noapply_exif_orientation: detect in the stored pixels, as COCO's annotations are.")
-    flags.DEFINE_string("tile", None, "Look at images tile by tile, so that small objects keep their pixels: the side of a "
-                        "tile in pixels of the image, such as 512, or WIDTHxHEIGHT.")
-    define_flag("overlap", Annotated[float, between(0, 0.9)], 0.2, "With --tile: the share of a tile that the next one "
-                "shows again, 0 to 0.9.")
-    flags.DEFINE_bool("tile_whole", True, "With --tile: the whole image, too, for objects larger than a tile.")
-    flags.DEFINE_list("format", [], f"What is drawn as files, too: {', '.join(FORMATS)}, several with commas between.")
-    flags.DEFINE_bool("save_crops", False, "Cut what is drawn out of its image, into OUTPUT/crops/CLASS/.")
-    flags.DEFINE_bool("debug", False, "Run step by step, without compilation.")
+    flags.DEFINE_multi_string("image_path", None, "Input: an image, a folder of images, a video or a glob pattern; -: an "
+                              "image on standard input; a number: the camera of that index, until Ctrl-C.")
+    flags.DEFINE_string("output_dir", "annotated", "Output folder for annotated images, videos and detections.json.")
+    flags.DEFINE_string("model_dir", None, "Checkpoint: a prefix or a folder, written by this project, google/automl "
+                                           "or NVIDIA.")
+    flags.DEFINE_string("saved_model_dir", None, f"SavedModel to run ({TRUSTED_ONLY}). With --model_dir: the folder to which "
+                                                 "it is exported first.")
+    flags.DEFINE_string("model", None, "File of export.py (.onnx, .xml or .tflite), run without TensorFlow and without a "
+                                       "checkpoint; --runtime=openvino also runs .onnx files.")
+    define_flag("batch_size", Count, 1, "Batch size.")
+    define_flag("min_score_thresh", Share | None, None, "Lowest score, from 0 to 1, of the drawn detections. "
+                "detections.json has all detections. Default: the thresholds with the best F1 that are stored with the model, "
+                "else 0.4.")
+    define_flag("max_boxes_to_draw", Count, 100, "Maximum number of boxes drawn per image, best first. Default "
+                "with --tile: no limit.")
+    flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Weights to use if the checkpoint has both: the "
+                      "moving average, or the raw weights.")
+    flags.DEFINE_bool("apply_exif_orientation", True, "Rotate images by their EXIF orientation; boxes are in pixels of the "
+                      "rotated image. --noapply_exif_orientation: detect in the stored pixels, as COCO's annotations do.")
+    flags.DEFINE_string("tile", None, "Size of tiles in image pixels for sliced inference of large images with small objects: "
+                        "the side of a square such as 512, or WIDTHxHEIGHT. Default: no tiles.")
+    define_flag("overlap", Annotated[float, between(0, 0.9)], 0.2, "With --tile: overlap of neighboring tiles as a "
+                "fraction of the tile size, from 0 to 0.9.")
+    flags.DEFINE_bool("tile_whole", True, "With --tile: also detect in the complete image, for objects larger than a tile.")
+    flags.DEFINE_list("format", [], f"Additional output formats of drawn detections, comma-separated: {', '.join(FORMATS)}.")
+    flags.DEFINE_bool("save_crops", False, "Save a crop of each drawn detection to OUTPUT/crops/CLASS/.")
+    flags.DEFINE_bool("debug", False, "Run eagerly, without compilation.")
     finish_flags("infer")
 
 
 def main() -> None:
-    """Flags to one call."""
+    """Detect as the flags state."""
     inputs = find_inputs(FLAGS.image_path or [required(None, "image_path")])
     settings = _settings()
     if FLAGS.model:
@@ -75,13 +79,13 @@ def main() -> None:
         return
     overrides = checked_overrides()
     if not FLAGS.model_dir and not FLAGS.saved_model_dir:
-        raise InputError("--model_dir is missing: a checkpoint, or --saved_model_dir=FOLDER")
+        raise InputError("--model_dir is missing: expected a checkpoint, or --saved_model_dir=FOLDER")
     prefix = existing_checkpoint(FLAGS.model_dir, "model_dir")
     if prefix is None and not is_saved_model(FLAGS.saved_model_dir):
         raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
     runtime = runtime_settings()
     if FLAGS.runtime != "keras" and FLAGS.saved_model_dir:
-        raise InputError(f"--runtime={FLAGS.runtime} runs a checkpoint's network; --saved_model_dir is TensorFlow's")
+        raise InputError(f"--runtime={FLAGS.runtime} runs a checkpoint; --saved_model_dir needs --runtime=keras")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     if prefix and FLAGS.saved_model_dir:
         writable_folder(FLAGS.saved_model_dir, "saved_model_dir")
@@ -96,9 +100,9 @@ def main() -> None:
 
 
 def _settings() -> dict:
-    """What `AnnotationConfig` is reported whatever detects."""
+    """Return the fields of `AnnotationConfig` that do not depend on the runtime."""
     if FLAGS.tile is None and (FLAGS["overlap"].present or FLAGS["tile_whole"].present):
-        raise InputError("--overlap and --tile_whole go with --tile, which is missing")
+        raise InputError("--overlap and --tile_whole need --tile, which is missing")
     tiling = None if FLAGS.tile is None else Tiling.of(FLAGS.tile, overlap=FLAGS.overlap, whole=FLAGS.tile_whole)
     max_boxes = None if tiling and not FLAGS["max_boxes_to_draw"].present else FLAGS.max_boxes_to_draw
     return {"batch_size": FLAGS.batch_size, "min_score": FLAGS.min_score_thresh, "max_boxes": max_boxes,
@@ -109,7 +113,7 @@ def _settings() -> dict:
 def _annotate_with_artifact(inputs: Inputs, settings: dict) -> None:
     for flag in ("model_dir", "saved_model_dir", "hparams", "int8_images"):
         if FLAGS[flag].value:
-            raise InputError(f"--model={FLAGS.model}: is a file that runs as it is, without --{flag}")
+            raise InputError(f"--model={FLAGS.model}: an exported file runs without --{flag}")
     existing_file(FLAGS.model, "model")
     from efficientdet.inference.annotate import AnnotationConfig, annotate
     from efficientdet.inference.artifact import artifact_runtime

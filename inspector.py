@@ -1,9 +1,9 @@
-"""Look at a model: `python inspector.py --mode=dry|export|benchmark|video [--ckpt_path=DIR]`."""
+"""Inspect, export or benchmark a model: `python inspector.py --mode=dry|export|benchmark|video [--ckpt_path=DIR]`."""
 
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends without a traceback; `run` handles it later
 
 import importlib.util
 from dataclasses import replace
@@ -38,46 +38,52 @@ _RANDOM_WEIGHTS = "_"
 
 
 def define_flags() -> None:
-    """Every flag of the reference's inspector.py, and ours."""
+    """Define the flags of inspector.py: those of the reference and of this project."""
     define_model_flags()
     define_machine_flags()
     define_runtime_flag()
     flags.DEFINE_enum("mode", "benchmark", ["dry", "export", "benchmark", "video", "infer"],
-                      "dry: build it and say what it is; export: write a SavedModel; benchmark: time inference; video: "
-                      "draw detections into a video; infer: see infer.py.")
-    flags.DEFINE_string("ckpt_path", _RANDOM_WEIGHTS, "Checkpoint: a prefix or a folder; ours, google/automl's or "
-                                                      "NVIDIA's; '_': random weights.")
-    flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
-    flags.DEFINE_string("export_ckpt", None, "dry: prefix of a checkpoint to write.")
-    flags.DEFINE_string("saved_model_dir", None, "export: where to write it. benchmark, video: a SavedModel to run "
-                                                  f"({TRUSTED_ONLY}).")
-    flags.DEFINE_list("formats", [], f"export: files as export.py writes them into --output_dir, of {', '.join(FORMATS)}.")
-    flags.DEFINE_string("output_dir", None, "export: folder for --formats, and their table.")
-    flags.DEFINE_string("onnx_path", None, "export: file for the network as ONNX; uint8 images in, logits and deltas out.")
-    define_flag("batch_size", Count, 1, "Images a step.")
-    define_flag("bm_runs", Count, 100, "benchmark: timed runs, after those that are not.")
-    define_flag("bm_warm_up_runs", Count, 10, "benchmark: runs before that are not timed; the first compiles.")
-    flags.DEFINE_string("input_image", None, "benchmark, export: this image in place of random pixels.")
-    flags.DEFINE_string("trace_filename", None, "benchmark: folder for the profiler's trace of one run.")
-    flags.DEFINE_string("dllogger_path", "/tmp/time_log.txt", "benchmark: the log.")
-    flags.DEFINE_string("output_json", None, "benchmark: file for the figures as JSON.")
-    flags.DEFINE_string("input_video", None, "video: the file to read.")
-    flags.DEFINE_string("output_video", None, "video: the .mp4 file to write.")
-    define_flag("max_boxes_to_draw", Count | None, None, "Detections an image. Default: hparam nms_configs.max_output_size.")
-    define_flag("min_score_thresh", Share | None, None, "Lowest score. Default: hparam nms_configs.score_thresh, 0.001, which "
-                                                 "gives suppression work even with random weights; video: 0.4.")
-    flags.DEFINE_enum("nms_method", None, ["hard", "gaussian"], "Default: hparam nms_configs.method, gaussian.")
-    define_flag("image_size", Count | None, None, "google/automl's name: --hparams=image_size=.., a side of a square.")
+                      "Mode. dry: build the model and print a summary; export: write a SavedModel; benchmark: measure the "
+                      "inference speed; video: draw detections into a video; infer: see infer.py.")
+    flags.DEFINE_string("ckpt_path", _RANDOM_WEIGHTS, "Checkpoint: a prefix or a folder, written by this project, "
+                        "google/automl or NVIDIA; '_': random weights.")
+    flags.DEFINE_enum("weights", "averaged", ["averaged", "raw"], "Weights to use if the checkpoint has both: the "
+                      "moving average, or the raw weights.")
+    flags.DEFINE_string("export_ckpt", None, "--mode=dry: prefix of a checkpoint to write.")
+    flags.DEFINE_string("saved_model_dir", None, "--mode=export: output folder of the SavedModel. --mode=benchmark or video: "
+                        f"SavedModel to run ({TRUSTED_ONLY}).")
+    flags.DEFINE_list("formats", [], "--mode=export: formats of export.py to write to --output_dir, comma-separated: "
+                      f"{', '.join(FORMATS)}.")
+    flags.DEFINE_string("output_dir", None, "--mode=export: output folder for --formats, artifacts.md and artifacts.json.")
+    flags.DEFINE_string("onnx_path", None, "--mode=export: output file for the network as ONNX, from uint8 images to "
+                        "logits and box deltas.")
+    define_flag("batch_size", Count, 1, "Batch size.")
+    define_flag("bm_runs", Count, 100, "--mode=benchmark: number of timed runs.")
+    define_flag("bm_warm_up_runs", Count, 10, "--mode=benchmark: number of warmup runs, not timed; the first one compiles.")
+    flags.DEFINE_string("input_image", None, "--mode=benchmark or export: input image. Default: random pixels.")
+    flags.DEFINE_string("trace_filename", None, "--mode=benchmark: output folder for the profiler trace of one run.")
+    flags.DEFINE_string("dllogger_path", "/tmp/time_log.txt", "--mode=benchmark: DLLogger log file.")
+    flags.DEFINE_string("output_json", None, "--mode=benchmark: output file for the measurements as JSON.")
+    flags.DEFINE_string("input_video", None, "--mode=video: input video file.")
+    flags.DEFINE_string("output_video", None, "--mode=video: output .mp4 file.")
+    define_flag("max_boxes_to_draw", Count | None, None, "Maximum number of detections per image. Default: hparam "
+                "nms_configs.max_output_size.")
+    define_flag("min_score_thresh", Share | None, None, "Lowest score of a detection, from 0 to 1. Default: hparam "
+                "nms_configs.score_thresh, 0.001; --mode=video: the threshold stored with the model, else 0.4.")
+    flags.DEFINE_enum("nms_method", None, ["hard", "gaussian"],
+                      "Non-maximum suppression method. Default: hparam nms_configs.method, gaussian.")
+    define_flag("image_size", Count | None, None, "google/automl's name for --hparams=image_size=SIDE, the side of a square "
+                "input in pixels.")
     finish_flags("inspector")
 
 
 def main() -> None:
-    """Flags to one call."""
+    """Run the mode that the flags state."""
     if FLAGS.mode == "infer":
         raise InputError("--mode=infer: python infer.py --image_path=FILE --model_dir=CHECKPOINT --output_dir=FOLDER does that")
     overrides = _overrides()
     if FLAGS.mode in ("dry", "export") and FLAGS.runtime != "keras":
-        raise InputError(f"--runtime={FLAGS.runtime} runs a network; --mode={FLAGS.mode} does not")
+        raise InputError(f"--runtime={FLAGS.runtime} cannot be combined with --mode={FLAGS.mode}, which runs no network")
     {"dry": _dry, "export": _export, "benchmark": _benchmark, "video": _video}[FLAGS.mode](_model(overrides))
 
 
@@ -111,7 +117,7 @@ def _export(model: ModelConfig) -> None:
 def _export_formats(model: ModelConfig, images: tuple[str, ...]) -> None:
     formats = wanted_formats(FLAGS.formats)
     if in_8_bits := [name for name in formats if name in IN_8_BITS]:
-        raise InputError(f"--formats={in_8_bits[0]}: needs images for its ranges; export.py --int8_images takes them")
+        raise InputError(f"--formats={in_8_bits[0]}: int8 formats need calibration images; use export.py --int8_images=FILES")
     output_dir = writable_folder(FLAGS.output_dir, "output_dir")
     _prepare(needs_tensorflow=True)
     from efficientdet.exports.export_artifacts import ExportConfig, export_artifacts
@@ -122,7 +128,7 @@ def _export_formats(model: ModelConfig, images: tuple[str, ...]) -> None:
 
 def _export_onnx(model: ModelConfig) -> None:
     if not FLAGS.onnx_path.endswith(".onnx"):
-        raise InputError(f"--onnx_path={FLAGS.onnx_path}: expected a name that ends in .onnx")
+        raise InputError(f"--onnx_path={FLAGS.onnx_path}: expected a file name that ends in .onnx")
     writable_file(FLAGS.onnx_path, "onnx_path")
     require_runtime("onnxruntime", asked_by="--onnx_path")
     _prepare(needs_tensorflow=bool(model.ckpt_path))
@@ -153,7 +159,7 @@ def _video(model: ModelConfig) -> None:
     required(FLAGS.input_video, "input_video")
     video = existing_file(FLAGS.input_video, "input_video")
     if not required(FLAGS.output_video, "output_video").lower().endswith(".mp4"):
-        raise InputError(f"--output_video={FLAGS.output_video}: expected a name that ends in .mp4")
+        raise InputError(f"--output_video={FLAGS.output_video}: expected a file name that ends in .mp4")
     writable_file(FLAGS.output_video, "output_video")
     _check_saved_model(model)
     from efficientdet.checkpoints.stored_thresholds import ScoreThresholds
@@ -175,7 +181,7 @@ def _video(model: ModelConfig) -> None:
 
 
 def _overrides() -> dict:
-    """--hparams, and on top of them the flags for hyperparameters that were given, as in the reference."""
+    """Return --hparams, overridden by the flags for hyperparameters, as in the reference."""
     flag_of = {"image_size": "image_size",
                "nms_configs.max_output_size": "max_boxes_to_draw", "nms_configs.score_thresh": "min_score_thresh",
                "nms_configs.method": "nms_method"}
@@ -192,13 +198,13 @@ def _check_saved_model(model: ModelConfig) -> None:
     if FLAGS.saved_model_dir and not is_saved_model(FLAGS.saved_model_dir):
         raise InputError(f"--saved_model_dir={FLAGS.saved_model_dir}: holds no saved_model.pb")
     if FLAGS.saved_model_dir and model.runtime != "keras":
-        raise InputError(f"--runtime={model['runtime']} runs a checkpoint's network; --saved_model_dir is TensorFlow's")
+        raise InputError(f"--runtime={model.runtime} runs a checkpoint; --saved_model_dir needs --runtime=keras")
     if FLAGS.saved_model_dir and model.ckpt_path:
-        raise InputError("--saved_model_dir and --ckpt_path: expected one of the two")
+        raise InputError("--saved_model_dir and --ckpt_path are both given; expected only one of them")
 
 
 def _prepare(*, needs_tensorflow: bool) -> None:
-    """Network and benchmark run under JAX where TensorFlow is absent; files need it."""
+    """Prepare the environment. Raise InputError if TensorFlow is needed but not installed."""
     if importlib.util.find_spec("tensorflow"):
         prepare_environment()
     elif needs_tensorflow:

@@ -1,7 +1,7 @@
-"""From a folder or zip of labeled images to a detector that runs elsewhere: `python quickstart.py FOLDER_OR_ZIP`
+"""Train and export a detector from a folder or zip archive of labeled images: `python quickstart.py FOLDER_OR_ZIP`.
 
-Converts the images, looks at them, chooses settings for them and for this machine, trains, evaluates and exports; says what it
-chose and why, and shows each command. The same command again continues where it was stopped, with more --minutes after its end.
+Converts and examines the images, chooses settings for the data and this machine, trains, evaluates and exports. Logs each
+choice with its reason and each command. The same command resumes after an interruption; with more --minutes it trains longer.
 """
 
 import sys
@@ -24,25 +24,25 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-    """Every flag of quickstart.py."""
+    """Define the flags of quickstart.py."""
     define_flags_of(QuickstartConfig, {
-        "images": "Folder of the images, or a zip archive; the word without a flag.",
-        "annotations": "File or folder of the labels, of any format that create_tfrecord.py reads. Default: the folder of the "
+        "images": "Folder or zip archive of the images; also accepted as the first argument, without the flag's name.",
+        "annotations": "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the folder of the "
                        "images.",
-        "format": "Format of the labels. Default: recognized by content.",
-        "minutes": "Time budget in minutes, from start to exported files. The same command with more minutes continues the "
+        "format": "Format of the labels. Default: detected from the content.",
+        "minutes": "Time budget in minutes, from start to exported files. The same command with more minutes resumes the "
                    "training.",
-        "weights": f"Detector to start from, a name or a path, or {NO_WEIGHTS}. Default: the model's published weights, where "
-                   "they can be had.",
+        "weights": f"Pretrained detector to start from: a name, a path, or {NO_WEIGHTS}. Default: the model's published "
+                   "weights, if they can be downloaded.",
     })
-    flags.DEFINE_string("output_dir", "quickstart", "Folder for everything that is written.")
-    flags.DEFINE_string("model_name", DEFAULT_MODEL, "A model, one that the quick start makes choices for.")
-    flags.DEFINE_list("formats", ["onnx"], f"What to export, of {', '.join(FORMATS)}.")
-    flags.DEFINE_string("hparams", "", "Hyperparameters that are not to be chosen: key=value items with commas between.")
+    flags.DEFINE_string("output_dir", "quickstart", "Output folder.")
+    flags.DEFINE_string("model_name", DEFAULT_MODEL, "Model; one of the EfficientDet family.")
+    flags.DEFINE_list("formats", ["onnx"], f"Formats to export, comma-separated: {', '.join(FORMATS)}.")
+    flags.DEFINE_string("hparams", "", "Hyperparameters that override the chosen ones: comma-separated key=value items.")
 
 
 def main() -> None:
-    """Flags to one call."""
+    """Run the quick start as the flags state."""
     images = FLAGS.images if is_zipfile(FLAGS.images or "") else image_folder(FLAGS.images)
     if not hyperparameters_of(FLAGS.model_name, {}).family.quickstart:
         chosen_for = ", ".join(name for name in model_names() if hyperparameters_of(name, {}).family.quickstart)

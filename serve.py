@@ -1,10 +1,10 @@
-"""Detect for a browser and for other programs: `python serve.py --model=runs/first`, then http://127.0.0.1:8000/"""
+"""Serve a detector over HTTP, with a demo page: `python serve.py --model=runs/first`, then http://127.0.0.1:8000/."""
 
 import importlib.util
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; later `run` listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends without a traceback; `run` handles it later
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,30 +33,31 @@ _PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart":
 
 
 def define_flags() -> None:
-    """Every flag of serve.py."""
+    """Define the flags of serve.py."""
     define_model_flags()
     define_runtime_flag()
-    flags.DEFINE_string("model", None, "What detects: a file of export.py (.onnx, .xml, .tflite), a checkpoint (a prefix or a "
-                                       "folder), a SavedModel, or the name of published weights.")
-    flags.DEFINE_string("host", "127.0.0.1", "Where to listen; 0.0.0.0 for every address of this machine.")
-    define_flag("port", Annotated[int, between(0, 65535)], 8000, "Where to listen; 0 for a free one.")
+    flags.DEFINE_string("model", None, "Model to serve: a file of export.py (.onnx, .xml or .tflite), a checkpoint (a prefix "
+                                       "or a folder), a SavedModel, or the name of published weights.")
+    flags.DEFINE_string("host", "127.0.0.1", "Address to listen on; 0.0.0.0: every address of this machine.")
+    define_flag("port", Annotated[int, between(0, 65535)], 8000, "Port to listen on; 0: any free port.")
     define_flags_of(Limits, {
-        "max_batch": "Images that the detector is handed at a time.",
-        "max_request_bytes": "Of the body of a request.",
-        "max_pixels": "Of an image.",
-        "max_queue": "Images that wait, and images of a request.",
-        "request_timeout_s": "For the body of a request to come, and again for its detections.",
+        "max_batch": "Maximum batch size of the detector.",
+        "max_request_bytes": "Maximum size of a request's body in bytes.",
+        "max_pixels": "Maximum number of pixels of an image.",
+        "max_queue": "Maximum number of waiting images, and of images per request.",
+        "request_timeout_s": "Timeout in seconds for receiving a request's body, and again for its detections.",
     })
-    define_flag("min_score", Share | None, None, "Lowest score of what is returned where a request does not say, and where the "
-                f"page's slider starts. Default: the model's stored threshold of the best F1, else {Limits().min_score:g}.")
-    flags.DEFINE_list("allowed_hosts", None, "Names by which the server may be called. Default: those of this machine, and "
-                                             "with another --host any.")
-    flags.DEFINE_list("allowed_origins", [], "Origins of other pages that may call it (https://example.org, or * for all).")
+    define_flag("min_score", Share | None, None, "Lowest score, from 0 to 1, of the returned detections if a request does not "
+                "set one; also the initial value of the slider on the demo page. Default: the threshold with the best F1 that "
+                f"is stored with the model, else {Limits().min_score:g}.")
+    flags.DEFINE_list("allowed_hosts", None, "Host names that requests may address, comma-separated. Default: those of this "
+                                             "machine; any name if --host is set to another address.")
+    flags.DEFINE_list("allowed_origins", [], "Allowed CORS origins, comma-separated, such as https://example.org; *: all.")
     finish_flags("serve")
 
 
 def main() -> None:
-    """Flags to one call."""
+    """Serve as the flags state."""
     path = required(FLAGS.model, "model")
     overrides = checked_overrides()
     runtime = runtime_settings()

@@ -7,15 +7,15 @@
     [found] = efficientdet.load_detector("runs/first").predict("photo.jpg")
     found.save("annotated.jpg")
 
-docs/reference/python.md describes all functions. Importing this package imports nothing heavy: TensorFlow and Keras come with
-the first call.
+docs/reference/python.md describes all functions. Importing this package is fast: TensorFlow and Keras are imported by the first
+call.
 """
 
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if Path(__file__).with_name("checkout.py").exists():  # not in a wheel, which has the folders beside this one below it
+if Path(__file__).with_name("checkout.py").exists():  # a wheel, which has the other packages inside this one, does not need it
     from efficientdet import checkout
 
     checkout.install()
@@ -32,11 +32,11 @@ __all__ = ["ImageDetections", "InputError", "LoadedDetector", "__version__", "co
            "load_detector", "train"]
 
 _DISTRIBUTION = "efficientdet-tf2"
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # ONNX Runtime reads it once, when it is imported; its default is to send
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when ONNX Runtime is imported; the default is to send
 
 
 def __getattr__(name: str):
-    """The public names, each imported when it is first asked for (PEP 562)."""
+    """Import a public name on first access (PEP 562)."""
     if name == "__version__":
         from importlib import metadata
 

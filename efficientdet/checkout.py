@@ -1,8 +1,8 @@
-"""Make the names of an installed wheel importable in a checkout: `efficientdet.model` is `model` there.
+"""Make the module names of an installed wheel importable in a checkout, such as `efficientdet.model` for `model`.
 
 A wheel holds dataset, model, object_detection and program_support below `efficientdet`, and the programs in
-`efficientdet.programs` (scripts/wheel_layout.py); it does not hold this file. Code outside the project uses those names and
-runs with both.
+`efficientdet.programs` (scripts/wheel_layout.py); it does not hold this file. Third-party code that uses those
+names runs with both.
 """
 
 import importlib
@@ -47,11 +47,11 @@ class AliasFinder:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its own spec back: it has run already."""
+        """Restore the module's own spec; it is loaded already."""
         module.__spec__ = module.__spec__.loader_state
 
     def get_code(self, name: str) -> CodeType:
-        """Return what `python -m` runs."""
+        """Return the code that `python -m` runs."""
         return _own_spec(_short_name(name)).loader.get_code(_short_name(name))
 
 

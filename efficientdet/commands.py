@@ -1,4 +1,4 @@
-"""The commands that `pip install` makes (efficientdet-train, ...): each runs a program as `python -m` does."""
+"""Entry points of the commands that `pip install` creates (efficientdet-train, ...)."""
 
 import importlib.util
 import sys
@@ -72,11 +72,13 @@ def doctor() -> None:
 
 
 def _run(program: str) -> None:
-    """Execute a module as `__main__`. Unlike `runpy`, leaves the name of the command for messages, and the module in place, so
-    that processes which it starts find it."""
+    """Execute a module as `__main__`.
+
+    Unlike `runpy`, keep the name of the command for messages, and the module in `sys.modules`, where child processes find it.
+    """
     try:
         spec = importlib.util.find_spec(program)
-    except ImportError as error:  # of an editable install: another project's module has the name of one of ours
+    except ImportError as error:  # in an editable install, if another project has a module of the same name
         print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
         sys.exit(2)
     module = sys.modules["__main__"] = ModuleType("__main__")

@@ -123,7 +123,7 @@ def test_the_table(exported):
         assert name == "onnx-efficientnms" or table[name]["quality"]["ap"] == pytest.approx(measures.numbers["AP"], abs=1e-6)
     shown = (folder / "artifacts.md").read_text()
     assert "| onnx | detector.onnx | " in shown
-    assert f"AP of 3 images of the validation records; the checkpoint has {measures.numbers['AP']:.4f}" in shown
+    assert f"AP of 3 images of the validation records; the checkpoint has AP {measures.numbers['AP']:.4f}" in shown
 
 
 def test_every_file_stores_the_thresholds(exported):
@@ -245,13 +245,13 @@ def changed(folder, tmp_path, **props):
 
 
 @pytest.mark.parametrize(("props", "message"), [
-    ({"efficientdet.version": "2"}, "was written as version 2 of exported files; this program reads 1"),
+    ({"efficientdet.version": "2"}, "has version 2 of the metadata; expected 1"),
     ({"efficientdet.input": None}, "it lacks efficientdet.input; export.py writes them"),
     ({"efficientdet.input": '{"kind": "zoom", "size": [1, 1]}'}, "resize rule 'zoom'; expected one of letterbox, stretch, fit"),
     ({"efficientdet.input": '{"kind": "fit", "size": [9]}'}, "wanted all above zero"),
     ({"efficientdet.input": "[]"}, "a resize rule is"),
-    ({"efficientdet": "{}"}, "what it says of itself is damaged"),
-    ({"efficientdet": "not json"}, "what it says of itself is damaged"),
+    ({"efficientdet": "{}"}, "the metadata is damaged"),
+    ({"efficientdet": "not json"}, "the metadata is damaged"),
 ])
 def test_a_file_that_says_too_little_is_one_line(exported, tmp_path, props, message):
     with pytest.raises(InputError, match=message.replace("[", r"\[")) as caught:
@@ -260,7 +260,7 @@ def test_a_file_that_says_too_little_is_one_line(exported, tmp_path, props, mess
 
 
 def test_other_files_are_told(exported, tmp_path):
-    with pytest.raises(InputError, match="puts out class_logits, box_deltas, best_logits; expected boxes, scores, classes"):
+    with pytest.raises(InputError, match="outputs class_logits, box_deltas, best_logits; expected boxes, scores, classes"):
         read_artifact(exported[0] / "network.onnx")
     content = (exported[0] / "detector.onnx").read_bytes()
     rng = np.random.default_rng(0)
@@ -272,7 +272,7 @@ def test_other_files_are_told(exported, tmp_path):
                 read_artifact(tmp_path / (name + suffix))
     with pytest.raises(InputError, match=r"nothing\.onnx: cannot be read"):
         read_artifact(tmp_path / "nothing.onnx")
-    with pytest.raises(InputError, match=r"that ends in \.onnx, \.xml, \.tflite"):
+    with pytest.raises(InputError, match=r"with a suffix of \.onnx, \.xml, \.tflite"):
         read_artifact(tmp_path / "detector.pb")
 
 
@@ -310,11 +310,11 @@ def test_a_file_that_finds_something_else_is_an_error_unless_nothing_was_learnt(
     config = ExportConfig(output_dir=str(tmp_path), formats=("onnx",), runs=1)
     monkeypatch.setattr(artifacts, "_LEAST_AGREEMENT", 1.1)  # which no file reaches
     monkeypatch.setattr(artifacts, "_TRAINED", 0.0)
-    with pytest.raises(RuntimeError, match=r"detector.onnx does not find what the checkpoint finds; .*artifacts.md"):
+    with pytest.raises(RuntimeError, match=r"detector.onnx does not find the detections of the checkpoint; .*artifacts.md"):
         export_artifacts(model, config)
     monkeypatch.setattr(artifacts, "_TRAINED", 1.1)
     export_artifacts(model, config)
-    assert "warning: detector.onnx does not find all that the checkpoint finds; no score of this one" in capsys.readouterr().out
+    assert "warning: detector.onnx does not find all detections of the checkpoint, whose" in capsys.readouterr().out
 
 
 def test_a_litert_file_of_others_or_cut_short(exported, tmp_path):
@@ -348,7 +348,7 @@ def test_a_litert_file_in_8_bits_without_its_second_file(exported, tmp_path):
     network, postprocessing = read_artifact(tmp_path / "renamed.tflite")[0]
     assert postprocessing == (folder / "detector-int8-postprocessing.tflite").read_bytes()
     assert len(network) == (folder / "detector-int8.tflite").stat().st_size
-    with pytest.raises(InputError, match=r"postprocessing\.tflite: is no file of this project that detects"):
+    with pytest.raises(InputError, match=r"postprocessing\.tflite: is not a detector exported by this project"):
         read_artifact(tmp_path / "renamed-postprocessing.tflite")
 
 

@@ -44,7 +44,7 @@ def test_the_file_detects_as_it_is(changed):
     ({"score_thresholds": {"overall": 0.5, "classes": {"red": "x"}}}, r"damaged \(score_thresholds is .*, scores from 0 to 1"),
     ({"hparams": None}, r"damaged \(hparams is None; expected dict\)"),
     ({"model_name": 5}, r"damaged \(model_name is 5; expected str\)"),
-    ({"text": "[" * 100_000}, "what it says of itself is damaged"),
+    ({"text": "[" * 100_000}, "the metadata is damaged"),
 ])
 def test_a_description_of_other_kinds(changed, values, message):
     with pytest.raises(InputError, match=message):

@@ -187,7 +187,7 @@ def test_full_or_read_only_disk(tmp_path, hinder, message):
         write(tmp_path / "ckpt-final")
         hinder(tmp_path)
         there = sorted(os.listdir(tmp_path))
-        with pytest.raises(InputError, match=f"ckpt-final: cannot be written .*{message}.*before it are whole") as caught:
+        with pytest.raises(InputError, match=f"ckpt-final: cannot be written .*{message}.*checkpoints are intact") as caught:
             write(tmp_path / "ckpt-final", {"b": np.zeros(20_000, np.float32)})
         assert "\n" not in str(caught.value)
         assert read_whole(tmp_path / "ckpt-final")[1] == DESCRIPTION
@@ -206,7 +206,7 @@ def test_a_write_that_fails_leaves_the_old_one_whole(tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     monkeypatch.setattr(tf.raw_ops, "SaveV2", full_disk)
-    with pytest.raises(InputError, match=r"no space left on device.*the checkpoints before it are whole"):
+    with pytest.raises(InputError, match=r"no space left on device.*earlier checkpoints are intact"):
         write(tmp_path / "ckpt", {"b": np.float32(1)})
     assert read_arrays(str(tmp_path / "ckpt")).keys() == ARRAYS.keys()
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
@@ -239,7 +239,7 @@ def test_torn_files_are_told(tmp_path, damage):
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"model_name": "x"}'])
 def test_broken_description(tmp_path, text):
     (tmp_path / "ckpt.json").write_text(text)
-    with pytest.raises(InputError, match=r"ckpt.json: is no description of a checkpoint"):
+    with pytest.raises(InputError, match=r"ckpt.json: is not a valid description of a checkpoint"):
         read_description(str(tmp_path / "ckpt"))
 
 

@@ -302,13 +302,13 @@ def by_hand(key, value):
 
 
 DAMAGES = {
-    "cut": (cut, "is no description of a checkpoint"),
-    "another number": (another_number, "its checksum says that it has changed since it was written"),
+    "cut": (cut, "is not a valid description of a checkpoint"),
+    "another number": (another_number, "checksum mismatch: the file has changed since it was written"),
     "description of another": (another_s_description, r"does not belong to .*ckpt-400.index"),
     "bundle of another": (another_s_bundle, r"does not belong to .*ckpt-400.index"),
     "bundle of another, earlier version": (another_s_bundle_of_an_earlier_version,
-                                           r"ckpt-400: its arrays are those after step 300, .*json is of step 400"),
-    "no description": (no_description, "is no checkpoint of a training that could continue"),
+                                           r"ckpt-400: its arrays are of step 300, but .*json is of step 400"),
+    "no description": (no_description, "is no training checkpoint from which to resume"),
     "run is no mapping": (by_hand("run", []), r"run is \[\]; expected dict"),
     "unknown in run": (by_hand("run", {"speed": 1}), "speed of run is 1; expected only images_seen, images_a_step"),
     "word in run": (by_hand("run", {"images_seen": "many"}), "images_seen of run is 'many'; expected int"),
@@ -452,7 +452,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_ones_whole(tmp_path):
                 store.save({**arrays_of(step), "more": np.zeros(size, np.uint8)}, describe(step))
             except InputError as caught:
                 error = str(caught)
-        assert f"ckpt-{step}: cannot be written (no space left on device); the checkpoints before it are whole" in error
+        assert f"ckpt-{step}: cannot be written (no space left on device); earlier checkpoints are intact" in error
         assert step > 3
         newest_everywhere(tmp_path, f"ckpt-{step - 1}")
         assert len([result for result in CheckpointStore(tmp_path).readable() if not isinstance(result, InputError)]) == 3

@@ -53,8 +53,8 @@ def test_what_is_evaluated(mode, benchmark, evaluates):
     ({"stop_epoch": -3}, "--stop_epoch=-3: expected at least 0"),
     ({"target_ap": 2.0}, "--target_ap=2.0: expected 0 to 1"),
     ({"eval_epochs": (40, 0)}, "--eval_epochs=40,0: expected at least 1"),
-    ({"eval_epochs": (40,), "eval_period": 1}, "--eval_epochs names the epochs; --eval_period"),
-    ({"eval_epochs": (40,), "eval_from": 1}, "--eval_epochs names the epochs; --eval_period"),
+    ({"eval_epochs": (40,), "eval_period": 1}, "--eval_epochs cannot be combined with --eval_period"),
+    ({"eval_epochs": (40,), "eval_from": 1}, "--eval_epochs cannot be combined with --eval_period"),
     ({"mlperf_division": "shut"}, "--mlperf_division=shut: expected one of open, closed"),
     ({"seed": 2**32}, "--seed=4294967296: expected at most 2147483647"),
     ({"hparams": {"learning_rate": 0.0}}, "hparam learning_rate is 0.0; expected a finite number above 0"),
@@ -63,7 +63,7 @@ def test_what_is_evaluated(mode, benchmark, evaluates):
     ({"val_records": (), "target_ap": 0.3}, "--target_ap needs --val_file_pattern"),
     ({"val_records": (), "patience": 3}, "--patience needs --val_file_pattern"),
     ({"val_records": (), "training_mode": "train300", "validate": True}, "--validate needs"),
-    ({"hparams": {"var_freeze_expr": "("}}, r"no regular expression"),
+    ({"hparams": {"var_freeze_expr": "("}}, r"invalid regular expression"),
 ])
 def test_refusals(changes, message):
     with pytest.raises(InputError, match=message):
@@ -105,11 +105,11 @@ def test_writable_folder(tmp_path):
     assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").touch()
     for wrong in (tmp_path / "file", tmp_path / "file" / "b"):
-        with pytest.raises(InputError, match=r"--f=.*cannot be made a folder"):
+        with pytest.raises(InputError, match=r"--f=.*cannot create this folder"):
             writable_folder(str(wrong), "f")
     with pytest.raises(InputError, match="--f is missing"):
         writable_folder(None, "f")
-    with pytest.raises(InputError, match="--f=/proc: nothing can be written into this folder"):
+    with pytest.raises(InputError, match="--f=/proc: cannot write into this folder"):
         writable_folder("/proc", "f")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
@@ -119,11 +119,11 @@ def test_writable_file(tmp_path):
     assert writable_file("", "f") is None
     assert writable_file(str(tmp_path / "a" / "b"), "f") == str(tmp_path / "a" / "b")
     assert list((tmp_path / "a").iterdir()) == []
-    with pytest.raises(InputError, match="is a folder; expected the name of a file"):
+    with pytest.raises(InputError, match="is a folder; expected a file name"):
         writable_file(str(tmp_path), "f")
     (tmp_path / "file").touch()
     assert writable_file(str(tmp_path / "file"), "f")
-    with pytest.raises(InputError, match=f"--f={tmp_path}/file: cannot be made a folder"):
+    with pytest.raises(InputError, match=f"--f={tmp_path}/file: cannot create this folder"):
         writable_file(str(tmp_path / "file" / "b"), "f")
 
 

@@ -134,7 +134,7 @@ def test_a_part_of_a_saved_model_is_one_line(stored, tmp_path, damage):
     copy = tmp_path / "copy"
     shutil.copytree(stored[0] / "saved", copy)
     DAMAGE[damage](copy)
-    with pytest.raises(efficientdet.InputError, match="copy: is no SavedModel of this project, or a part of one") as error:
+    with pytest.raises(efficientdet.InputError, match="copy: is not a complete SavedModel of this project") as error:
         efficientdet.load_detector(copy)
     assert "\n" not in str(error.value)
 
@@ -144,7 +144,7 @@ def test_a_saved_model_of_somebody_else_is_one_line(stored, tmp_path):
     module.double = tf.function(lambda x: 2 * x, input_signature=[tf.TensorSpec([None], tf.float32)])
     tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": module.double})
     shutil.copy(stored[0] / "saved/description.json", tmp_path)
-    with pytest.raises(efficientdet.InputError, match="serving_default takes x and puts out output_0"):
+    with pytest.raises(efficientdet.InputError, match="serving_default takes x and returns output_0"):
         efficientdet.load_detector(tmp_path)
 
 

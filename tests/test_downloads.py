@@ -118,18 +118,18 @@ def test_a_server_that_cannot_begin_in_the_middle(server, tmp_path):
 
 def test_a_transfer_that_never_gets_further_is_given_up(server, tmp_path):
     server.plan += [{"until": 1000}] * 10
-    with pytest.raises(InputError, match=r"connection ended after 0 of 511000 bytes\); run this again and it continues"):
+    with pytest.raises(InputError, match=r"connection ended after 0 of 511000 bytes\); run this again to resume"):
         kept(FILE, tmp_path)
     assert len(server.asked) == 4
     assert left_in(tmp_path) == [f"{NAME}.part"]
 
 
 @pytest.mark.parametrize(("plan", "message", "requests"), [
-    ([{"content": CONTENT[::-1]}], r"begins with [0-9a-f]{8}, wanted [0-9a-f]{8}; it is removed", 1),
-    ([{"content": b"<html>please log in</html>"}], "it is removed", 1),
-    ([{"code": 404}], "the server says 404 Not Found; fetch it elsewhere", 1),
-    ([{"code": 503}] * 9, r"the server says 503 Service Unavailable\); run this again", 3),
-    ([{"content": CONTENT + bytes(10**5)}], r"sends more than \d+ bytes; the file is of about 512000", 1),
+    ([{"content": CONTENT[::-1]}], r"begins with [0-9a-f]{8}; expected [0-9a-f]{8}; removed", 1),
+    ([{"content": b"<html>please log in</html>"}], "removed the file", 1),
+    ([{"code": 404}], "the server responds 404 Not Found; download it from elsewhere", 1),
+    ([{"code": 503}] * 9, r"the server responds 503 Service Unavailable\); run this again", 3),
+    ([{"content": CONTENT + bytes(10**5)}], r"sends more than \d+ bytes; expected about 512000", 1),
     ([{"content": CONTENT + bytes(10**5), "endless": True}], r"sends more than \d+ bytes", 1),
 ])
 def test_what_is_wrong_at_the_server_is_one_line(server, tmp_path, plan, message, requests):
@@ -154,7 +154,7 @@ def test_a_busy_server_is_asked_again(server, tmp_path):
 def test_no_network_is_one_line_with_address_and_place(monkeypatch, tmp_path, url, reason):
     monkeypatch.setenv("EFFICIENTDET_WEIGHTS_URL", url)
     monkeypatch.setenv("no_proxy", "*")
-    with pytest.raises(InputError, match=rf"{url}/{NAME}: cannot be downloaded \(.*{reason}.*by hand to {tmp_path}/{NAME}"):
+    with pytest.raises(InputError, match=rf"{url}/{NAME}: cannot be downloaded \(.*{reason}.*download it to {tmp_path}/{NAME}"):
         kept(FILE, tmp_path)
 
 
@@ -163,7 +163,7 @@ def test_silence_is_told(server, tmp_path, monkeypatch):
     end = threading.Event()
     server.plan += [{"until": 0, "waits": end}] * 9
     try:
-        with pytest.raises(InputError, match="nothing came for 0 s"):
+        with pytest.raises(InputError, match="no data for 0 s"):
             kept(FILE, tmp_path)
     finally:
         end.set()
@@ -189,7 +189,7 @@ def small_disk(folder):
 
 def test_a_full_disk_is_one_line(server, tmp_path):
     with small_disk(tmp_path):
-        with pytest.raises(InputError, match=r"kept there \(No space left on device\); EFFICIENTDET_WEIGHTS names") as caught:
+        with pytest.raises(InputError, match=r"stored there \(No space left on device\); set EFFICIENTDET_") as caught:
             kept(FILE, tmp_path)
         assert "\n" not in str(caught.value)
         assert NAME not in left_in(tmp_path)
@@ -197,7 +197,7 @@ def test_a_full_disk_is_one_line(server, tmp_path):
 
 @pytest.mark.parametrize("folder", ["/proc/weights", "/dev/null/weights"])
 def test_a_folder_that_cannot_be_written_is_one_line(folder):
-    with pytest.raises(InputError, match=rf"{folder}/{NAME}: cannot be kept there"):
+    with pytest.raises(InputError, match=rf"{folder}/{NAME}: cannot be stored there"):
         kept(FILE, Path(folder))
 
 
@@ -229,7 +229,7 @@ def test_processes_that_start_together_bring_it_once(server, tmp_path):
     wait_for(lambda: server.asked)
     others = [started(tmp_path) for _ in range(2)]
     for other in others:
-        assert other.stdout.readline() == f"waits for the process that downloads {NAME}\n"
+        assert other.stdout.readline() == f"waiting for the process that downloads {NAME}\n"
     go_on.set()
     for process in (first, *others):
         said = process.communicate(timeout=60)[0]
@@ -284,7 +284,7 @@ def test_a_name_is_as_good_as_a_path_and_a_path_wins(server, tmp_path, monkeypat
 
 def test_a_name_that_cannot_be_had_is_told_with_its_flag(server):
     server.plan.append({"code": 404})
-    with pytest.raises(InputError, match=r"^--backbone_init=drawn: http.*the server says 404 Not Found"):
+    with pytest.raises(InputError, match=r"^--backbone_init=drawn: http.*the server responds 404 Not Found"):
         existing_backbone("drawn")
     with pytest.raises(InputError, match=r"^--pretrained_ckpt=resnet5O: there is no .*; the nearest name .* is resnet50$"):
         existing_checkpoint("resnet5O", "pretrained_ckpt")
@@ -332,9 +332,9 @@ def test_an_archive_that_is_not_what_came_at_first_is_told(server, tmp_path):
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    (b"<html>please log in</html>", "cannot be unpacked"),
-    (packed(CHECKPOINT)[:-30], "cannot be unpacked"),
-    (packed({"../../outside.index": b""}), "cannot be unpacked"),
+    (b"<html>please log in</html>", "cannot be extracted"),
+    (packed(CHECKPOINT)[:-30], "cannot be extracted"),
+    (packed({"../../outside.index": b""}), "cannot be extracted"),
     (packed(CHECKPOINT, links=[("link.index", "/etc/passwd")]), "'link.index' is neither a file nor a folder"),
     (packed({"a/model.index": b"", "b/model.index": b""}), "has checkpoints in 2 folders; expected one"),
     (packed({"readme": b""}), "has checkpoints in 0 folders; expected one"),
@@ -375,7 +375,7 @@ def test_the_script_lists_helps_and_refuses():
         helped = script(word)
         assert (helped.returncode, helped.stderr) == (0, "")
         assert "bash scripts/get_weights.sh NAME FOLDER" in helped.stdout
-    for words, message in ((["resnet500"], "resnet500: is no name of published weights; the nearest is resnet50; "),
+    for words, message in ((["resnet500"], "resnet500: is not a name of published weights; the nearest is resnet50; "),
                            (["--folder"], "unexpected word '--folder'")):
         refused = script(*words)
         assert refused.returncode == 2
@@ -388,12 +388,12 @@ def test_a_proxy_that_is_not_there(tmp_path):
     assert done.returncode == 2
     assert done.stderr == (
         "get_weights.sh: error: http://a.invalid/resnet18-f37072fd.pth: cannot be downloaded (Connection refused); run this "
-        f"again and it continues, or fetch it by hand to {tmp_path}/resnet18-f37072fd.pth\n")
+        f"again to resume, or download it to {tmp_path}/resnet18-f37072fd.pth\n")
 
 
 def test_the_script_brings_a_file(server, tmp_path, capsys):
     assert get_weights.main(["drawn", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.endswith(f"{tmp_path / NAME}: here and whole\n")
+    assert capsys.readouterr().out.endswith(f"{tmp_path / NAME}: intact\n")
     assert (tmp_path / NAME).read_bytes() == CONTENT
     assert get_weights.main(["drawn", str(tmp_path), "more"]) == 2
     assert "unexpected word 'more'" in capsys.readouterr().err

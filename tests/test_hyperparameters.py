@@ -206,7 +206,7 @@ def test_the_references_whole_default_configuration_is_taken(tmp_path, reference
     ("label_map=voc", "travel with the records"), ("verbose=True", "progress"), ("shuffle_buffer=64", "permutation")])
 def test_a_gone_key_that_asks_for_something_is_refused_with_the_reason(text, reason):
     key, value = text.split("=")
-    with pytest.raises(InputError, match=f"^hparam {key} is gone: .*{reason}") as caught:
+    with pytest.raises(InputError, match=f"^hparam {key} has been removed: .*{reason}") as caught:
         with_overrides(EfficientDetHyperparameters(), parse_overrides(text))
     assert value.split("*")[0] in str(caught.value)
 
@@ -323,15 +323,15 @@ def test_the_names_are_those_that_the_parts_know():
     ("learning_rat=1", "learning_rat does not exist; the nearest is learning_rate"),
     ("nms_configs.methode=hard", "nearest is nms_configs.method"),
     ("qqqqq=1", "qqqqq does not exist$"),
-    ("nms_configs.pyfunc=fast", "is gone: there is one suppression"),
-    ("skip_mismatch=False", "is gone"),
-    ("model_name=efficientdet-d1", "use --model_name"),
+    ("nms_configs.pyfunc=fast", "has been removed: there is one suppression"),
+    ("skip_mismatch=False", "has been removed"),
+    ("model_name=efficientdet-d1", "use the flag --model_name"),
     ("nms_configs=hard", r"expected its keys, as in nms_configs\.method=gaussian$"),
     ("momentum={[]:1}", "expected float"),
     ("grid_masc=1", "grid_masc does not exist; the nearest is grid_mask$"),
     ("gridmask_on=True", "gridmask_on does not exist$"),
     ("momentum", "no.yaml|cannot be read"),
-    ("momentum=", "expected key=value"),
+    ("momentum=", "expected comma-separated key=value"),
     (f"momentum={'9' * 400}", r"momentum is 9+\.\.\.9+; expected float$"),
     ("name=" + "x" * 1000 + ",momentum=", r"--hparams: 'momentum=' in 'name=x{50,60}\.\.\.x+,momentum='; expected"),
     ("momentum=0.9,alpha=1,momentum=0.8", "'momentum' more than once .0.9, 0.8."),

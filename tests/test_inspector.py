@@ -26,10 +26,10 @@ from object_detection.coco.results import DetectionRows
 MODEL = ModelConfig(ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={})
 MISTAKES = [
     (("--mode=serve",), "flag --mode=serve: value should be one of <dry|export|benchmark|video|infer>"),
-    (("--tensorrt=INT8",), "--tensorrt=INT8: is gone: TensorFlow no longer contains TensorRT; export.py"),
-    (("--tflite_path=a.tflite",), "--tflite_path=a.tflite: is gone: export.py --formats=litert,litert-int8 writes"),
-    (("--output_image_dir=out",), "--output_image_dir=out: is gone: infer.py --image_path=FILE --output_dir=FOLDER"),
-    (("--debug",), "is gone: it never did anything here; infer.py --debug"),
+    (("--tensorrt=INT8",), "--tensorrt=INT8: has been removed: TensorFlow no longer contains TensorRT; export.py"),
+    (("--tflite_path=a.tflite",), "--tflite_path=a.tflite: has been removed: export.py --formats=litert,litert-int8 writes"),
+    (("--output_image_dir=out",), "--output_image_dir=out: has been removed: infer.py --image_path=FILE --output_dir=FOLDER"),
+    (("--debug",), "has been removed: it never did anything here; infer.py --debug"),
     (("--bm_runs=0",), "--bm_runs=0: expected at least 1"),
     (("--nms_method=soft",), "--nms_method=soft"),
     (("--input_image=nosuch.jpg",), "--input_image=nosuch.jpg: there is no such file"),
@@ -37,16 +37,16 @@ MISTAKES = [
     (("--mode=dry", "--export_ckpt=."), "--export_ckpt=.: is a folder; expected a prefix"),
     (("--mode=export",), "--saved_model_dir is missing"),
     (("--runtime=openvino", "--precision=mixed_bfloat16"), "--runtime=openvino computes in float32"),
-    (("--int8_images=*.jpg",), "--int8_images goes with --runtime=openvino; --runtime is keras"),
+    (("--int8_images=*.jpg",), "--int8_images needs --runtime=openvino; --runtime is keras"),
     (("--runtime=openvino", "--int8_images=nosuch.jpg"), "--int8_images=nosuch.jpg: no such file"),
     (("--mode=export", "--formats=onnx,tflite"), "--formats=tflite: expected some of onnx, "),
-    (("--mode=export", "--formats=litert-int8"), "--formats=litert-int8: needs images for its ranges"),
+    (("--mode=export", "--formats=litert-int8"), "--formats=litert-int8: int8 formats need calibration images"),
     (("--mode=export", "--formats=onnx"), "--output_dir is missing"),
-    (("--mode=export", "--runtime=openvino"), "--runtime=openvino runs a network; --mode=export does not"),
+    (("--mode=export", "--runtime=openvino"), "--runtime=openvino cannot be combined with --mode=export"),
     (("--mode=video", "--output_video=a.mp4"), "--input_video is missing"),
     (("--mode=video", "--input_video=nosuch.mp4", "--output_video=a.mp4"), "--input_video=nosuch.mp4: there is no such"),
     (("--mode=video", "--input_video=there.mp4"), "--output_video is missing"),
-    (("--mode=video", "--input_video=there.mp4", "--output_video=a.avi"), "expected a name that ends in .mp4"),
+    (("--mode=video", "--input_video=there.mp4", "--output_video=a.avi"), "expected a file name that ends in .mp4"),
 ]
 
 
@@ -85,7 +85,7 @@ def test_summary_of_d0_with_random_weights():
         ckpt_path=None, model_name="efficientdet-d0", model_name_given=False, overrides={"num_classes": 90}))
     shown = summary(restored)
     assert shown["trainable parameters"] == "3,880,067"  # reference/efficientdet.md 3.5
-    parts = dict(part.rsplit("/ ", 1) for part in re.split(r", (?=\D)", shown["by names that begin"]))
+    parts = dict(part.rsplit("/ ", 1) for part in re.split(r", (?=\D)", shown["parameters by prefix"]))
     assert list(parts) == ["efficientnet-b0", "resample_p6", "fpn_cells", "class_net", "box_net"]
     assert sum(int(count.replace(",", "")) for count in parts.values()) == int(shown["parameters"].replace(",", ""))
     assert shown["anchors"] == "49,104"
@@ -123,7 +123,7 @@ def test_export_is_read_back_compared_and_timed(miniature, tmp_path, capsys, mon
     for variable in miniature.detector.network.trainable_variables:  # what lies in the folder is now another model
         variable.assign(-variable)
     monkeypatch.setattr(export_module, "export_saved_model", lambda *_, **__: None)
-    with pytest.raises(RuntimeError, match="does not find what the detector in memory finds"):
+    with pytest.raises(RuntimeError, match="has other detections than the detector in memory"):
         inspection.export(MODEL, folder, input_image=None)
 
 

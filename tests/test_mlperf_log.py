@@ -201,9 +201,9 @@ def test_the_benchmark_of_a_ruleset():
         "ssd", "ssd", "ssd", "retinanet", "retinanet"]
     assert [SSD_FAMILY.mlperf_benchmark(rules) for rules in (None, "0.7.0", "1.1.0")] == ["ssd", "ssd", "ssd"]
     assert family_of("mask-rcnn-resnet50").mlperf_benchmark(None) == "maskrcnn"
-    with pytest.raises(InputError, match=r"--mlperf_ruleset=1\.1\.0: knows no RetinaNet"):
+    with pytest.raises(InputError, match=r"--mlperf_ruleset=1\.1\.0: has no RetinaNet benchmark"):
         RETINANET_FAMILY.mlperf_benchmark("1.1.0")
-    with pytest.raises(InputError, match=r"--mlperf_ruleset=2\.0\.0: knows no SSD300"):
+    with pytest.raises(InputError, match=r"--mlperf_ruleset=2\.0\.0: has no SSD300 benchmark"):
         SSD_FAMILY.mlperf_benchmark("2.0.0")
 
 

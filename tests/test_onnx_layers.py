@@ -143,10 +143,10 @@ class Changed(layers.Conv2D):
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (layers.GaussianNoise(1.0, name="noise"), "layer noise of type GaussianNoise has no translation to ONNX, and brings none"),
+    (layers.GaussianNoise(1.0, name="noise"), "layer noise of type GaussianNoise has no translation to ONNX; define"),
     (Changed(2, 3, name="twice"), "layer twice of type Changed has no translation"),
     (lambda image: image + 1.0, "of type Add has no translation"),
-    (layers.Activation("gelu"), "activation gelu has no translation to ONNX; those with one are silu"),
+    (layers.Activation("gelu"), "activation gelu has no translation to ONNX; expected one of linear, silu"),
     (layers.UpSampling2D(2, interpolation="bilinear", name="up"), "layer up of type UpSampling2D .* with bilinear"),
     (layers.ReLU(threshold=1.0, name="late"), "layer late of type ReLU"),
     (layers.BatchNormalization(axis=1, name="rows"), "layer rows of type BatchNormalization .* over axis 1")])

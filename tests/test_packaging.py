@@ -111,7 +111,7 @@ def missing_former_flags(migration, program):
     cells = {row[0]: " ".join(row[1:]) for row in migration}
     missing = []
     for name, words in help_of(program).items():
-        found = re.match(r"Alias for --(?P<alias>\w+)|Gone: (?P<reason>.*)\.", words)
+        found = re.match(r"Alias for --(?P<alias>\w+)|Removed: (?P<reason>.*)\.", words)
         if found and (found["alias"] or found["reason"]) not in cells.get(f"`--{name}`", ""):
             missing.append(name)
     return missing

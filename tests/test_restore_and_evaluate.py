@@ -111,7 +111,7 @@ def test_checkpoint_says_what_it_is_and_overrides_have_the_last_word(checkpoint)
 
 
 def test_another_model_by_name_is_refused(checkpoint):
-    with pytest.raises(InputError, match="holds efficientdet-d0; --model_name=efficientdet-d1 asked for another"):
+    with pytest.raises(InputError, match="is a checkpoint of efficientdet-d0, not of --model_name=efficientdet-d1"):
         restored(checkpoint, model_name="efficientdet-d1", model_name_given=True)
 
 
@@ -449,5 +449,5 @@ def test_exported_model_takes_images_of_any_size(exported, drawn, shape):
 
 
 def test_no_saved_model_of_ours(tmp_path):
-    with pytest.raises(InputError, match="is no SavedModel of this project"):
+    with pytest.raises(InputError, match="is not a complete SavedModel of this project"):
         load_saved_model(str(tmp_path))

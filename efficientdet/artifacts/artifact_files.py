@@ -1,4 +1,4 @@
-"""Files that detect by themselves, read: what a runtime takes, what they say of themselves, and which runtimes run them."""
+"""Read exported detectors: content for a runtime, metadata, and the runtimes of each file type."""
 
 import io
 import zipfile
@@ -13,30 +13,30 @@ from efficientdet.artifacts.artifact_metadata import NAMES, ArtifactMetadata, me
 from efficientdet.artifacts.onnx_props import onnx_props
 from program_support.errors import InputError
 
-ModelContent = bytes | tuple[bytes, bytes]  # a file's; those of an OpenVINO .xml and .bin; a LiteRT network and post-processing
-POSTPROCESSING = "efficientdet.postprocessing"  # in the archive of a LiteRT file: another file makes detections of its outputs
-_LITERT_MARK = b"TFL3"  # from the fifth byte on
-_MOST_BYTES = 1 << 28  # of an entry of that archive
+ModelContent = bytes | tuple[bytes, bytes]  # a file; or .xml and .bin of OpenVINO; or network and post-processing of LiteRT
+POSTPROCESSING = "efficientdet.postprocessing"  # key in a LiteRT file with the name of its post-processing file
+_LITERT_MARK = b"TFL3"  # at offset 4
+_MOST_BYTES = 1 << 28  # of an entry of the archive in a LiteRT file
 
 
 class Kind(NamedTuple):
-    """A kind of artifact."""
+    """A file type of exported detectors."""
 
     name: str
-    runtimes: tuple[str, ...]  # that run it, the one that is taken by itself first
+    runtimes: tuple[str, ...]  # supported runtimes, the default first
     read: Callable[[Path], tuple[ModelContent, Mapping[str, str]]]  # raises OSError, and ValueError for another file
 
 
 def kind_of(path: str | Path) -> Kind | None:
-    """By the end of its name; None for what is no artifact that detects."""
+    """Return the file type by suffix; None if it is not an exported detector."""
     return _KINDS.get(Path(path).suffix.lower())
 
 
 def read_artifact(path: str | Path) -> tuple[ModelContent, ArtifactMetadata]:
-    """A file that detects, and what it says. Raises InputError, one line, for any other file."""
+    """Return content and metadata of an exported detector. Raise InputError for any other file."""
     kind = kind_of(path)
     if kind is None:
-        raise InputError(f"{path}: expected a file of export.py that ends in {', '.join(_KINDS)}")
+        raise InputError(f"{path}: expected a file of export.py with a suffix of {', '.join(_KINDS)}")
     try:
         content, props = kind.read(Path(path))
     except OSError as error:
@@ -47,13 +47,13 @@ def read_artifact(path: str | Path) -> tuple[ModelContent, ArtifactMetadata]:
 
 
 def _content(path: Path) -> bytes:
-    """Not of a pipe, for whose writer one would wait. Raises OSError."""
+    """Return the content of a regular file (reading a pipe could block). Raise OSError."""
     with open_regular_file(path) as file:
         return file.read()
 
 
 def postprocessing_file(path: str | Path) -> Path:
-    """Return the file beside a LiteRT network that makes detections of its outputs; see litert_file."""
+    """Return the path of the post-processing file beside a LiteRT network; see litert_file."""
     return Path(path).with_name(f"{Path(path).stem}-postprocessing.tflite")
 
 
@@ -73,9 +73,9 @@ def _openvino(path: Path) -> tuple[tuple[bytes, bytes], Mapping[str, str]]:
 def _litert(path: Path) -> tuple[ModelContent, Mapping[str, str]]:
     model = _content(path)
     if model[4:8] != _LITERT_MARK:
-        raise ValueError("it lacks the mark of one")
+        raise ValueError("no TFL3 identifier")
     if not zipfile.is_zipfile(io.BytesIO(model)):
-        return model, {}  # whole, but not ours
+        return model, {}  # a third-party file
     try:
         with zipfile.ZipFile(io.BytesIO(model)) as archive:
             entries = {entry.filename: archive.read(entry) for entry in archive.infolist()

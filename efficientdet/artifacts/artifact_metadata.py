@@ -1,4 +1,4 @@
-"""What an exported file says about itself, whatever its format: classes, configuration, input, outputs.
+"""Metadata of exported files: classes, configuration, input and outputs.
 
 The values are JSON under the names below: in an ONNX file's `metadata_props`, in the `rt_info` of an OpenVINO file, in the zip
 archive at the end of a LiteRT file.
@@ -15,13 +15,13 @@ from program_support.errors import InputError
 
 DESCRIPTION, INPUT, OUTPUTS, VERSION = "efficientdet", "efficientdet.input", "efficientdet.outputs", "efficientdet.version"
 NAMES = (DESCRIPTION, INPUT, OUTPUTS, VERSION)
-DETECTIONS = ("boxes", "scores", "classes")  # and perhaps masks: what a file that detects puts out
-_VERSION = 1  # of what is written here
+DETECTIONS = ("boxes", "scores", "classes")  # outputs of an exported detector, which may also have masks
+_VERSION = 1  # version of the metadata
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactMetadata:
-    """What whoever runs the file needs to know."""
+    """Metadata that is needed to run an exported file."""
 
     description: Description
     resize: HostResize
@@ -29,30 +29,30 @@ class ArtifactMetadata:
 
     @property
     def class_names(self) -> ClassNames:
-        """Of the classes that the file counts from 0."""
+        """Names of the classes, which are numbered from 0 in the file."""
         return ClassNames.from_categories(self.description.categories)
 
     def to_props(self) -> dict[str, str]:
-        """As the file holds it."""
+        """Return the metadata as key-value pairs of the file."""
         return {DESCRIPTION: json.dumps(vars(self.description)), INPUT: json.dumps(self.resize.to_dict()),
                 OUTPUTS: json.dumps(self.outputs), VERSION: json.dumps(_VERSION)}
 
 
 def metadata_of(props: Mapping[str, str], *, path: str) -> ArtifactMetadata:
-    """Of a file that detects, from what it holds. Raises InputError, one line, for any other."""
+    """Return the metadata of an exported detector. Raise InputError for any other file."""
     if missing := [name for name in NAMES if name not in props]:
-        raise InputError(f"{path}: is no file of this project that detects, it lacks {missing[0]}; export.py writes them")
+        raise InputError(f"{path}: is not a detector exported by this project (no {missing[0]}); use export.py")
     try:
         if (version := json.loads(props[VERSION])) != _VERSION:
-            raise InputError(f"was written as version {version!r} of exported files; this program reads {_VERSION}")
+            raise InputError(f"has version {version!r} of the metadata; expected {_VERSION}")
         description = description_of(json.loads(props[DESCRIPTION]))
         metadata = ArtifactMetadata(description=description, resize=HostResize.of(json.loads(props[INPUT])),
                                     outputs=tuple(json.loads(props[OUTPUTS])))
-        metadata.class_names  # noqa: B018 - what is wrong with them is reported here
+        metadata.class_names  # noqa: B018 - reports invalid names
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path}: what it says of itself is damaged ({error})") from error
+        raise InputError(f"{path}: the metadata is damaged ({error})") from error
     if metadata.outputs[:len(DETECTIONS)] != DETECTIONS:
-        raise InputError(f"{path}: puts out {', '.join(map(str, metadata.outputs))}; expected {', '.join(DETECTIONS)}")
+        raise InputError(f"{path}: has the outputs {', '.join(map(str, metadata.outputs))}; expected {', '.join(DETECTIONS)}")
     return metadata

@@ -1,4 +1,4 @@
-"""Images whose values tell which ranges a network's activations have, for networks that are to compute in 8 bits."""
+"""Calibration images for int8 quantization, which determine the ranges of activations."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,26 +18,26 @@ _MOST_IMAGES = 100  # ranges of activations change little after some dozens
 
 @dataclass(frozen=True)
 class CalibrationImages:
-    """Images with names, read when their turn comes, as often as they are asked for."""
+    """Named images that are read lazily; they can be iterated repeatedly."""
 
     names: tuple[str, ...]
     read: Callable[[], Iterator[np.ndarray]]  # uint8 [h, w, 3] each
 
     def inputs(self, resize: "ResizeRule | HostResize") -> Iterator[dict[str, np.ndarray]]:
-        """A network's inputs for each, as a batch of one."""
+        """Yield the network's inputs of each image, with batch size 1."""
         for pixels in self.read():
             image, size, _ = (np.asarray(part)[None] for part in resize(pixels))
             yield {"images": image, "sizes": size}
 
 
 def calibration_of_files(paths: Sequence[str], *, most: int = _MOST_IMAGES) -> CalibrationImages:
-    """Up to so many of the image files, evenly spread. Reading raises InputError for one that is no image."""
+    """Return up to `most` image files, evenly spaced. Reading raises InputError for a file that is no image."""
     chosen = tuple(paths[number] for number in _spread(len(paths), most))
     return CalibrationImages(chosen, lambda: map(read_image, chosen))
 
 
 def calibration_of_records(index: "RecordIndex", *, most: int) -> CalibrationImages:
-    """Up to so many of the images in records, evenly spread."""
+    """Return up to `most` images of records, evenly spaced."""
     from dataset.input.pipeline import original_images
 
     numbers = _spread(len(index), most)

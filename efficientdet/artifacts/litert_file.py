@@ -1,9 +1,9 @@
-"""A dense detector as a LiteRT (.tflite) file, in 8 bits as two, by TensorFlow's converter.
+"""Export of a dense detector to a LiteRT (.tflite) file, or two files in int8, by TensorFlow's converter.
 
-What the file says of itself is a zip archive behind the model, as with TensorFlow Lite's own metadata; programs that read
-models do not look there. In 32 bits the model detects by itself, suppression included: its loop is LiteRT's WHILE. The
-converter's quantizer ends the process over that loop, and boxes decoded in 8 bits would lie in steps of pixels. So in 8 bits
-the model puts out logits and deltas, and a second file beside it, in 32 bits, makes detections of them.
+The metadata is a zip archive after the model, as TensorFlow Lite's own metadata is; readers of models ignore it. The float32
+model includes suppression, whose loop is LiteRT's WHILE. The converter's quantizer aborts on that loop, and boxes decoded in
+int8 would be rounded to several pixels. So the int8 model returns logits and deltas, and a second float32 file computes the
+detections.
 """
 
 import io
@@ -35,15 +35,15 @@ Inputs = Iterable[Mapping[str, np.ndarray]]
 def write_litert(
     detector: Detector, path: str | Path, *, description: Description, resize: ResizeRule, calibration: Inputs | None = None
 ) -> None:
-    """Write one file: `images` [1, H, W, 3] uint8 and `sizes` [1, 2] int32 -> `DETECTIONS` of one image as of `onnx_model`;
-    with `calibration`, inputs whose values tell the ranges, in 8 bits and as two files, see `postprocessing_file`.
+    """Write one file, or with `calibration` inputs an int8 file and its `postprocessing_file`.
 
-    Raises InputError for a detector of two stages and under another backend than TensorFlow, OSError.
+    The model computes `DETECTIONS` of one image, as `onnx_model` does, from `images` [1, H, W, 3] uint8 and `sizes` [1, 2]
+    int32. Raise InputError for two-stage detectors and for backends other than TensorFlow; OSError of the disk.
     """
     if detector.litert_obstacle:
-        raise InputError(f"{path}: {detector.litert_obstacle}; --formats=onnx,openvino have")
+        raise InputError(f"{path}: {detector.litert_obstacle}; use --formats=onnx,openvino")
     if (backend := backend_name()) != "tensorflow":
-        raise InputError(f"{path}: a LiteRT file is written by the TensorFlow backend; KERAS_BACKEND is {backend}")
+        raise InputError(f"{path}: LiteRT export needs the TensorFlow backend; KERAS_BACKEND is {backend}")
     image = tf.TensorSpec([1, *detector.image_size, 3], tf.uint8), tf.TensorSpec([1, 2], tf.int32)
 
     def found(outputs, sizes) -> tuple:
@@ -71,16 +71,16 @@ def write_litert(
 @without_gradient_warnings()
 def _converted(function: Callable, inputs: Sequence[str], shapes: Sequence[tf.TensorSpec], outputs: Sequence[str], *,
                calibration: Inputs | None = None) -> bytes:
-    """A model with constants for weights and with these names in its signature."""
+    """Convert a function to a model with constant weights and these names in its signature."""
     traced = tf.function(function, autograph=False).get_concrete_function(*shapes)
     frozen = convert_variables_to_constants_v2(traced)
     named = [tf.TensorSpec(shape.shape, shape.dtype, name=name) for name, shape in zip(inputs, shapes, strict=True)]
     run = tf.function(lambda *tensors: dict(zip(outputs, frozen(*tensors), strict=True)), input_signature=named,
                       autograph=False)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that ranges are not given beside the images that tell them
+        warnings.simplefilter("ignore")  # missing ranges: the images determine them
         try:
-            # Of all sources it alone keeps names
+            # Only conversion from a SavedModel keeps the names.
             tf.saved_model.save(tf.Module(), folder, signatures=run, options=FOR_INFERENCE)
         except tf.errors.OpError as error:
             raise OSError(None, str(error.message).splitlines()[0], folder) from error

@@ -1,4 +1,4 @@
-"""Convolutions of an ONNX file, the batch statistics folded into them, and the heads whose last layer they are."""
+"""Convolutions of an ONNX file with folded batch norm, and the prediction layers of heads."""
 
 from collections.abc import Sequence
 
@@ -9,20 +9,20 @@ from program_support.errors import InputError
 
 
 def array(weight) -> np.ndarray:
-    """A Keras variable, or what comes as one, in float32."""
+    """Return a Keras variable or array as float32."""
     return np.asarray(getattr(weight, "value", weight), np.float32)
 
 
 def pads(layer, size: Sequence[int | None], taps: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """ONNX's `pads` (top, left, bottom, right) of a convolution or pooling over an image of `size` (h, w).
+    """Return ONNX's `pads` (top, left, bottom, right) of a convolution or pooling over an image of `size` (h, w).
 
-    With padding "same" as TensorFlow pads: what is odd comes last. Raises InputError where that needs an unknown size.
+    Padding "same" is TensorFlow's, with the odd pixel last. Raise InputError if it needs an unknown size.
     """
     if layer.padding == "valid":
         return [0, 0, 0, 0]
     if None in size:
-        raise InputError(f"layer {layer.name} of type {type(layer).__name__} pads an image of unknown size: no translation to "
-                         "ONNX")
+        raise InputError(f"layer {layer.name} of type {type(layer).__name__} pads an image of unknown size, which has no "
+                         "translation to ONNX")
     totals = [max((-(-side // stride) - 1) * stride + tap - side, 0)
               for side, tap, stride in zip(size, taps, strides, strict=True)]
     return [total // 2 for total in totals] + [total - total // 2 for total in totals]
@@ -31,7 +31,7 @@ def pads(layer, size: Sequence[int | None], taps: Sequence[int], strides: Sequen
 def convolution(
     graph: OnnxGraph, source: str, layer, kernel, bias, *, size, strides=(1, 1), dilation=(1, 1), groups: int = 1
 ) -> str:
-    """kernel [k, k, in / groups, out] over the image `source` of `size` (h, w), padded as `layer` says; an image."""
+    """Add a convolution of kernel [k, k, in / groups, out] over the image `source` of `size` (h, w); return an image."""
     kernel = array(kernel).transpose(3, 2, 0, 1)
     bias = np.zeros(len(kernel), np.float32) if bias is None else array(bias)
     reach = [(tap - 1) * rate + 1 for tap, rate in zip(kernel.shape[2:], dilation, strict=True)]
@@ -45,7 +45,7 @@ def convolution(
 
 
 def depthwise(graph: OnnxGraph, source: str, layer, kernel, bias, *, size) -> str:
-    """kernel [k, k, C, m]: m outputs of each channel by itself, side by side."""
+    """Add a depthwise convolution of kernel [k, k, C, m], with m outputs per channel; return an image."""
     kernel = array(kernel)
     height, width, channels, several = kernel.shape
     return convolution(graph, source, layer, kernel.reshape(height, width, 1, channels * several), bias, size=size,
@@ -53,8 +53,7 @@ def depthwise(graph: OnnxGraph, source: str, layer, kernel, bias, *, size) -> st
 
 
 def normalization(graph: OnnxGraph, source: str, layer, *, rank: int) -> str:
-    """A batch norm at inference, whose statistics are constants: folded into the convolution before it where nothing else
-    reads that, else a product and a sum."""
+    """Add a batch norm at inference: folded into the preceding convolution if possible, else Mul and Add."""
     mean, variance = array(layer.moving_mean), array(layer.moving_variance)
     gamma = 1.0 if layer.gamma is None else array(layer.gamma)
     beta = 0.0 if layer.beta is None else array(layer.beta)
@@ -73,9 +72,9 @@ def normalization(graph: OnnxGraph, source: str, layer, *, rank: int) -> str:
 
 
 def predictions(graph: OnnxGraph, maps: Sequence[str]) -> str | None:
-    """A head's outputs of all levels, convolutions' [B, C, h, w] each, as rows of cells: [B, cells, C].
+    """Add the concatenation of a head's outputs [B, C, h, w] of all levels to [B, cells, C].
 
-    None where they are no convolutions' or differ in C.
+    Return None if they are not outputs of convolutions or differ in C.
     """
     if not all(tensor in graph.convolved for tensor in maps):
         return None
@@ -88,8 +87,8 @@ def predictions(graph: OnnxGraph, maps: Sequence[str]) -> str | None:
         for one, other in zip(kernels, biases, strict=True))
     if not (graph.for_onnxruntime and shared):
         return _rows(graph, maps, channels=len(kernel))
-    # The cells as rows before the last convolution are a tenth of those after it, and need no copy then. Its bias is one
-    # more row of the kernel: added by itself it would cost a pass over the outputs.
+    # The inputs of the last convolution have a tenth of the size of its outputs, so that they are reshaped instead. The bias is
+    # a row of the matrix: a separate Add would need a pass over the outputs.
     rows = _rows(graph, sources, channels=kernel.shape[1])
     rows = graph.add("Pad", [rows, np.array([0, 0, 0, 0, 0, 1]), np.float32(1)])
     return graph.add("MatMul", [rows, np.concatenate([kernel[:, :, 0, 0].T, bias[None]])])

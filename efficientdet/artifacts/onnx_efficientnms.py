@@ -1,4 +1,4 @@
-"""A dense detector as an ONNX file for TensorRT, whose plugin EfficientNMS_TRT suppresses; nothing else runs it."""
+"""Export of a dense detector to an ONNX file with the plugin EfficientNMS_TRT, which runs only in TensorRT."""
 
 import onnx
 from onnx import helper
@@ -13,12 +13,13 @@ _OUTPUTS = ("num_detections", "detection_boxes", "detection_scores", "detection_
 
 
 def efficientnms_model(detector: Detector) -> onnx.ModelProto:
-    """`images` and `sizes` as of `onnx_model` -> num_detections [B, 1] int32, detection_boxes [B, D, 4] float32 yxyx pixels of
-    the input, detection_scores [B, D] float32, detection_classes [B, D] int32 counted from 0.
+    """Return a model with the inputs `images` and `sizes` of `onnx_model` and the outputs of the plugin.
 
-    The plugin suppresses hard, whatever `SuppressionConfig.method` says, and looks at the best 4,096 scores of all. It gets
-    decoded corners, and logits with `score_activation` or, of a softmax, probabilities without the background's. Raises
-    InputError for boxes that it would measure otherwise, and for detectors of two stages.
+    The outputs are num_detections [B, 1] int32, detection_boxes [B, D, 4] float32 yxyx in pixels of the input,
+    detection_scores [B, D] float32 and detection_classes [B, D] int32, counted from 0. The plugin uses hard suppression,
+    regardless of `SuppressionConfig.method`, on the 4,096 highest scores. Its inputs are decoded corners, and logits with
+    `score_activation` or softmax probabilities without the background. Raise InputError for boxes whose IoU the plugin would
+    compute differently, and for two-stage detectors.
     """
     graph = OnnxGraph()
     boxes, scores, attributes = detector.efficientnms_inputs(graph, translated(graph, detector), "sizes")
@@ -31,7 +32,7 @@ def efficientnms_model(detector: Detector) -> onnx.ModelProto:
 
 
 def without_plugin(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same cut off before the plugin: its inputs, boxes [B, A, 4] and scores [B, A, K], are what is put out."""
+    """Return the model without the plugin; its inputs boxes [B, A, 4] and scores [B, A, K] become outputs."""
     cut = onnx.ModelProto()
     cut.CopyFrom(model)
     [plugin] = [node for node in cut.graph.node if node.op_type == PLUGIN]

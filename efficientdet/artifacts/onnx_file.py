@@ -1,7 +1,7 @@
-"""A detector's network as an ONNX file, or as OpenVINO's two, for runtimes that are faster at inference than Keras.
+"""Export of a detector to ONNX and OpenVINO, whose runtimes are faster at inference than Keras.
 
-uint8 images in, the network's outputs out; normalization is inside, batch statistics are folded into the convolutions.
-`object_detection.suppression.host_suppression` reads the outputs of a dense detector.
+The model computes the network's outputs from uint8 images. It includes normalization; batch norm is folded into convolutions.
+`object_detection.suppression.host_suppression` post-processes the outputs of a dense detector.
 """
 
 import os
@@ -36,16 +36,14 @@ def export_onnx(
 
 
 def write_onnx(model: onnx.ModelProto, path: str | Path, *, description: Description, resize: ResizeRule) -> None:
-    """Write a file, whole or not at all; what the classes are, how images become inputs and what the outputs are travels in it
-    as JSON (`artifact_metadata`). Raises OSError."""
+    """Write a file atomically, with metadata about classes, input and outputs (`artifact_metadata`). Raise OSError."""
     helper.set_model_props(model, model_props(model, description=description, resize=resize))
     write_bytes(path, model.SerializeToString(), flush=True)
 
 
 @kept_signal_stack()
 def write_openvino(model: onnx.ModelProto, path: str | Path, *, description: Description, resize: ResizeRule) -> None:
-    """Write `path`, an .xml, and the .bin beside it, each whole or not at all, in float32; what it says of itself stands in its
-    `rt_info`. Raises OSError."""
+    """Write the .xml file `path` and its .bin in float32, each atomically, with metadata in `rt_info`. Raise OSError."""
     import openvino
 
     path = Path(path)
@@ -55,34 +53,32 @@ def write_openvino(model: onnx.ModelProto, path: str | Path, *, description: Des
     with unfinished_folder(path) as folder:
         try:
             openvino.save_model(network, folder / path.name, compress_to_fp16=False)
-        except RuntimeError as error:  # as it tells a full disk
+        except RuntimeError as error:  # such as a full disk
             raise OSError(None, str(error).strip().splitlines()[-1], str(path)) from error
-        for suffix in (".bin", ".xml"):  # an .xml that stands has its weights
+        for suffix in (".bin", ".xml"):  # the .xml last, so that it always has its weights
             os.replace(folder / path.with_suffix(suffix).name, path.with_suffix(suffix))
 
 
 def model_props(model: onnx.ModelProto, *, description: Description, resize: ResizeRule) -> dict[str, str]:
-    """What a file of this model, in whatever format, says of itself."""
+    """Return the metadata of a file of this model in any format."""
     return ArtifactMetadata(description=description, resize=host_resize(resize),
                             outputs=tuple(output.name for output in model.graph.output)).to_props()
 
 
 def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bool = False) -> onnx.ModelProto:
-    """`images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32 -> the outputs of the network, of any B, with the weights of this
-    moment.
+    """Return a model with the inputs `images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32, for any B.
 
-    A dense detector's outputs are `class_logits` [B, A, K], `box_deltas` [B, A, 4] and `best_logits` [B, A], the highest of
-    each anchor, all float32. Those of another network have the layout that Keras has for them, and the names
-    `detector.output_names` where there are such, else `network.output_names` with `.1`, `.2`, .. after the name of a layer that
-    has several.
+    The outputs of a dense detector are `class_logits` [B, A, K], `box_deltas` [B, A, 4] and `best_logits` [B, A], the highest
+    of each anchor, all float32. The outputs of any other network have the layout of Keras and the names
+    `detector.output_names`, else `network.output_names` with the suffixes `.1`, `.2`, ... for a layer with several outputs.
 
-    Raises InputError naming a layer that has no translation and brings none (see `OnnxGraph`).
+    detects: the outputs of a dense detector are `DETECTIONS` instead: boxes [B, D, 4] yxyx in pixels of the input, scores
+    [B, D] and classes [B, D] int32, best first, padded with scores of 0. Two-stage networks always return detections.
 
-    detects: a dense detector's outputs are `DETECTIONS` instead, boxes [B, D, 4] yxyx pixels of the input, scores [B, D]
-    and classes [B, D] int32, best first, with scores of 0 behind the last; a two-stage network's are so already.
+    for_onnxruntime: use the nodes that are fastest in ONNX Runtime on a CPU, which saves 10% of the time. `class_logits` is
+    then [B, A / n, n K], with the n anchors of a cell in a row: the order of values is the same, and a Reshape would copy them.
 
-    for_onnxruntime: the same numbers by what costs ONNX Runtime least on a CPU, a tenth of its time less. `class_logits` is
-    [B, A / n, n K] then, n anchors of a cell in a row, which is the same order of values: a Reshape at the end is a copy.
+    Raise InputError for a layer without a translation (see `OnnxGraph`).
     """
     graph = OnnxGraph(for_onnxruntime=for_onnxruntime)
     tensors = translated(graph, detector)
@@ -92,7 +88,7 @@ def onnx_model(detector: Detector, *, for_onnxruntime: bool = False, detects: bo
 
 
 def translated(graph: OnnxGraph, detector: Detector) -> list[str]:
-    """What the detector's network makes of `images` and `sizes`, the file's inputs: a tensor for each of its outputs."""
+    """Add normalization and network; return a tensor for each output of the network."""
     pixels = add_normalization(graph, detector, images=_INPUTS[0], sizes=_INPUTS[1])
     return add_network(graph, detector.network, [pixels, _INPUTS[1]][:len(detector.network.inputs)])
 
@@ -100,7 +96,7 @@ def translated(graph: OnnxGraph, detector: Detector) -> list[str]:
 def assembled(
     graph: OnnxGraph, detector: Detector, outputs: Mapping[str, Output], *, domains: Sequence[str] = ()
 ) -> onnx.ModelProto:
-    """A file of the graph with these outputs, checked; `domains` beside ONNX's have nodes in it."""
+    """Return the checked model of a graph with these outputs. `domains`: additional operator domains."""
     for name, output in outputs.items():
         graph.call_output(output.tensor, name)
     nodes = graph.nodes(list(outputs))
@@ -116,14 +112,14 @@ def assembled(
 
 
 def _own_outputs(graph: OnnxGraph, detector: Detector, tensors: Sequence[str]) -> dict[str, Output]:
-    """The tensors that a network makes as the file's outputs, as Keras has them."""
+    """Return the outputs of a network in the layout of Keras."""
     network = detector.network
     return {name: Output(graph.keras(tensor), output.dtype, output.shape[1:]) for name, tensor, output in zip(
         detector.output_names or _output_names(network), tensors, network.outputs, strict=True)}
 
 
 def _output_names(network: keras.Model) -> list[str]:
-    """A name for each output, as `onnx_model` says."""
+    """Return a unique name for each output; see `onnx_model`."""
     used: set[str] = set(_INPUTS)
     names = []
     for name in network.output_names:
@@ -137,7 +133,7 @@ def _output_names(network: keras.Model) -> list[str]:
 
 
 def _value(name: str, dtype: str, shape: Sequence[int | None]) -> onnx.ValueInfoProto:
-    """An input or output of this shape behind the batch axis; whatever computes in 16 bits under Keras is float32."""
+    """Return an input or output with this shape after the batch axis; 16-bit floats of Keras become float32."""
     is_float = "float" in dtype
     kind = TensorProto.FLOAT if is_float else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     return helper.make_tensor_value_info(name, kind, ["B", *(f"{name}.{axis}" if side is None else side

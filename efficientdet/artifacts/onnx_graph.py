@@ -1,8 +1,8 @@
-"""An ONNX graph in the making: nodes, constants, and how the values of a tensor lie in memory.
+"""Builder of ONNX graphs: nodes, constants and memory layouts of tensors.
 
-Keras has images as [B, h, w, C]; ONNX's convolutions want [B, C, h, w]. A tensor here is a name, and is either as Keras has
-it or an image, channels second. Whoever reads a tensor says which of the two it wants, and gets a Transpose only where it is
-the other. What no output depends on is left out of the file.
+Keras uses images [B, h, w, C]; ONNX's convolutions use [B, C, h, w]. A tensor is a name; it has either the layout of Keras or
+is an image with channels second. A reader requests one of the two layouts, and a Transpose is added only if the tensor has the
+other. Nodes on which no output depends are left out of the file.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ _TO_IMAGE, _TO_KERAS = [0, 3, 1, 2], [0, 2, 3, 1]
 
 
 class Convolved(NamedTuple):
-    """Where the values of a convolution's output come from."""
+    """The inputs of a convolution."""
 
     source: str  # an image
     kernel: str  # constant [out, in / groups, k, k]
     bias: str  # constant [out]
-    is_product: bool  # of each cell with one matrix: 1 x 1, all channels together, no strides
+    is_product: bool  # a matrix product for each cell: kernel 1 x 1, one group, no strides
 
 
 class _Node(NamedTuple):
@@ -33,39 +33,42 @@ class _Node(NamedTuple):
 
 
 class OnnxGraph:
-    """What translations of layers write into.
+    """A graph to which translations of layers add nodes.
 
-    A layer of a family's own brings its translation as a method `to_onnx(self, graph, inputs)`. `inputs` are names of tensors
-    as Keras has them (any rank, an image [B, h, w, C]); it returns the name of its output, or a list of names where it has
-    several, laid out as Keras has them too. `shape_of` tells the static shape of an input. A layer that computes on images
-    with channels second reads `image(tensor)` and returns `as_image(output)`, which spares the Transposes.
+    A custom layer of a family defines its translation as a method `to_onnx(self, graph, inputs)`. `inputs` are names of
+    tensors in the layout of Keras (any rank; images [B, h, w, C]). It returns the name of its output, or a list of names, in
+    the same layout. `shape_of` returns the static shape of an input. A layer that computes on images with channels second
+    reads `image(tensor)` and returns `as_image(output)`, which avoids Transposes.
     """
 
     def __init__(self, *, for_onnxruntime: bool = False, prefix: str = ""):
-        """for_onnxruntime: prefer what costs ONNX Runtime least on a CPU over what is plainest; prefix: of all names."""
+        """Initialize an empty graph.
+
+        for_onnxruntime: prefer nodes that are fast in ONNX Runtime on a CPU to the simplest ones; prefix: prefix of all names.
+        """
         self.for_onnxruntime, self._prefix = for_onnxruntime, prefix
         self._nodes: list[_Node] = []
         self._constants: dict[str, np.ndarray] = {}
         self._images: set[str] = set()
         self._transposed: dict[str, str] = {}  # tensor -> the same values in the other layout
         self._shapes: dict[str, tuple[int | None, ...]] = {}
-        self._names: dict[str, str] = {}  # in the file, where they differ
-        self.convolved: dict[str, Convolved] = {}  # by output; without those that several layers read
-        self.reshaped_images: dict[str, str] = {}  # tensor -> the image that it holds the values of, in Keras's order
-        self.layer = ""  # where the nodes to come belong, a part of their names
+        self._names: dict[str, str] = {}  # tensor -> its name in the file, if it differs
+        self.convolved: dict[str, Convolved] = {}  # by output; without tensors that several layers read
+        self.reshaped_images: dict[str, str] = {}  # tensor -> the image with the same values in the order of Keras
+        self.layer = ""  # current layer, a part of the names of nodes
         self.cells: dict[str, tuple[str, int]] = {}  # predictions [B, A, K] -> the same as [B, cells, channels], and channels
 
     def inner(self, name: str) -> "OnnxGraph":
-        """An empty one for the body of a node such as Loop; it may read tensors of this one."""
+        """Return an empty graph for the body of a node such as Loop; it may read tensors of this graph."""
         return OnnxGraph(for_onnxruntime=self.for_onnxruntime, prefix=f"{self._prefix}{name}.")
 
     def add(self, kind: str, inputs: Sequence, *, name: str | None = None, **attributes) -> str:
-        """A node with one output, whose name is returned. Arrays among the inputs become constants; "": left out."""
+        """Add a node with one output and return its name. Array inputs become constants; "" is an omitted input."""
         [output] = self.add_several(kind, inputs, 1, name=name, **attributes)
         return output
 
     def add_several(self, kind: str, inputs: Sequence, count: int, *, name: str | None = None, **attributes) -> list[str]:
-        """A node with `count` outputs, such as TopK; their names."""
+        """Add a node with `count` outputs, such as TopK, and return their names."""
         first = name or f"{self._prefix}{self.layer and f'{self.layer}/'}{kind}_{len(self._nodes)}"
         names = [tensor if isinstance(tensor, str) else self._constant(tensor, f"{first}.{number}")
                  for number, tensor in enumerate(inputs)]
@@ -74,12 +77,12 @@ class OnnxGraph:
         return outputs
 
     def cast(self, tensor: str, dtype: str) -> str:
-        """`add` of a Cast to a NumPy type such as "float32"."""
+        """Add a Cast to a NumPy type such as "float32"."""
         return self.add("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def loop(self, body: "OnnxGraph", start: str, *, times: int, state: str, next_state: str,
              scanned: dict[str, str]) -> list[str]:
-        """`add_several` of a Loop; see `object_detection.onnx_nodes.Graph`."""
+        """Add a Loop; see `object_detection.onnx_nodes.Graph`."""
         value, prefix = helper.make_tensor_value_info, body._prefix
         number, condition = f"{prefix}number", f"{prefix}condition"
         go_on = body.add("Identity", [condition])
@@ -92,20 +95,20 @@ class OnnxGraph:
         return self.add_several("Loop", [np.array(times), np.array(True), start], 1 + len(scanned), body=content)[1:]
 
     def add_image(self, kind: str, inputs: Sequence, **attributes) -> str:
-        """`add` of a node whose output is an image, channels second."""
+        """Add a node whose output is an image with channels second."""
         return self.as_image(self.add(kind, inputs, **attributes))
 
     def as_image(self, tensor: str) -> str:
-        """Say of a tensor that it is an image with channels second; its name."""
+        """Mark a tensor as an image with channels second and return its name."""
         self._images.add(tensor)
         return tensor
 
     def is_image(self, tensor: str) -> bool:
-        """Whether channels stand second in it."""
+        """Return whether a tensor is an image with channels second."""
         return tensor in self._images
 
     def image(self, tensor: str) -> str:
-        """The values of a tensor of rank 4 as [B, C, h, w]."""
+        """Return a tensor of rank 4 as [B, C, h, w]."""
         if tensor in self._images:
             return tensor
         if tensor not in self._transposed:
@@ -113,7 +116,7 @@ class OnnxGraph:
         return self._transposed[tensor]
 
     def keras(self, tensor: str) -> str:
-        """The values of a tensor as Keras has them."""
+        """Return a tensor in the layout of Keras."""
         if tensor not in self._images:
             return tensor
         if tensor not in self._transposed:
@@ -121,19 +124,19 @@ class OnnxGraph:
         return self._transposed[tensor]
 
     def shape_of(self, tensor: str) -> tuple[int | None, ...]:
-        """Static shape of an input of `to_onnx`; None for what is not known, such as B."""
+        """Return the static shape of an input of `to_onnx`; None for unknown dimensions such as B."""
         return self._shapes[tensor]
 
     def note_shape(self, tensor: str, shape: Sequence[int | None]) -> None:
-        """What `shape_of` is to answer."""
+        """Set the result of `shape_of`."""
         self._shapes[tensor] = tuple(shape)
 
     def constant(self, name: str) -> np.ndarray:
-        """The values of a constant."""
+        """Return the values of a constant."""
         return self._constants[name]
 
     def change_constant(self, name: str, values: np.ndarray) -> None:
-        """Other values of the same shape."""
+        """Replace the values of a constant by others of the same shape."""
         self._constants[name] = values
 
     def _constant(self, values, name: str) -> str:
@@ -141,12 +144,12 @@ class OnnxGraph:
         return name
 
     def call_output(self, tensor: str, name: str) -> None:
-        """The name in the file of a tensor that is an output; a copy where it has a name already, as an input has."""
+        """Set the name of an output in the file; a tensor that already has a name, such as an input, is copied."""
         known = tensor in self._names or not any(tensor in node.outputs for node in self._nodes)
         self._names[self.add("Identity", [tensor]) if known else tensor] = name
 
     def nodes(self, outputs: Sequence[str]) -> list[onnx.NodeProto]:
-        """Those that the outputs (names in the file) depend on, in order."""
+        """Return the nodes on which the outputs (names in the file) depend, in order."""
         needed, nodes = set(outputs), []
         for kind, inputs, made, attributes in reversed(self._nodes):
             made = [self._names.get(tensor, tensor) for tensor in made]
@@ -159,8 +162,10 @@ class OnnxGraph:
         return nodes[::-1]
 
     def initializers(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.TensorProto]:
-        """The constants that the nodes read. Of equal ones, such as kernels that several levels share, one stays, and the
-        nodes are changed to read that."""
+        """Return the constants that the nodes read, with duplicates merged (kernels that several levels share).
+
+        The inputs of the nodes are changed accordingly.
+        """
         used = {tensor for node in nodes for tensor in node.input}
         first: dict[tuple, str] = {}
         same = {name: first.setdefault((array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest()), name)

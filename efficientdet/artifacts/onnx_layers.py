@@ -1,4 +1,4 @@
-"""A Keras network as nodes of an ONNX file, layer by layer."""
+"""Translation of a Keras network to ONNX nodes, layer by layer."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,13 +20,13 @@ from program_support.errors import InputError
 
 
 def add_network(graph: OnnxGraph, network: keras.Model, inputs: Sequence[str]) -> list[str]:
-    """Every layer of a functional model in order, at inference, with the weights of this moment.
+    """Add every layer of a functional model in inference mode, with its current weights.
 
-    inputs: a tensor for each input of the network. Returns one for each of its outputs (`network.outputs`). Raises InputError
-    naming a layer that has no translation and brings none (see `OnnxGraph`).
+    inputs: a tensor for each input of the network. Return a tensor for each of `network.outputs`. Raise InputError for a layer
+    without a translation (see `OnnxGraph`).
     """
     network = getattr(network, "_functional", None) or network  # a Sequential has one inside
-    # Keras has no public way from a shared layer to each place where it is used.
+    # Keras has no public interface for the nodes of a shared layer.
     nodes = [node for depth in sorted(network._nodes_by_depth, reverse=True) for node in network._nodes_by_depth[depth]
              if not node.is_input]
     read = chain(network.outputs, *(node.input_tensors for node in nodes))
@@ -37,7 +37,7 @@ def add_network(graph: OnnxGraph, network: keras.Model, inputs: Sequence[str]) -
         for tensor, name in zip(tensors, made, strict=True):
             names[id(tensor)] = name
             if readers[id(tensor)] > 1:
-                graph.convolved.pop(name, None)  # what one of the readers changed would reach the others
+                graph.convolved.pop(name, None)  # a change for one reader would affect the others
 
     keep(network.inputs, inputs)
     for node in nodes:
@@ -48,7 +48,7 @@ def add_network(graph: OnnxGraph, network: keras.Model, inputs: Sequence[str]) -
 
 
 def _translated(graph: OnnxGraph, node, inputs: list[str]) -> list[str]:
-    """The outputs of a layer at one of the places where it is used."""
+    """Add a layer at one of its nodes in the Keras graph; return its outputs."""
     layer = node.operation
     if hasattr(layer, "to_onnx"):
         inputs = [graph.keras(tensor) for tensor in inputs]
@@ -59,12 +59,12 @@ def _translated(graph: OnnxGraph, node, inputs: list[str]) -> list[str]:
     if isinstance(layer, keras.Sequential) or hasattr(layer, "_nodes_by_depth"):
         return add_network(graph, layer, inputs)
     for kind, translate in _TRANSLATIONS:
-        # A subclass that computes otherwise is another layer.
+        # A subclass with another `call` has no translation here.
         if isinstance(layer, kind) and type(layer).call is kind.call and translations.is_channels_last(layer):
             made = translate(graph, layer, inputs, node)
             return [made] if isinstance(made, str) else made
-    raise InputError(f"layer {layer.name} of type {type(layer).__name__} has no translation to ONNX, and brings none as a "
-                     "method to_onnx")
+    raise InputError(f"layer {layer.name} of type {type(layer).__name__} has no translation to ONNX; define its method "
+                     "to_onnx")
 
 
 def _convolution(graph, layer, inputs, node) -> str:

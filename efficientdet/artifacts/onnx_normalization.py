@@ -1,4 +1,4 @@
-"""A detector's normalization as nodes of an ONNX file: found out by asking it, as each family has its own."""
+"""Translation of a detector's normalization to ONNX, inferred by evaluating it, because it differs by family."""
 
 import numpy as np
 from keras import ops
@@ -12,24 +12,23 @@ _LARGEST_DIFFERENCE = 1e-4  # of the largest value
 
 
 def add_normalization(graph: OnnxGraph, detector, *, images: str, sizes: str) -> str:
-    """`detector.normalize` of `images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32; an image, float32.
+    """Add `detector.normalize` of `images` [B, H, W, 3] uint8 and `sizes` [B, 2] int32; return a float32 image.
 
-    That must be a scale and a shift of each channel within `sizes` and one color outside. Raises InputError where it is
-    something else.
+    It must be a scale and shift of each channel within `sizes` and a constant color outside, else InputError is raised.
     """
     height, width = detector.image_size
     probe = np.random.default_rng(0).integers(0, 256, (1, height, width, 3), np.uint8)
     size = np.int32([[height // 2, width // 2]])
-    probe *= _is_inside(probe, size)  # as images come: black outside
+    probe *= _is_inside(probe, size)  # images are black outside
     wanted = _asked(detector, probe, size)
-    for times in (1, 2):  # twice: a convention of NVIDIA's
+    for times in (1, 2):  # twice: a convention of NVIDIA
         if _agree(_imagenet(probe, size, times=times), wanted):
             return _add_imagenet(graph, images, _inside(graph, sizes, height, width), times=times)
     black, white = (_asked(detector, np.full_like(probe, value), size)[0, 0, 0] for value in (0, 255))
     scale, shift, outside = (white - black) / 255, black, wanted[0, -1, -1]
     if not _agree(np.where(_is_inside(probe, size), probe * scale + shift, outside), wanted):
-        raise InputError(f"{type(detector).__name__}.normalize has no translation to ONNX: it is no scale and shift of each "
-                         "channel with one color outside of the image")
+        raise InputError(f"{type(detector).__name__}.normalize has no translation to ONNX: expected a scale and shift of each "
+                         "channel with a constant color outside of the image")
     pixels = graph.add("Cast", [graph.image(images)], to=TensorProto.FLOAT)
     pixels = graph.add("Add", [graph.add("Mul", [pixels, _by_channel(scale)]), _by_channel(shift)])
     rows, columns = _inside(graph, sizes, height, width)
@@ -50,7 +49,7 @@ def _is_inside(images: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def _imagenet(images: np.ndarray, sizes: np.ndarray, *, times: int) -> np.ndarray:
-    """ImageNet's mean and deviation removed, 0 outside; more than once over the 0 too."""
+    """Normalize with ImageNet's mean and deviation, with 0 outside; repetitions include the outside."""
     mean, stddev = np.float32(IMAGENET_MEAN), np.float32(IMAGENET_STDDEV)
     pixels = np.where(_is_inside(images, sizes), (images / np.float32(255) - mean) / stddev, 0)
     for _ in range(times - 1):
@@ -59,7 +58,7 @@ def _imagenet(images: np.ndarray, sizes: np.ndarray, *, times: int) -> np.ndarra
 
 
 def _add_imagenet(graph: OnnxGraph, images: str, inside: tuple[str, str], *, times: int) -> str:
-    """`_imagenet` in as few passes over the pixels as there can be."""
+    """Add `_imagenet` with the fewest passes over the pixels."""
     mean, stddev = map(_by_channel, (IMAGENET_MEAN, IMAGENET_STDDEV))
     rows, columns = (graph.add("Cast", [tensor], to=TensorProto.FLOAT) for tensor in inside)
     pixels = graph.add("Cast", [graph.image(images)], to=TensorProto.FLOAT)
@@ -76,7 +75,7 @@ def _by_channel(values) -> np.ndarray:
 
 
 def _inside(graph: OnnxGraph, sizes: str, height: int, width: int) -> tuple[str, str]:
-    """Whether a row [B, 1, H, 1] and a column [B, 1, 1, W] belong to the image, bool."""
+    """Return whether rows [B, 1, H, 1] and columns [B, 1, 1, W] belong to the image, bool."""
     found = []
     for axis, (side, shape) in enumerate(((height, (1, 1, height, 1)), (width, (1, 1, 1, width)))):
         limit = graph.add("Gather", [sizes, np.array([axis])], axis=1)

@@ -1,14 +1,14 @@
-"""The metadata of an ONNX file, read without the package onnx."""
+"""Reader of an ONNX file's metadata without the package onnx."""
 
 from collections.abc import Iterator
 
-_METADATA_PROPS = 14  # number of the field in ONNX's ModelProto
+_METADATA_PROPS = 14  # field number in ONNX's ModelProto
 _KEY, _VALUE = 1, 2  # in a StringStringEntryProto
-_BYTES, _VARINT, _WIDTHS = 2, 0, {1: 8, 5: 4}  # kinds of fields on the wire, and lengths of fixed ones
+_BYTES, _VARINT, _WIDTHS = 2, 0, {1: 8, 5: 4}  # protobuf wire types, and lengths of the fixed ones
 
 
 def onnx_props(model: bytes) -> dict[str, str]:
-    """`metadata_props` by name. Raises ValueError for what is no ONNX file."""
+    """Return `metadata_props` by name. Raise ValueError if this is not an ONNX file."""
     try:
         return dict(_props(memoryview(model)))
     except (IndexError, UnicodeDecodeError) as error:
@@ -23,7 +23,7 @@ def _props(model: memoryview) -> Iterator[tuple[str, str]]:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Number and content of the fields of a protobuf message that have a length. Raises ValueError, IndexError."""
+    """Yield number and content of length-delimited protobuf fields. Raise ValueError, IndexError."""
     place = 0
     while place < len(message):
         tag, place = _varint(message, place)
@@ -31,7 +31,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
         if kind == _BYTES:
             length, place = _varint(message, place)
             if place + length > len(message):
-                raise ValueError(f"field {number} ends behind the file's end")
+                raise ValueError(f"field {number} exceeds the file's size")
             yield number, message[place : place + length]
             place += length
         elif kind == _VARINT:
@@ -39,7 +39,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
         elif kind in _WIDTHS:
             place += _WIDTHS[kind]
         else:
-            raise ValueError(f"field {number} has kind {kind}")
+            raise ValueError(f"field {number} has wire type {kind}")
 
 
 def _varint(message: memoryview, place: int) -> tuple[int, int]:
@@ -51,4 +51,4 @@ def _varint(message: memoryview, place: int) -> tuple[int, int]:
         if byte < 128:
             return value, place
         if shift > 63:
-            raise ValueError("a number is too long")
+            raise ValueError("a varint is too long")

@@ -1,7 +1,7 @@
-"""The layers between the stages of a two-stage network as nodes of an ONNX file (`model/region_layers.py`).
+"""Translation of the layers between the stages of a two-stage network to ONNX (`model/region_layers.py`).
 
-Suppression is ONNX's NonMaxSuppression and RoIAlign its RoiAlign: the number of regions is that of the values at hand where
-Keras has slots, and masks are computed of detections alone.
+Uses ONNX's NonMaxSuppression and RoiAlign. The number of regions is dynamic, while Keras pads to a fixed number, and masks are
+computed only for detections.
 """
 
 import math
@@ -31,7 +31,7 @@ _NONE = np.float32(0)
 
 
 def proposals(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
-    """`Proposals`: boxes [B, P, 4], and which of them exist."""
+    """Add `Proposals`; return boxes [B, P, 4] and their validity."""
     logits, deltas, sizes = map(graph.keras, inputs)
     grid, config = layer.grid, layer.config
     found, first = [], 0
@@ -59,7 +59,7 @@ def proposals(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]
 
 
 def aligned(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
-    """`AlignedRegions`: features of all regions, or of those whose score is above 0."""
+    """Add `AlignedRegions`; return features of all regions, or of those with a score above 0."""
     has_scores = len(node.input_tensors[-1].shape) == 2
     *levels, boxes = inputs[:-1] if has_scores else inputs
     count = node.input_tensors[len(levels)].shape[1]
@@ -74,7 +74,7 @@ def aligned(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
     strides = level_strides([tensor.shape[1:3] for tensor in node.input_tensors[:len(levels)]], layer.image_size)
     chosen = _levels_of(graph, boxes, finest=round(math.log2(strides[0][0])), count=len(levels),
                         slack=layer.pooling.level_slack)
-    # The one kind of RoiAlign makes a side a cell long at least; the other does not, and shifts by half a cell
+    # One mode of RoiAlign has a minimum side of one cell; the other has none, and shifts by half a cell.
     has_least_side = layer.pooling.least_side > 0
     features, order = [], []
     for number, (level, stride) in enumerate(zip(levels, strides, strict=True)):
@@ -94,7 +94,7 @@ def aligned(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
 
 
 def detected(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
-    """`DetectedRegions`: boxes [B, D, 4], scores [B, D] and classes [B, D]."""
+    """Add `DetectedRegions`; return boxes [B, D, 4], scores [B, D] and classes [B, D]."""
     logits, deltas, boxes, valid, sizes = map(graph.keras, inputs)
     suppression, count = layer.config, node.input_tensors[2].shape[1]
     classes = node.input_tensors[0].shape[-1] - 1
@@ -122,7 +122,7 @@ def detected(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
 
 
 def masks_of_classes(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> list[str]:
-    """`MasksOfClasses`: probabilities [B, D, S, S], of the regions that `aligned` took by the same scores."""
+    """Add `MasksOfClasses`; return probabilities [B, D, S, S] of the regions that `aligned` has selected."""
     logits, (scores, classes) = graph.image(inputs[0]), map(graph.keras, inputs[1:])
     count, side = node.outputs[0].shape[1:3]
     rows = _places(graph, graph.add("Greater", [flat(graph, scores), _NONE]))
@@ -135,7 +135,7 @@ def masks_of_classes(graph: OnnxGraph, layer, inputs: Sequence[str], node) -> li
 
 
 def _levels_of(graph: OnnxGraph, boxes: str, *, finest: int, count: int, slack: float) -> str:
-    """`roi_align.region_levels` of [R, 4], float32."""
+    """Add `roi_align.region_levels` of boxes [R, 4]; return float32."""
     low, high = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
     area = graph.add("ReduceProd", [graph.add("Sub", [high, low]), np.array([1])], keepdims=0)
     octaves = graph.add("Div", [graph.add("Log", [graph.add("Div", [graph.add("Sqrt", [area]), np.float32(CANONICAL_SIDE)])]),
@@ -146,11 +146,11 @@ def _levels_of(graph: OnnxGraph, boxes: str, *, finest: int, count: int, slack: 
 
 
 def _places(graph: OnnxGraph, chosen: str) -> str:
-    """Of the True ones of [N] bool: [n] int64."""
+    """Return the indices [n] int64 of the True values of [N] bool."""
     return flat(graph, graph.add("NonZero", [chosen]))
 
 
 def _numbers(graph: OnnxGraph, rows: str) -> str:
-    """0 .. N - 1 for N rows, int64."""
+    """Return 0 to N - 1 for N rows, int64."""
     count = graph.add("Squeeze", [graph.add("Slice", [graph.add("Shape", [rows]), np.array([0]), np.array([1])])])
     return graph.add("Range", [np.array(0), count, np.array(1)])

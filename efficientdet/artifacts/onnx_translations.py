@@ -1,7 +1,7 @@
-"""Layers other than convolutions as nodes of an ONNX file: activations, sums, shapes, resizing.
+"""Translation of layers other than convolutions to ONNX: activations, sums, shapes, resizing.
 
-Each function takes the graph, the layer, the names of its inputs and the place in Keras's graph where it is used
-(`node`, with the shapes), and returns the name of the output.
+Each function takes the graph, the layer, the names of its inputs and its node in the Keras graph (with the shapes), and returns
+the name of the output.
 """
 
 import keras
@@ -13,11 +13,11 @@ from program_support.errors import InputError
 
 _ACTIVATIONS = {"sigmoid": "Sigmoid", "relu": "Relu", "tanh": "Tanh", "elu": "Elu", "softplus": "Softplus",
                 "exponential": "Exp", "hard_silu": "HardSwish"}
-_IMAGE_AXES = {0: 0, 1: 2, 2: 3, 3: 1}  # of an image's axes in Keras, where they stand with channels second
+_IMAGE_AXES = {0: 0, 1: 2, 2: 3, 3: 1}  # axis of an image in Keras -> axis with channels second
 
 
 def activated(graph: OnnxGraph, source: str, activation) -> str:
-    """A Keras function, or its name, of each value. Raises InputError for one without translation."""
+    """Add an activation, given as function or name. Raise InputError for one without a translation."""
     name = activation if isinstance(activation, str) else getattr(activation, "__name__", type(activation).__name__)
     if name == "linear":
         return source
@@ -30,13 +30,13 @@ def activated(graph: OnnxGraph, source: str, activation) -> str:
     elif name in _ACTIVATIONS:
         made = graph.add(_ACTIVATIONS[name], [source])
     else:
-        raise InputError(f"activation {name} has no translation to ONNX; those with one are silu, softmax, relu6, "
+        raise InputError(f"activation {name} has no translation to ONNX; expected one of linear, silu, softmax, relu6, "
                          f"{', '.join(_ACTIVATIONS)}")
     return graph.as_image(made) if graph.is_image(source) else made
 
 
 def relu(graph, layer, inputs, node) -> str:
-    """keras.layers.ReLU with its limits."""
+    """Add keras.layers.ReLU with its limits."""
     if layer.threshold or (layer.max_value is not None and layer.negative_slope):
         raise InputError(f"layer {layer.name} of type ReLU has no translation to ONNX with its threshold and limits")
     if layer.negative_slope:
@@ -49,14 +49,14 @@ def relu(graph, layer, inputs, node) -> str:
 
 
 def softmax(graph, layer, inputs, node) -> str:
-    """keras.layers.Softmax over one axis."""
+    """Add keras.layers.Softmax over one axis."""
     if not isinstance(layer.axis, int):
         raise InputError(f"layer {layer.name} of type Softmax has no translation to ONNX over the axes {layer.axis}")
     return graph.add("Softmax", [graph.keras(inputs[0])], axis=layer.axis)
 
 
 def combined(kind: str):
-    """Translation of a layer that adds or multiplies its inputs, from the first on; a lower rank gets axes after the batch."""
+    """Return the translation of Add or Multiply; inputs of lower rank get axes after the batch axis."""
     def translate(graph, layer, inputs, node) -> str:
         ranks = [len(tensor.shape) for tensor in node.input_tensors]
         rank = max(ranks)
@@ -68,7 +68,7 @@ def combined(kind: str):
 
 
 def chained(graph: OnnxGraph, kind: str, inputs: list[str]) -> str:
-    """The sum or product of tensors of one rank, in one layout: an image where one of them is."""
+    """Add the sum or product of tensors of equal rank; it is an image if one of them is."""
     are_images = any(graph.is_image(tensor) for tensor in inputs)
     inputs = [graph.image(tensor) if are_images else tensor for tensor in inputs]
     result = inputs[0]
@@ -78,14 +78,14 @@ def chained(graph: OnnxGraph, kind: str, inputs: list[str]) -> str:
 
 
 def dense(graph, layer, inputs, node) -> str:
-    """A product over the last axis, of any rank."""
+    """Add keras.layers.Dense, for any rank."""
     product = graph.add("MatMul", [graph.keras(inputs[0]), array(layer.kernel)])
     biased = product if layer.bias is None else graph.add("Add", [product, array(layer.bias)])
     return activated(graph, biased, layer.activation)
 
 
 def pooled(kind: str):
-    """Translation of a pooling layer; what pads an image counts in no mean."""
+    """Return the translation of a pooling layer; averages do not include the padding."""
     def translate(graph, layer, inputs, node) -> str:
         return graph.add_image(kind, [graph.image(inputs[0])], kernel_shape=layer.pool_size, strides=layer.strides,
                                pads=pads(layer, node.input_tensors[0].shape[1:3], layer.pool_size, layer.strides))
@@ -94,7 +94,7 @@ def pooled(kind: str):
 
 
 def pooled_globally(graph, layer, inputs, node) -> str:
-    """The mean of each channel: [B, C], or [B, 1, 1, C] with keepdims."""
+    """Add the mean of each channel: [B, C], or [B, 1, 1, C] with keepdims."""
     means = graph.add_image("GlobalAveragePool", [graph.image(inputs[0])])
     if layer.keepdims:
         return means
@@ -104,21 +104,21 @@ def pooled_globally(graph, layer, inputs, node) -> str:
 
 
 def padded(graph, layer, inputs, node) -> str:
-    """keras.layers.ZeroPadding2D."""
+    """Add keras.layers.ZeroPadding2D."""
     (top, bottom), (left, right) = layer.padding
     return graph.add_image("Pad", [graph.image(inputs[0]), np.array([0, 0, top, left, 0, 0, bottom, right]), np.float32(0)])
 
 
 def upsampled(graph, layer, inputs, node) -> str:
-    """keras.layers.UpSampling2D by copying."""
+    """Add keras.layers.UpSampling2D with nearest interpolation."""
     if layer.interpolation != "nearest":
         raise InputError(f"layer {layer.name} of type UpSampling2D has no translation to ONNX with {layer.interpolation} "
-                         "interpolation; nearest has one")
+                         "interpolation; expected nearest")
     return _repeated(graph, graph.image(inputs[0]), layer.size)
 
 
 def reshaped(graph, layer, inputs, node) -> str:
-    """Reshape and Flatten. A channel of its own for each value, [B, C] to [B, 1, 1, C], is the image that was pooled."""
+    """Add Reshape or Flatten. Reshaping a pooled image [B, C] to [B, 1, 1, C] returns the image itself."""
     target = node.outputs[0].shape[1:]
     before = graph.reshaped_images.get(inputs[0])
     if before is not None and len(node.input_tensors[0].shape) == 2 and target == (1, 1, node.input_tensors[0].shape[1]):
@@ -130,12 +130,12 @@ def reshaped(graph, layer, inputs, node) -> str:
 
 
 def permuted(graph, layer, inputs, node) -> str:
-    """keras.layers.Permute."""
+    """Add keras.layers.Permute."""
     return graph.add("Transpose", [graph.keras(inputs[0])], perm=[0, *layer.dims])
 
 
 def concatenated(graph, layer, inputs, node) -> str:
-    """Side by side along an axis; the levels of a head, reshaped from convolutions, as cells first: `graph.cells`."""
+    """Add Concatenate; for the levels of a head, reshaped from convolutions, also note `graph.cells`."""
     rank = len(node.outputs[0].shape)
     axis = layer.axis % rank
     if (rank, axis) == (3, 1) and all(tensor in graph.reshaped_images for tensor in inputs):
@@ -151,7 +151,7 @@ def concatenated(graph, layer, inputs, node) -> str:
 
 
 def weighted_fusion(graph, layer, inputs, node) -> str:
-    """`WeightedFusion` with the shares that its weights come to now."""
+    """Add `WeightedFusion` with its current normalized weights."""
     weights = np.stack([array(weight) for weight in layer.fusion_weights])
     weights = np.maximum(weights, 0) if layer.fusion_relu else weights
     shares = weights / (weights.sum() + np.float32(1e-4))
@@ -160,14 +160,14 @@ def weighted_fusion(graph, layer, inputs, node) -> str:
 
 
 def _scaled(graph: OnnxGraph, source: str, factor, *, channels: int) -> str:
-    """For ONNX Runtime by a depthwise convolution: it leaves its layout of convolutions for a product, not for a sum."""
+    """Add a product with a factor; for ONNX Runtime as a depthwise convolution, which keeps its internal layout."""
     if not graph.for_onnxruntime:
         return graph.add_image("Mul", [source, factor])
     return graph.add_image("Conv", [source, np.full((channels, 1, 1, 1), factor)], group=channels, kernel_shape=(1, 1))
 
 
 def nearest_resize(graph, layer, inputs, node) -> str:
-    """`NearestResize`: whole factors by Resize, others row by row."""
+    """Add `NearestResize`: integer factors by Resize, others by Gather."""
     source, before = graph.image(inputs[0]), node.input_tensors[0].shape[1:3]
     for axis, target, side in zip((2, 3), layer.size, before, strict=True):
         if target % side:
@@ -177,7 +177,7 @@ def nearest_resize(graph, layer, inputs, node) -> str:
 
 
 def _repeated(graph: OnnxGraph, image: str, times) -> str:
-    """Each row and column of an image so many times."""
+    """Repeat each row and column of an image."""
     if max(times) == 1:
         return image
     return graph.add_image("Resize", [image, "", np.float32([1, 1, *times])], mode="nearest", nearest_mode="floor",
@@ -185,15 +185,15 @@ def _repeated(graph: OnnxGraph, image: str, times) -> str:
 
 
 def activation(graph, layer, inputs, node) -> str:
-    """keras.layers.Activation."""
+    """Add keras.layers.Activation."""
     return activated(graph, inputs[0], layer.activation)
 
 
 def same(graph, layer, inputs, node) -> str:
-    """A layer that does nothing at inference."""
+    """Return the input: the layer has no effect at inference."""
     return inputs[0]
 
 
 def is_channels_last(layer: keras.Layer) -> bool:
-    """Whether a layer of images reads [B, h, w, C]; true of all others."""
+    """Return whether a layer of images reads [B, h, w, C]; True for all other layers."""
     return getattr(layer, "data_format", "channels_last") in (None, "channels_last")

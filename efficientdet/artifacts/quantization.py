@@ -1,4 +1,4 @@
-"""An exported network whose convolutions compute in 8 bits: faster on CPUs with instructions for that, at a cost in AP."""
+"""Quantization of an exported network's convolutions to int8: faster on CPUs with VNNI, with a lower AP."""
 
 import contextlib
 import logging
@@ -13,11 +13,11 @@ import onnx
 def quantized(
     model: onnx.ModelProto, inputs: Iterable[Mapping[str, np.ndarray]], *, narrow: bool, exact: Sequence[str] = ()
 ) -> onnx.ModelProto:
-    """A file of `onnx_model` with uint8 inputs and int8 kernels of its convolutions, as nodes that runtimes fuse.
+    """Quantize a model of `onnx_model`: uint8 inputs and int8 kernels of convolutions, as nodes that runtimes fuse.
 
-    An input's range is what it takes over `inputs` (see `CalibrationImages`); a kernel has a scale for each output channel.
-    All else, and what a convolution adds up to, stays float32, and the nodes named by `exact` do. narrow: kernels of 7 bits,
-    for x86 CPUs on which the sums would overflow (`sums_of_bytes_saturate`).
+    The range of an input is determined on `inputs` (see `CalibrationImages`); a kernel has a scale for each output channel.
+    Everything else, including outputs of convolutions and the nodes in `exact`, stays float32. narrow: 7-bit kernels, for x86
+    CPUs on which the sums would saturate (`sums_of_bytes_saturate`).
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
@@ -28,12 +28,12 @@ def quantized(
             before, after, _reader(iter(inputs)), quant_format=QuantFormat.QDQ, op_types_to_quantize=["Conv"],
             per_channel=True, reduce_range=narrow, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
             nodes_to_exclude=list(exact),
-            extra_options={"OpTypesToExcludeOutputQuantization": ["Conv"]})  # what follows is fused as float32
+            extra_options={"OpTypesToExcludeOutputQuantization": ["Conv"]})  # the following nodes are fused in float32
         return onnx.load(str(after))
 
 
 def last_convolutions(model: onnx.ModelProto) -> list[str]:
-    """Names of the convolutions whose values reach the outputs through no other: those that say what is found, and where."""
+    """Return the names of the convolutions between which and the outputs there is no other convolution."""
     made_by = {output: node for node in model.graph.node for output in node.output}
     found, seen, waiting = [], set(), [output.name for output in model.graph.output]
     while waiting:
@@ -60,7 +60,7 @@ def _reader(inputs: Iterator[Mapping[str, np.ndarray]]):
 
 @contextlib.contextmanager
 def _without_advice() -> Iterator[None]:
-    """A block without warnings in the log: the quantizer advises to optimize the float model first, and ours is folded."""
+    """Silence the quantizer's advice to optimize the float model first, which is not needed for folded models."""
     logging.disable(logging.WARNING)
     try:
         yield

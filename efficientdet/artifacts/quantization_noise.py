@@ -1,4 +1,4 @@
-"""How far a network in 8 bits is from the one in 32, layer by layer."""
+"""Quantization error of an int8 network by layer."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,12 +11,15 @@ from efficientdet.artifacts.quantization import last_convolutions
 def signal_to_noise(
     exact: onnx.ModelProto, in_8_bits: onnx.ModelProto, inputs: Iterable[Mapping[str, np.ndarray]]
 ) -> tuple[dict[str, float], list[float]]:
-    """Decibels of what each convolution puts out, by its name, the lowest first, over all `inputs`; and of what the last
-    convolutions put out (see `last_convolutions`), by input. Errors of earlier layers are in those of later ones."""
+    """Return the signal-to-noise ratio of convolutions by name over all `inputs`, and of the last ones by input.
+
+    In decibels; convolutions are sorted from the lowest on. The error of a layer includes those of earlier layers. See
+    `last_convolutions`.
+    """
     names = [node.name for node in exact.graph.node if node.op_type == "Conv"]
     last = np.isin(names, last_convolutions(exact))
     sessions = [_putting_out(model, names) for model in (exact, in_8_bits)]
-    powers = []  # [images, layers, 2]: of the signal, of the noise
+    powers = []  # [images, layers, 2]: signal and noise
     for one in inputs:
         wanted, found = (session.run(names, one) for session in sessions)
         powers.append([(np.mean(np.square(ours)), np.mean(np.square(ours - theirs)))
@@ -28,7 +31,7 @@ def signal_to_noise(
 
 
 def _putting_out(model: onnx.ModelProto, names: list[str]):
-    """A session of the model with these tensors, named as the nodes that make them, among the outputs."""
+    """Return a session of the model with additional outputs: tensors named as their nodes."""
     import onnxruntime
 
     changed = onnx.ModelProto()
@@ -40,5 +43,5 @@ def _putting_out(model: onnx.ModelProto, names: list[str]):
 
 
 def _decibels(powers: np.ndarray) -> np.ndarray:
-    """[..., 2] -> [...]; 200 where there is no noise."""
+    """Return decibels [...] of signal and noise powers [..., 2]; 200 without noise."""
     return 10 * np.log10(np.maximum(powers[..., 0], 1e-30) / np.maximum(powers[..., 1], 1e-20 * powers[..., 0] + 1e-40))

@@ -1,4 +1,4 @@
-"""A detector as a TensorFlow SavedModel that needs none of this project to run."""
+"""Export of a detector to a TensorFlow SavedModel that runs without this project."""
 
 import contextlib
 import json
@@ -19,18 +19,18 @@ from program_support.errors import InputError
 
 SIGNATURE = "serving_default"
 _OUTPUTS = {"boxes", "scores", "classes", "count"}
-_DAMAGE = (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError, tf.errors.OpError)  # what it raises
-# Gradients of ours hold on to tensors of the forward pass, which cannot be saved
+_DAMAGE = (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError, tf.errors.OpError)  # raised on loading
+# Custom gradients capture tensors of the forward pass, which cannot be saved.
 FOR_INFERENCE = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
 
 
 def export_saved_model(detector: Detector, folder: str, *, description: Description, resize: ResizeRule) -> None:
-    """Write a SavedModel: `images` uint8 [B, h, w, 3] of any size in; out a dictionary of
+    """Write a SavedModel that detects in `images` uint8 [B, h, w, 3] of any size; it includes `resize`.
 
-    `boxes` [B, D, 4] float32 yxyx in pixels of those images, `scores` [B, D] float32, `classes` [B, D] int64 (the data
-    set's category ids) and `count` [B] int32, how many of the D are detections; of a detector that has them `masks`
-    [B, D, S, S] float32, the probability that a cell of the box shows the object. `resize` is part of it. Class names and
-    configuration lie in description.json beside it. Raises OSError.
+    The outputs are `boxes` [B, D, 4] float32 yxyx in pixels of the images, `scores` [B, D] float32, `classes` [B, D] int64
+    (category ids of the data set) and `count` [B] int32, the number of valid detections; with masks also `masks`
+    [B, D, S, S] float32, the probability that a cell of the box belongs to the object. Class names and configuration are in
+    description.json in the folder. Raise OSError.
     """
     class_names = ClassNames.from_categories(description.categories)
     module = tf.Module()
@@ -53,7 +53,7 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
         }
 
     if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"a SavedModel is written by the TensorFlow backend; this is {keras.backend.backend()}")
+        raise ValueError(f"SavedModel export needs the TensorFlow backend; this is {keras.backend.backend()}")
     try:
         tf.saved_model.save(module, folder, signatures={SIGNATURE: detect}, options=FOR_INFERENCE)
     except tf.errors.OpError as error:
@@ -63,7 +63,7 @@ def export_saved_model(detector: Detector, folder: str, *, description: Descript
 
 @contextlib.contextmanager
 def without_gradient_warnings() -> Iterator[None]:
-    """Silence TensorFlow's warning that a loaded function may have no gradient: nothing here asks for one."""
+    """Silence TensorFlow's warning that a loaded function may have no gradient, which inference does not need."""
     def is_other(record: logging.LogRecord) -> bool:
         return "unsaved custom gradients" not in record.getMessage()
 
@@ -76,23 +76,22 @@ def without_gradient_warnings() -> Iterator[None]:
 
 
 def load_saved_model(folder: str):
-    """(signature, Description) of what `export_saved_model` wrote. Raises InputError for any other folder, and for a part of
-    one."""
+    """Return signature and Description of a folder of `export_saved_model`. Raise InputError for any other folder."""
     try:
         description = description_of(json.loads(Path(folder, DESCRIPTION_FILE).read_text(encoding="utf-8")))
-        ClassNames.from_categories(description.categories)  # what is wrong with them is reported here
+        ClassNames.from_categories(description.categories)  # reports invalid names
         with without_gradient_warnings():
             loaded = tf.saved_model.load(folder)
         run = loaded.signatures[SIGNATURE]
         if set(run.structured_input_signature[1]) != {"images"} or not set(run.structured_outputs) >= _OUTPUTS:
-            raise ValueError(f"{SIGNATURE} takes {', '.join(run.structured_input_signature[1])} and puts out "
+            raise ValueError(f"{SIGNATURE} takes {', '.join(run.structured_input_signature[1])} and returns "
                              f"{', '.join(map(str, run.structured_outputs))}")
     except _DAMAGE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
-        raise InputError(f"{folder}: is no SavedModel of this project, or a part of one ({reason})") from error
+        raise InputError(f"{folder}: is not a complete SavedModel of this project ({reason})") from error
 
     def signature(images):
         return run(images=tf.convert_to_tensor(images, tf.uint8))
 
-    signature.keep_alive = loaded  # its variables go with the loaded object
+    signature.keep_alive = loaded  # its variables are deleted with the loaded object
     return signature, description

@@ -1,11 +1,11 @@
-"""What a folder with a SavedModel looks like; free of TensorFlow."""
+"""Recognition of SavedModel folders without TensorFlow."""
 
 from pathlib import Path
 
 DESCRIPTION_FILE = "description.json"
-TRUSTED_ONLY = "its graph is run as it is, and may read and write files: only from a source that you trust"
+TRUSTED_ONLY = "use trusted sources only: its graph may read and write files"
 
 
 def is_saved_model(folder: str | None) -> bool:
-    """Whether a SavedModel lies there."""
+    """Return whether a folder has a SavedModel."""
     return bool(folder) and Path(folder, "saved_model.pb").is_file()

@@ -1,9 +1,9 @@
-"""The files of a TensorFlow bundle (`.index`, `.data-00000-of-00001`), put where another bundle may stand.
+"""Atomic replacement of the files of a TensorFlow bundle (`.index`, `.data-00000-of-00001`).
 
-Two files cannot be renamed at once, but an `.index` says of how many data files it is, and their number is in their names.
-So a bundle of one data file is first published as one of two: its data file under another name, beside one that holds
-nothing. The rename of the `.index` then exchanges everything in one step, for TensorFlow's own tools too. A second such step
-brings the files to their usual names. A process that is killed leaves the old bundle or the new one, whole.
+Two files cannot be renamed at once. But an `.index` states the number of its data files, which is part of their names. So a
+bundle with one data file is first published as one with two: its data file under another name, and an empty one. Renaming the
+`.index` then replaces the bundle in one step, also for TensorFlow's own tools. A second such step restores the usual names. A
+killed process leaves either the old bundle or the new one intact.
 """
 
 import glob
@@ -20,14 +20,14 @@ from efficientdet.checkpoints.description import (
 from program_support.atomic_files import flush_to_disk, link_or_copy
 
 INDEX_SUFFIX = ".index"
-BUNDLE_SUFFIXES = (".data-00000-of-00001", INDEX_SUFFIX)  # in the order in which they may appear
-SECOND_FILE_ARRAY = "_of_the_second_data_file"  # without values; a data file is of one array at least
+BUNDLE_SUFFIXES = (".data-00000-of-00001", INDEX_SUFFIX)  # in the order in which they are published
+SECOND_FILE_ARRAY = "_of_the_second_data_file"  # an empty array: a data file has at least one array
 
 
 def publish(staged: Path, target: Path, description: Description) -> None:
-    """Move a whole bundle of one data file, with what it means, to the name `target`. Raises OSError.
+    """Move a bundle with one data file and its description to the name `target`. Raise OSError.
 
-    Whoever reads meanwhile, or after a kill at any point, finds what stood there before or what is new.
+    Concurrent readers, and readers after a kill at any point, find either the old bundle or the new one.
     """
     before, digest = said_of(target), bundle_digest(staged)
     if _data_file_count(target) == 1:
@@ -44,14 +44,14 @@ def publish(staged: Path, target: Path, description: Description) -> None:
 
 
 def link_bundle(source: Path, target: Path) -> Path:
-    """Give the files of a bundle of one data file second names, or copy them; returns `target`. Raises OSError."""
+    """Hard link, or copy, the files of a bundle with one data file; return `target`. Raise OSError."""
     for suffix in BUNDLE_SUFFIXES:
         link_or_copy(f"{source}{suffix}", f"{target}{suffix}")
     return target
 
 
 def remove_unused_data_files(prefix: Path) -> None:
-    """Remove the data files of which a bundle's index does not speak: of the bundle before it. Raises OSError."""
+    """Remove data files of the previous bundle, to which the index does not refer. Raise OSError."""
     if count := _data_file_count(prefix):
         for file in _data_files_of(prefix):
             if not file.name.endswith(f"-of-{count:05d}"):
@@ -59,15 +59,15 @@ def remove_unused_data_files(prefix: Path) -> None:
 
 
 def remove_bundle(prefix: Path) -> None:
-    """Remove a bundle and its description. Raises OSError."""
-    Path(f"{prefix}{INDEX_SUFFIX}").unlink(missing_ok=True)  # without one there is no checkpoint, whatever a kill leaves
+    """Remove a bundle and its description. Raise OSError."""
+    Path(f"{prefix}{INDEX_SUFFIX}").unlink(missing_ok=True)  # first, so that a kill leaves no damaged checkpoint
     for file in _data_files_of(prefix):
         file.unlink()
     Path(f"{prefix}{DESCRIPTION_SUFFIX}").unlink(missing_ok=True)
 
 
 def _exchange(staged: Path, target: Path) -> None:
-    """The new data files have names of which the index that stands there knows nothing; its rename is the moment of change."""
+    """Replace a bundle by one with other names of data files: renaming the index is the atomic step."""
     for file in _data_files_of(staged):
         os.replace(file, f"{target}{file.name.removeprefix(staged.name)}")
     flush_to_disk(target.parent)
@@ -79,7 +79,7 @@ def _data_files_of(prefix: Path) -> list[Path]:
 
 
 def _data_file_count(prefix: Path) -> int:
-    """Of how many data files a bundle's index speaks; 0 where there is no index, it is none, or they are more than 127."""
+    """Return the number of data files in a bundle's index; 0 for a missing or invalid index, or more than 127 files."""
     try:
         with open(f"{prefix}{INDEX_SUFFIX}", "rb") as stream:
             head = stream.read(5)
@@ -91,7 +91,7 @@ def _data_file_count(prefix: Path) -> int:
 
 
 def _as_two_data_files(staged: Path) -> Path:
-    """The prefix of a second bundle with the same arrays, whose first data file is a second name of that of the first."""
+    """Write a bundle with the same arrays and two data files, the first a hard link; return its prefix."""
     import tensorflow as tf
 
     linked = link_bundle(staged, staged.with_name("linked"))

@@ -1,11 +1,11 @@
-"""Checkpoints: TensorFlow bundles of named arrays, with what they mean as JSON beside them.
+"""Checkpoints: TensorFlow bundles of named arrays, each with a description as JSON beside it.
 
 A bundle holds `<name>` for every weight of the model, `<name>/ExponentialMovingAverage`, `<name>/Momentum` and
-`global_step` as the published TensorFlow checkpoints do, so one reader serves both.
+`global_step` as the published TensorFlow checkpoints do, so that one reader supports both.
 
-What is newest in a folder is what was written last: `save_number` in the JSON counts, and survives copying. Checkpoints
-without one (of other tools, or from before it existed) come before all that have one; among them the one that the folder's
-`checkpoint` file names is the newest, then the one that had seen more images, then the one with the later file.
+The newest checkpoint in a folder is the one with the highest `save_number` in the JSON, which survives copying. Checkpoints
+without a number (third-party or older ones) are older than all others. Among these, the checkpoint in the folder's
+`checkpoint` file is the newest, then the one with more `images_seen`, then the one with the later file time.
 """
 
 import contextlib
@@ -38,14 +38,14 @@ from program_support.errors import InputError
 _BUNDLE_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 _LEFT_BY_EARLIER_VERSIONS = re.compile(r"\.(checkpoint|(ema)?ckpt(-\w+)?)(\.json|\.index|\.data-\d{5}-of-\d{5})?\.\d+"
                                        r"(\.(index|data-\S+))?")
-_ATTEMPTS = 5  # at reading what another process replaces meanwhile
+_ATTEMPTS = 5  # to read a checkpoint while another process replaces it
 
 
 def checkpoint_prefix(path: str | Path) -> str:
-    """The bundle that a prefix, one of its files, or a folder stands for; of a folder it is the newest. A file of arrays of
-    another program (`array_files`) stands for itself.
+    """Return the prefix of the checkpoint that a prefix, one of its files or a folder (its newest checkpoint) names.
 
-    Raises InputError, saying what is there, where there is none. Needs no TensorFlow.
+    The path of a third-party file (`array_files`) is returned unchanged. Raise InputError if there is no checkpoint. Does not
+    import TensorFlow.
     """
     if is_array_file(path):
         return str(path)
@@ -61,15 +61,15 @@ def checkpoint_prefix(path: str | Path) -> str:
 
 
 def prefixes(folder: Path, pattern: str = "*") -> list[Path]:
-    """The bundles in a folder whose names match, in no order."""
+    """Return the prefixes of the bundles in a folder that match a pattern, unordered."""
     return [file.with_suffix("") for file in folder.glob(f"{pattern}{INDEX_SUFFIX}") if not file.name.startswith(".")]
 
 
 def writing_order(prefix: Path) -> tuple[float, bool, int, float]:
-    """A key that sorts the bundles of a folder from the oldest to the newest, see the head of this file.
+    """Return a key that sorts the bundles of a folder from the oldest to the newest; see the module's docstring.
 
-    One whose description cannot be read is the newest where the `checkpoint` file says so: then it is for the reader to say
-    what is wrong with it. Else it is the oldest, as is one that is being removed.
+    A bundle with an unreadable description is the newest if the `checkpoint` file names it, so that reading it reports the
+    error. Otherwise it is the oldest, as is a bundle that is being removed.
     """
     is_named = _named_by_state_file(prefix.parent) == prefix.name
     try:
@@ -81,20 +81,20 @@ def writing_order(prefix: Path) -> tuple[float, bool, int, float]:
 
 
 def read_arrays(prefix: str | Path) -> dict[str, np.ndarray]:
-    """All arrays of a bundle by name, checksums compared. Raises InputError where it cannot be read."""
+    """Return all arrays of a bundle by name, with verified checksums. Raise InputError if it cannot be read."""
     import tensorflow as tf
 
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name != SECOND_FILE_ARRAY}
-    except (tf.errors.OpError, ValueError, IndexError) as error:  # IndexError: the data file is cut short
+    except (tf.errors.OpError, ValueError, IndexError) as error:  # IndexError: the data file is truncated
         raise InputError(f"{prefix}: cannot be read as a checkpoint ({str(error).splitlines()[0]})") from error
 
 
 def read_whole(prefix: str | Path) -> tuple[dict[str, np.ndarray], Description | None]:
-    """The arrays of a bundle and its description, of one and the same writing also where another process replaces them.
+    """Return the arrays and the description of a bundle, consistent even if another process replaces it meanwhile.
 
-    Raises InputError where one of them is damaged, or they do not belong together.
+    Raise InputError if one of them is damaged, or if they do not belong together.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         digest = bundle_digest(prefix)
@@ -106,16 +106,16 @@ def read_whole(prefix: str | Path) -> tuple[dict[str, np.ndarray], Description |
         else:
             if bundle_digest(prefix) == digest:
                 return found
-    raise InputError(f"{prefix}: is replaced again and again while it is read")
+    raise InputError(f"{prefix}: was replaced {_ATTEMPTS} times while it was read; try again")
 
 
 def write_arrays(
     prefix: str, arrays: Mapping[str, np.ndarray], description: Description, *, newest: bool = True
 ) -> Description:
-    """Write a bundle and its description, flushed to disk; they appear, or take the place of others, at once and whole.
+    """Write a bundle and its description atomically, flushed to disk, and return the description as written.
 
-    `newest`: in the folder it is then the newest, and its `checkpoint` file says so. Returns the description as it was
-    written. Raises InputError where the disk is full or read-only; what stood there before is then untouched.
+    `newest`: make it the newest checkpoint of the folder and name it in the `checkpoint` file. Raise InputError if the disk is
+    full or read-only; an existing checkpoint of that name is then unchanged.
     """
     import tensorflow as tf
 
@@ -137,24 +137,24 @@ def write_arrays(
 
 
 def write_second_name(prefix: str, source: str, description: Description) -> None:
-    """Let a bundle of ours be found under a second name too, without a copy where the file system has hard links."""
+    """Give a bundle a second name, by hard links if the file system supports them."""
     target = Path(prefix)
     with _one_line_errors(target), unfinished_folder(target) as folder:
         publish(link_bundle(Path(source), folder / "whole"), target, description)
 
 
 def _named_by_state_file(folder: Path) -> str | None:
-    """The name in TensorFlow's `checkpoint` file, as far as it helps; other tools write absolute paths into it."""
+    """Return the name in TensorFlow's `checkpoint` file without its folder, or None."""
     try:
         text = (folder / "checkpoint").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     match = re.search(r'^model_checkpoint_path: "(.*)"', text, re.MULTILINE)
-    return Path(match[1]).name if match else None  # the folder may have been moved since
+    return Path(match[1]).name if match else None  # other tools write absolute paths, and the folder may have been moved
 
 
 def _last_save_number(folder: Path) -> int:
-    """Of what was written, or was about to be when a process was killed; damaged files do not count."""
+    """Return the highest save number in the folder, also of unfinished checkpoints; damaged files are ignored."""
     found = [0]
     for prefix in prefixes(folder):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -170,10 +170,10 @@ def _one_line_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        raise InputError(f"{target}: cannot be written ({_why(error)}); the checkpoints before it are whole") from error
+        raise InputError(f"{target}: cannot be written ({_why(error)}); earlier checkpoints are intact") from error
 
 
 def _why(error: Exception) -> str:
-    if "No space left" in str(error):  # of Python, or inside a message of TensorFlow
+    if "No space left" in str(error):  # raised by Python, or part of a message of TensorFlow
         return "no space left on device"
     return getattr(error, "strerror", None) or str(error).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Checkpoints and published weights that flags name."""
+"""Checks of flags that name checkpoints or published weights."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from program_support.errors import InputError, nearest_name
 
 
 def existing_checkpoint(path: str | None, flag: str) -> str | None:
-    """The prefix of the checkpoint that a path stands for, if one was given; raises InputError where there is none.
+    """Return the prefix of the checkpoint at a path, or None if no path was given. Raise InputError if there is none.
 
-    What is no path but the name of published weights is downloaded, unless it was before.
+    A name of published weights is downloaded if it is not in the cache.
     """
     try:
         return checkpoint_prefix(local_path(path)) if path else None
@@ -25,9 +25,9 @@ def existing_checkpoint(path: str | None, flag: str) -> str | None:
 
 
 def existing_backbone(path: str | None) -> str | None:
-    """Return what --backbone_init names, for the folder of a SavedModel the checkpoint of its variables.
+    """Return the value of --backbone_init; for a SavedModel the checkpoint of its variables.
 
-    Raises InputError where it is neither `imagenet` nor there.
+    Raise InputError if it is neither `imagenet` nor an existing file.
     """
     if path and path.endswith(".h5"):
         return existing_file(path, "backbone_init")

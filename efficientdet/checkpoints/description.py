@@ -1,8 +1,8 @@
-"""What a checkpoint's numbers mean: the JSON beside its bundle, and inside every exported model.
+"""Description of a checkpoint: model, hyperparameters and classes as JSON, beside a bundle and in every exported model.
 
-Beside a bundle the JSON also says which bundle it describes (`bundles`, digests of the `.index`), has a checksum of its
-own, and, while one bundle takes another's place, holds what it says of the one before (`replaces`): the rename of the
-`.index` alone then decides which of the two is read, numbers and description together.
+Beside a bundle the JSON also has the digests of the `.index` files it belongs to (`bundles`) and a checksum. While a bundle is
+being replaced, it also has the description of the previous one (`replaces`), so that renaming the `.index` switches arrays and
+description at the same time.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ DESCRIPTION_SUFFIX = ".json"
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a bundle's numbers mean."""
+    """Description of a checkpoint."""
 
     model_name: str
     hparams: dict[str, Any]
@@ -29,26 +29,26 @@ class Description:
     weights: str  # "raw", "averaged", or "raw and averaged"
     global_step: int = 0
     steps_per_epoch: int = 0
-    run: dict[str, Any] = field(default_factory=dict)  # where a training stood: see training.state.TrainingProgress
+    run: dict[str, Any] = field(default_factory=dict)  # progress of the training: see TrainingProgress
     score_thresholds: dict[str, Any] = field(default_factory=dict)  # measured ones: see `score_thresholds.thresholds_to_store`
-    # Not of the numbers but of the file: the place in the order of writing in its folder, 1 the first, 0 out of that order or
-    # unknown; and the name of the checkpoint in this folder that the training had written or read before.
+    # The number of the checkpoint in the order of writing in its folder, from 1; 0: unknown. `continues`: the name of the
+    # checkpoint in this folder that the training has written or read before this one.
     save_number: int = field(default=0, compare=False)
     continues: str = field(default="", compare=False)
 
     @property
     def images_seen(self) -> int:
-        """How many images the training had seen."""
+        """Number of images that the training had seen."""
         found = self.run.get("images_seen", 0)
         return found if isinstance(found, int) else 0
 
     def write(self, path: str | Path) -> None:
-        """Write as JSON; the file appears whole or not at all."""
+        """Write the description as JSON, atomically."""
         write_text(path, json.dumps(vars(self), indent=1) + "\n")
 
 
 def bundle_digest(prefix: str | Path) -> str | None:
-    """Of a bundle's `.index`, which has the checksum of every array; None where there is no such file."""
+    """Return the digest of a bundle's `.index`, which has the checksum of every array; None if there is no such file."""
     try:
         return hashlib.sha256(Path(f"{prefix}.index").read_bytes()).hexdigest()[:32]
     except FileNotFoundError:
@@ -58,9 +58,9 @@ def bundle_digest(prefix: str | Path) -> str | None:
 
 
 def read_description(prefix: str | Path) -> Description | None:
-    """What stands beside a bundle; None where nothing does (a checkpoint of another tool).
+    """Return the description of a bundle; None for a third-party checkpoint without one.
 
-    Raises InputError where it is damaged or belongs to another bundle.
+    Raise InputError if it is damaged or belongs to another bundle.
     """
     path, digest = Path(f"{prefix}{DESCRIPTION_SUFFIX}"), bundle_digest(prefix)
     try:
@@ -70,32 +70,32 @@ def read_description(prefix: str | Path) -> Description | None:
         if replaced := content.get("replaces"):
             candidates.append((replaced["bundles"], replaced["description"]))
         for bundles, described in candidates:
-            if None in (bundles, digest) or digest in bundles:  # before there were digests any bundle would do
+            if None in (bundles, digest) or digest in bundles:  # older descriptions have no digests
                 return None if described is None else description_of(described)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise InputError(f"{path}: is no description of a checkpoint ({error})") from error
+        raise InputError(f"{path}: is not a valid description of a checkpoint ({error})") from error
     raise InputError(f"{path}: does not belong to {prefix}.index: one of them is damaged or was replaced without the other")
 
 
 def write_description(prefix: str | Path, description: Description, *, bundles: Sequence[str],
                       replaces: Mapping | None = None) -> None:
-    """Write the JSON beside the bundles with these digests, of which one is about to stand there; see `said_of`."""
+    """Write the JSON for the bundles with these digests. `replaces`: see `said_of`."""
     content = {**vars(description), "bundles": list(bundles), **({"replaces": dict(replaces)} if replaces else {})}
-    content = json.loads(json.dumps(content))  # as it will be read: lists for tuples
+    content = json.loads(json.dumps(content))  # as it will be read: tuples become lists
     write_text(f"{prefix}{DESCRIPTION_SUFFIX}", json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n")
 
 
 def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
     """Replace the score thresholds in the description of a bundle.
 
-    Raises InputError where the bundle has no description (a checkpoint of another tool), or it cannot be written.
+    Raise InputError if the bundle has no description (a third-party checkpoint) or cannot be written.
     """
     digest, description = bundle_digest(prefix), read_description(prefix)
     if description is None:
-        raise InputError(f"{prefix}: has no {DESCRIPTION_SUFFIX} file to store score thresholds in, as checkpoints of this "
-                         "project have; export.py --val_file_pattern=GLOB stores them in the files that it writes")
+        raise InputError(f"{prefix}: has no {DESCRIPTION_SUFFIX} file for score thresholds, unlike checkpoints of this "
+                         "project; export.py --val_file_pattern=GLOB stores them in the exported files")
     try:
         write_description(prefix, replace(description, score_thresholds=dict(thresholds)), bundles=[digest])
     except OSError as error:
@@ -103,22 +103,22 @@ def store_thresholds(prefix: str | Path, thresholds: Mapping[str, Any]) -> None:
 
 
 def said_of(prefix: str | Path) -> dict | None:
-    """What is said of the bundle that stands there now, to be kept while another takes its place; None where none stands."""
+    """Return the description of the existing bundle for `replaces`, while it is being replaced; None if there is none."""
     digest = bundle_digest(prefix)
     if digest is None:
         return None
     try:
         description = read_description(prefix)
     except InputError:
-        return None  # as little as now will be known of it then
+        return None  # an unreadable description is not kept
     return {"bundles": [digest], "description": vars(description) if description else None}
 
 
 def _compare_checksum(content: Mapping) -> None:
     stated = content.get("checksum")
     if stated is not None and stated != _checksum({key: value for key, value in content.items() if key != "checksum"}):
-        raise ValueError("its checksum says that it has changed since it was written; if you changed it, remove the line "
-                         "of the checksum")
+        raise ValueError("checksum mismatch: the file has changed since it was written; if you edited it, remove its line "
+                         "`checksum`")
 
 
 def _checksum(content: Mapping) -> str:
@@ -126,7 +126,7 @@ def _checksum(content: Mapping) -> str:
 
 
 def description_of(content: Mapping) -> Description:
-    """From what JSON holds. Raises TypeError or AttributeError where something is missing or of another kind."""
+    """Return the description from its JSON. Raise TypeError or AttributeError for missing or invalid values."""
     known = {key: value for key, value in content.items() if key not in ("bundles", "replaces", "checksum")}
     description = Description(**known)
     for item in fields(Description):

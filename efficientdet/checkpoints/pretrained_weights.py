@@ -1,4 +1,4 @@
-"""Weights into a detector: from a checkpoint of ours or of a published program, whole or what of it fits."""
+"""Load weights into a detector: all of a checkpoint, or those that match."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,28 +18,28 @@ from program_support.errors import InputError
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint that has been read."""
+    """The content of a checkpoint."""
 
     prefix: str
     arrays: dict[str, np.ndarray]
     description: Description | None
 
     def conventions(self, family: Family) -> dict[str, Any]:
-        """Hyperparameters without which these weights, of a network of the family, mean nothing."""
+        """Return the stored or inferred hyperparameters that these weights need."""
         if self.description is not None:
             return family.stored_conventions(self.description.hparams)
         return family.imported_conventions(self.arrays)
 
     @property
     def class_names(self) -> ClassNames | None:
-        """The classes it was trained on, where it names them."""
+        """Classes of the training; None if the checkpoint does not name them."""
         return ClassNames.from_categories(self.description.categories) if self.description else None
 
 
 def read_source(path: str) -> Source:
-    """Read a checkpoint: a prefix, one of its files, a folder, a file of torch or safetensors, or a name of published ones.
+    """Read a checkpoint: a prefix, one of its files, a folder, a PyTorch or safetensors file, or published weights.
 
-    Raises InputError where there is none, it is damaged, or cannot be downloaded.
+    Raise InputError if there is none, it is damaged, or it cannot be downloaded.
     """
     prefix = checkpoint_prefix(local_path(path))
     if is_array_file(prefix):
@@ -50,23 +50,24 @@ def read_source(path: str) -> Source:
 def load_weights(
     network: keras.Model, source: Source, *, family: Family, class_names: ClassNames, averaged: bool = True
 ) -> None:
-    """Every weight of the network from a checkpoint of the same classes.
+    """Load every weight of the network from a checkpoint with the same classes.
 
-    Raises InputError naming what is missing, unexpected or of another shape. `averaged`: the moving average where the
-    checkpoint holds both.
+    `averaged`: use the moving average if the checkpoint has both. Raise InputError for missing or unexpected weights and other
+    shapes.
     """
     variables = named_variables(network)
     arrays = _named_arrays(source, variables, family=family, averaged=averaged)
     rows = _class_rows(source, arrays, class_names, family=family, shapes=_shapes(variables))
     if rows is None:
-        raise InputError(f"{source.prefix}: its classes are not those asked for ({_class_difference(source, class_names)})")
+        raise InputError(f"{source.prefix}: its classes differ from the requested ones "
+                         f"({_class_difference(source, class_names)})")
     _assign(variables, family.with_class_rows(arrays, rows, _shapes(variables)), source=source)
 
 
 def load_what_fits(network: keras.Model, source: Source, *, family: Family, class_names: ClassNames) -> list[str]:
-    """Weights to start a training from: all but the class predictor where the class set differs. Says what it did.
+    """Load pretrained weights, all except the class predictor if the classes differ; return lines for the log.
 
-    Raises InputError where anything else is missing, unexpected or of another shape.
+    Raise InputError if any other weight is missing, unexpected or of another shape.
     """
     variables = named_variables(network)
     arrays = _named_arrays(source, variables, family=family)
@@ -82,14 +83,14 @@ def load_what_fits(network: keras.Model, source: Source, *, family: Family, clas
 
 
 def load_backbone(network: keras.Model, source: Source, *, family: Family) -> list[str]:
-    """The backbone alone, from a detector's or a classifier's checkpoint. Says what it did.
+    """Load the backbone from the checkpoint of a detector or classifier; return lines for the log.
 
-    Raises InputError where a weight is missing or of another shape, or the network has no backbone to load.
+    Raise InputError if a weight is missing or of another shape, or if the network has no backbone.
     """
     every = named_variables(network)
     variables = {name: variable for name, variable in every.items() if family.is_backbone(name)}
     if not variables:
-        raise InputError(f"{source.prefix}: the network has no weights of a backbone, so nothing can be loaded; its first are "
+        raise InputError(f"{source.prefix}: the network has no backbone weights to load; its first weights are "
                          f"{_some(tuple(every))}")
     arrays = _named_arrays(source, variables, family=family)
     _assign(variables, {name: array for name, array in arrays.items() if name in variables}, source=source)
@@ -99,11 +100,11 @@ def load_backbone(network: keras.Model, source: Source, *, family: Family) -> li
 def _named_arrays(
     source: Source, variables: dict[str, keras.Variable], *, family: Family, averaged: bool = True
 ) -> dict[str, np.ndarray]:
-    """The checkpoint's arrays under our names. Raises InputError where another program's file has nothing of this network."""
+    """Rename the checkpoint's arrays. Raise InputError if a third-party file has no weight of this network."""
     arrays = family.named_arrays(source.arrays, variables, averaged=averaged)
     if is_array_file(source.prefix) and not any(name in variables for name in arrays):
         raise InputError(f"{source.prefix}: has the arrays {_some(tuple(source.arrays))}, none of which is a weight of this "
-                         f"network of the family {family.name}; it wants {_some(tuple(variables))}")
+                         f"network of the family {family.name}; expected {_some(tuple(variables))}")
     return arrays
 
 
@@ -118,16 +119,16 @@ def _shapes(variables: dict[str, keras.Variable]) -> dict[str, tuple[int, ...]]:
 
 
 def _class_rows(source: Source, arrays, class_names: ClassNames, *, family: Family, shapes) -> list[int] | None:
-    """For each of our classes the row of the checkpoint's predictor, by name; None where the class sets differ."""
+    """Return the row in the checkpoint's predictor of each class, by name; None if the class sets differ."""
     count = family.count_classes(arrays, shapes)
     if (theirs := source.class_names) is not None:
         if not theirs.has_names_of(class_names):
             return None
         if count in (None, len(theirs)):
             return [theirs.names.index(name) for name in class_names.names]
-        return list(range(count))  # `check_against` will say what is wrong
+        return list(range(count))  # `check_against` reports the error
     if count in (None, len(class_names)):
-        return list(range(len(class_names)))  # not named: taken for the same ones, or `check_against` will say what is wrong
+        return list(range(len(class_names)))  # without names: assumed to be the same classes
     if count in family.coco_class_rows and class_names == COCO_2017:
         return [family.coco_class_rows[count] + category_id - 1 for category_id in class_names.category_ids]
     return None
@@ -135,11 +136,11 @@ def _class_rows(source: Source, arrays, class_names: ClassNames, *, family: Fami
 
 def _class_difference(source: Source, class_names: ClassNames) -> str:
     if source.class_names is None:
-        return f"the checkpoint does not name its classes and has another number of them than {len(class_names)}"
+        return f"the checkpoint does not name its classes, and their number is not {len(class_names)}"
     theirs, ours = set(source.class_names.names), set(class_names.names)
     return (f"the checkpoint has {len(theirs)} classes ({_some(source.class_names.names)}), "
             f"the data {len(ours)} ({_some(class_names.names)})")
 
 
 def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:5]) + (", .." if len(names) > 5 else "")
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -1,4 +1,4 @@
-"""A detector ready to be read from: the checkpoint decides what it is, --hparams has the last word."""
+"""Restore a detector from a checkpoint; --hparams overrides its hyperparameters."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """A detector with weights, and what it was made from."""
+    """A detector with weights, and its hyperparameters, classes and description."""
 
     detector: Detector
     hparams: Hyperparameters
@@ -29,23 +29,23 @@ class Restored:
 
     @property
     def resize(self) -> "ResizeRule":
-        """How any image becomes the network's input."""
+        """Rule by which images are resized to the network's input."""
         return self.hparams.family.resize_rule(self.hparams)
 
 
 def restore_detector(config: ModelConfig, *, precision: str = "float32") -> Restored:
     """Read a checkpoint of any kind into a detector.
 
-    Model and hyperparameters are those of the checkpoint where it states them, else those of `model_name`; `overrides` go
-    on top. Classes are `class_names`, which must be those that the checkpoint names (category ids may differ), else the
-    checkpoint's, else those of COCO. Raises InputError where the checkpoint and what was asked for disagree.
+    Model and hyperparameters are those of the checkpoint if it states them, else those of `model_name`, changed by
+    `overrides`. Classes are `class_names`, which must have the names in the checkpoint (category ids may differ), else the
+    checkpoint's, else those of COCO. Raise InputError if the checkpoint and the configuration disagree.
     """
     source, model_name, class_names = read_source(config.ckpt_path), config.model_name, config.class_names
     stated = source.description.model_name if source.description else None
     if stated not in model_names():
-        stated = None  # once a label could be stored in its place
+        stated = None  # older checkpoints may have a label instead
     if config.model_name_given and stated not in (None, model_name):
-        raise InputError(f"{source.prefix}: holds {stated}; --model_name={model_name} asked for another")
+        raise InputError(f"{source.prefix}: is a checkpoint of {stated}, not of --model_name={model_name}")
     if source.class_names is not None and class_names is not None and not source.class_names.has_names_of(class_names):
         raise InputError(f"{source.prefix}: its classes are {', '.join(source.class_names.names[:6])}; those of the data are "
                          f"{', '.join(class_names.names[:6])}")
@@ -53,7 +53,7 @@ def restore_detector(config: ModelConfig, *, precision: str = "float32") -> Rest
     stated_classes(config.overrides.get("num_classes"), names)
     family = hyperparameters_of(stated or model_name, {}).family
     hparams = with_overrides(hyperparameters_of(stated or model_name, source.conventions(family)), config.overrides)
-    with keras.StatelessScope():  # at its end the variables are initialized, see `set_value`
+    with keras.StatelessScope():  # variables are initialized at its end, see `set_value`
         detector = build_detector(hparams, num_classes=len(names), precision=precision)
         load_weights(detector.network, source, family=family, class_names=names, averaged=config.averaged)
     description = Description(

@@ -1,10 +1,10 @@
-"""The checkpoints of a training: `ckpt-STEP`, the last few of them, and which can be trusted after a crash.
+"""The last checkpoints `ckpt-STEP` of a training, and recovery after a crash.
 
-Steps say nothing about which is the newest: a batch that grew makes the step smaller, and `--resume=OLDER` and a rollback go
-back. What counts is the order of writing, see checkpoint.py; of two checkpoints after the same step the later one stays. Each
-checkpoint names the one that its training had written or read before (`continues`). A training's lineage is what leads to
-where it stands: what it has written itself, the one it was resumed from, the one which that continues, and so on. A rollback
-stays in the lineage.
+The step does not determine the newest checkpoint: a larger batch size makes steps smaller, and `--resume=OLDER` and rollbacks
+go back. The order of writing does, see checkpoint.py; of two checkpoints with the same step the later one is kept. Each
+checkpoint names the previous one that its training has written or read (`continues`). The lineage of a training consists of
+its own checkpoints, the checkpoint from which it resumed, the one that this continues, and so on. A rollback stays in the
+lineage.
 """
 
 import re
@@ -30,15 +30,15 @@ from efficientdet.checkpoints.training_progress import TrainingProgress
 from program_support.errors import InputError
 
 KEPT = 3
-NEWEST = "ckpt"  # the name under which the reference's users look for the newest
+NEWEST = "ckpt"  # name of the newest checkpoint in the reference
 _NAME = re.compile(r"ckpt-\d+")
 
 
 class _Saved(NamedTuple):
-    """A checkpoint in the folder."""
+    """A checkpoint of the folder."""
 
     prefix: Path
-    description: Description | None  # None: of an older version that left none, or damaged
+    description: Description | None  # None: written by an older version, or damaged
     damage: InputError | None
 
     @property
@@ -47,24 +47,24 @@ class _Saved(NamedTuple):
 
 
 class CheckpointStore:
-    """The checkpoints in a model_dir. Every rank may have one; the first one writes."""
+    """The checkpoints in a model_dir. Every process may have a store; only the first process writes."""
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
-        self._resumed: Path | None = None  # the checkpoint that this training continues from
-        self._last_number = 0  # of the folder at that moment: what has a higher one is this training's own
+        self._resumed: Path | None = None  # the checkpoint from which this training resumed
+        self._last_number = 0  # last save number at that time; higher ones are of this training
 
     def goes_on_from(self, prefix: str | Path) -> None:
-        """From here on the lineage is that of this checkpoint, in this folder or another. To be called by all ranks."""
+        """Set the checkpoint, in this or another folder, that the lineage continues. To be called by all processes."""
         prefix = Path(prefix)
         self._resumed = self.folder / prefix.name if prefix.parent.resolve() == self.folder.resolve() else prefix
         self._last_number = max((saved.save_number for saved in self._saved()), default=0)
 
     def save(self, arrays: Mapping[str, np.ndarray], description: Description) -> str:
-        """Write `ckpt-STEP`, let `ckpt` be its second name, drop what is older; returns the prefix.
+        """Write `ckpt-STEP` with the second name `ckpt`, remove older checkpoints and return the prefix.
 
-        The last three stay, and as long as these are not of the lineage its last three too. Raises InputError where the
-        folder cannot be written; the checkpoints before are then untouched.
+        Keeps the last three checkpoints of the folder and the last three of the lineage. Raise InputError if the folder is
+        not writable; earlier checkpoints are then unchanged.
         """
         prefix = self.folder / f"ckpt-{description.global_step}"
         before = next((earlier for earlier in self._lineage() if earlier != prefix), None)
@@ -78,13 +78,13 @@ class CheckpointStore:
         return str(prefix)
 
     def names(self) -> list[str]:
-        """Of the checkpoints, the newest first."""
+        """Return the names of the checkpoints, the newest first."""
         return [saved.prefix.name for saved in self._saved()]
 
     def readable(self) -> Iterator[Source | InputError]:
-        """The checkpoints from the newest back; one that is torn or corrupt comes as the error that says so.
+        """Yield the checkpoints from the newest on; for a damaged one, yield its error.
 
-        First those that do not say when they were written, as errors; then the newest and its lineage, then the others.
+        Errors of damaged descriptions come first, then the newest checkpoint and its lineage, then the others.
         """
         saved = self._saved()
         sound = [one for one in saved if not one.damage]
@@ -92,11 +92,11 @@ class CheckpointStore:
         yield from _read_each(dict.fromkeys(one.prefix for one in (*_lineage_of(next(iter(sound), None), sound), *sound)))
 
     def readable_lineage(self) -> Iterator[Source | InputError]:
-        """The checkpoints of this training's lineage in the same way."""
+        """Yield the checkpoints of this training's lineage, as `readable` does."""
         yield from _read_each(self._lineage())
 
     def put_aside(self) -> Path | None:
-        """Move the checkpoints of an earlier training into a folder of their own; None where there are none."""
+        """Move the checkpoints of an earlier training to a subfolder and return it; None if there are none."""
         files = [file for pattern in ("ckpt*", "checkpoint") for file in self.folder.glob(pattern) if file.is_file()]
         if not any(file.name != "checkpoint" for file in files):
             return None
@@ -107,13 +107,13 @@ class CheckpointStore:
         return aside
 
     def _saved(self) -> list[_Saved]:
-        """The newest first; at the end what is damaged so that it does not say when it was written."""
+        """Return the checkpoints, the newest first; those with a damaged description come last."""
         found = [prefix for prefix in prefixes(self.folder) if _NAME.fullmatch(prefix.name)]
         saved = [_saved(prefix) for prefix in sorted(found, key=writing_order, reverse=True)]
         return sorted(saved, key=lambda one: one.damage is not None)
 
     def _lineage(self) -> list[Path]:
-        """The newest first."""
+        """Return the lineage, the newest first."""
         saved = [one for one in self._saved() if not one.damage]
         lineage = [one for one in saved if one.save_number > self._last_number]
         if self._resumed is not None:
@@ -129,7 +129,7 @@ class CheckpointStore:
         for prefix in saved:
             if prefix not in kept:
                 remove_bundle(prefix)
-        for prefix in prefixes(self.folder):  # what follows is of a save, or a removal, that was killed
+        for prefix in prefixes(self.folder):  # left by a save or removal that was killed
             remove_unused_data_files(prefix)
         for file in self.folder.glob("ckpt-*"):
             of_bundle = file.suffix.startswith(".data-") or file.suffix == DESCRIPTION_SUFFIX
@@ -138,7 +138,7 @@ class CheckpointStore:
 
 
 def read_checkpoint(path: str) -> Source:
-    """The training checkpoint that the user named; raises InputError where it is none or damaged."""
+    """Read a training checkpoint. Raise InputError if there is none or it is damaged."""
     return _read_whole(checkpoint_prefix(path))
 
 
@@ -150,9 +150,9 @@ def _saved(prefix: Path) -> _Saved:
 
 
 def _lineage_of(start: _Saved | None, saved: list[_Saved]) -> Iterator[_Saved]:
-    """A checkpoint and those which it continues. `saved`, the newest first, are those of its folder.
+    """Yield a checkpoint and those that it continues. `saved`: all checkpoints of its folder, the newest first.
 
-    One from before there were save numbers continues all older ones of that kind.
+    A checkpoint without a save number continues all older ones without a number.
     """
     by_name = {one.prefix.name: one for one in saved}
     current = start
@@ -162,7 +162,7 @@ def _lineage_of(start: _Saved | None, saved: list[_Saved]) -> Iterator[_Saved]:
             yield from saved[saved.index(current) + 1:] if current in saved else ()
             return
         before = by_name.get(current.description.continues)
-        # A higher number: another training has written over the one that was meant.
+        # A higher number: another training has overwritten that checkpoint.
         current = before if before and before.save_number < current.save_number else None
 
 
@@ -175,13 +175,13 @@ def _read_each(found: Iterable[Path]) -> Iterator[Source | InputError]:
 
 
 def _read_whole(prefix: str) -> Source:
-    """Read everything: each array's checksum is compared on the way."""
+    """Read a training checkpoint with all arrays, whose checksums are verified."""
     source = read_source(prefix)
     if source.description is None or "global_step" not in source.arrays:
-        raise InputError(f"{prefix}: is no checkpoint of a training that could continue (no {prefix}{DESCRIPTION_SUFFIX}, or "
+        raise InputError(f"{prefix}: is no training checkpoint from which to resume (no {prefix}{DESCRIPTION_SUFFIX}, or "
                          "weights only)")
     TrainingProgress.from_json(source.description.run, where=f"{prefix}{DESCRIPTION_SUFFIX}")
     if (step := int(source.arrays["global_step"])) != source.description.global_step:
-        raise InputError(f"{prefix}: its arrays are those after step {step}, {prefix}{DESCRIPTION_SUFFIX} is of step "
+        raise InputError(f"{prefix}: its arrays are of step {step}, but {prefix}{DESCRIPTION_SUFFIX} is of step "
                          f"{source.description.global_step}")
     return source

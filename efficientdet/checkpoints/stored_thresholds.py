@@ -1,4 +1,4 @@
-"""The scores from which on detections are shown: the best ones on the validation data, stored with the model, or a default."""
+"""Score thresholds of shown detections: those with the best F1 on the validation data, or a default."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,17 +7,17 @@ import numpy as np
 
 from efficientdet.checkpoints.description import Description
 
-DEFAULT_THRESHOLD = 0.4  # of a model that stores none
+DEFAULT_THRESHOLD = 0.4  # for a model without stored thresholds
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreThresholds:
-    """The lowest scores that are shown.
+    """Lowest scores of shown detections.
 
     Attributes:
-        overall: of the classes that have no threshold of their own.
-        by_category: of the others, by category id.
-        source: where the values come from, for messages.
+        overall: threshold of the classes that have no own threshold.
+        by_category: thresholds by category id.
+        source: origin of the values, for messages.
     """
 
     overall: float = DEFAULT_THRESHOLD
@@ -26,7 +26,7 @@ class ScoreThresholds:
 
     @classmethod
     def stored_in(cls, description: Description) -> "ScoreThresholds":
-        """Return those of the best F1 that the model stores, else the default for all classes."""
+        """Return the thresholds stored in the model, else the default for all classes."""
         if not (stored := description.score_thresholds):
             return cls()
         classes = stored["classes"]

@@ -1,4 +1,4 @@
-"""How far a training has come: the part of a checkpoint's description that only a training that continues reads."""
+"""Progress of a training: the part of a checkpoint's description that is read on resuming."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -8,27 +8,27 @@ from program_support.errors import InputError
 
 @dataclass
 class TrainingProgress:
-    """How far a training has come, beside the numbers in its network; travels as JSON with each checkpoint."""
+    """Progress of a training; stored as JSON in each checkpoint."""
 
-    images_seen: int = 0  # over all ranks: the position in the endless stream of records
-    images_a_step: int = 0  # over all ranks
-    ranks: int = 1
+    images_seen: int = 0  # over all processes: the position in the endless stream of records
+    images_a_step: int = 0  # global batch size
+    ranks: int = 1  # number of processes
     best_ap: float = -1.0
     best_epoch: int = 0
-    best_seconds: float = 0.0  # of training when it was found
-    seconds: float = 0.0  # of training, evaluations and start of steps included, stops between processes not
+    best_seconds: float = 0.0  # training time of the best evaluation
+    seconds: float = 0.0  # training time with evaluations and compilation, without interruptions
     evaluations_since_best: int = 0
-    rate_factor: float = 1.0  # halved by each rollback
+    rate_factor: float = 1.0  # learning rate multiplier; halved by each rollback
     rollbacks: int = 0
-    planned_seconds: float = 0.0  # of --max_minutes, for which the next three were planned; 0: none
+    planned_seconds: float = 0.0  # time budget of the plan in the next three fields; 0: none
     planned_at: int = 0  # step after which the plan was made
-    planned_position: float = 0.0  # in the schedule, of that step
-    planned_end: int = 0  # step at which the schedule and the training end; 0: no plan, a step is its own position
-    unfinished_epoch: int = 0  # its steps are done, its calibration and evaluation are not; 0: none
+    planned_position: float = 0.0  # position of that step in the schedule
+    planned_end: int = 0  # step at which the schedule and the training end; 0: no plan
+    unfinished_epoch: int = 0  # epoch without its calibration and evaluation; 0: none
 
     @classmethod
     def from_json(cls, content: Mapping, *, where: str) -> "TrainingProgress":
-        """As a checkpoint's description holds it. Raises InputError, with `where`, for anything else."""
+        """Return the progress from a checkpoint's description. Raise InputError, naming `where`, for invalid values."""
         kinds = {item.name: item.type for item in fields(cls)}
         for name, value in content.items():
             kind = kinds.get(name)

@@ -1,4 +1,4 @@
-"""Flags that several entry points share, and what they mean; free of Keras and TensorFlow."""
+"""Flags that several entry points share. Imports neither Keras nor TensorFlow."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,60 +16,61 @@ from efficientdet.families.registry import DEFAULT_MODEL, hyperparameters_of, mo
 from program_support.command_line import Define
 from program_support.errors import InputError
 
-FLAGS = flags.FLAGS  # of the command line; the Python interface has values of its own for each call
+FLAGS = flags.FLAGS  # Flags of the command line; each call of the Python interface has its own FlagValues.
 
 
 def define_model_flags(values: FlagValues = FLAGS) -> None:
-    """--model_name and --hparams."""
+    """Define --model_name and --hparams."""
     define = Define(values)
-    define.string("model_name", DEFAULT_MODEL, f"One of {', '.join(model_names())}.")
-    define.string("hparams", "", "Hyperparameters: key=value items with commas between, or a .yaml file.")
+    define.string("model_name", DEFAULT_MODEL, f"Model: one of {', '.join(model_names())}.")
+    define.string("hparams", "", "Hyperparameters: key=value items, comma-separated, or a .yaml file.")
 
 
 def define_machine_flags(values: FlagValues = FLAGS) -> None:
-    """--amp, --precision, --use_xla."""
+    """Define --amp, --precision and --use_xla."""
     define = Define(values)
-    define.bool("amp", None, "mixed_float16 instead of float32. Default: on where there is an accelerator.")
-    define.enum("precision", None, ["float32", "mixed_float16", "mixed_bfloat16"], "Wins over --amp.")
-    define.bool("use_xla", None, "Compile with XLA. Default: on where there is an accelerator.")
+    define.bool("amp", None, "Automatic mixed precision: mixed_float16 instead of float32. Default: on with an accelerator.")
+    define.enum("precision", None, ["float32", "mixed_float16", "mixed_bfloat16"], "Precision policy of "
+                "Keras. Overrides --amp.")
+    define.bool("use_xla", None, "Compile with XLA. Default: on with an accelerator.")
 
 
 def define_runtime_flag(values: FlagValues = FLAGS) -> None:
-    """--runtime, for entry points that only detect."""
+    """Define --runtime and --int8_images, for entry points that only detect."""
     define = Define(values)
-    define.enum("runtime", "keras", RUNTIMES, "What runs the network: Keras's backend, or the exported network, with "
-                                               "batch statistics folded in, in a runtime made for inference on a CPU.")
-    define.multi_string("int8_images", None, "With --runtime=openvino: convolutions in 8 bits, for the ranges that "
-                                                   "values have on these images (an image, a folder or a glob; of training).")
+    define.enum("runtime", "keras", RUNTIMES, "Runtime of the network: the Keras backend, or ONNX Runtime or OpenVINO on "
+                "a CPU, for which the network is exported with folded batch norm.")
+    define.multi_string("int8_images", None, "With --runtime=openvino: run convolutions in int8, calibrated on these images; "
+                        "use training images. An image, a folder or a glob pattern.")
 
 
 def finish_flags(program: str, values: FlagValues = FLAGS) -> None:
-    """Define other names of a program's flags, and the flags that are gone; to be called after all its other flags."""
+    """Define the aliases and the removed flags of a program. Must be called after its other flags are defined."""
     for name, original in ALIASES.get(program, {}).items():
         flags.DEFINE_alias(name, original, flag_values=values)
     for name, gone in GONE.get(program, {}).items():
         define = flags.DEFINE_bool if gone.boolean else flags.DEFINE_string
-        define(name, None, f"Gone: {gone.reason}.", flag_values=values)
+        define(name, None, f"Removed: {gone.reason}.", flag_values=values)
         flags.register_validator(name, lambda value, gone=gone: value in (None, "") or str(value) in gone.passes,
-                                 message=f"is gone: {gone.reason}", flag_values=values)
+                                 message=f"has been removed: {gone.reason}", flag_values=values)
 
 
 def typed_name(name: str) -> str:
-    """Return the name under which a flag was given: its own, or another name of it."""
+    """Return the name under which a flag was given: its own name or an alias."""
     given = [alias for aliases in ALIASES.values() for alias, original in aliases.items()
              if original == name and alias in flags.FLAGS and flags.FLAGS[alias].present]
     return given[0] if given else name
 
 
 def runtime_settings(values: FlagValues = FLAGS) -> dict:
-    """--runtime and --int8_images. Raises InputError where packages are missing or other flags do not go with them."""
+    """Return --runtime and --int8_images. Raise InputError for a missing package or conflicting flags."""
     chosen, int8_images = values.runtime, values.int8_images
     if int8_images and chosen != "openvino":
-        raise InputError(f"--int8_images goes with --runtime=openvino; --runtime is {chosen}")
+        raise InputError(f"--int8_images needs --runtime=openvino; --runtime is {chosen}")
     if chosen != "keras":
         require_runtime(chosen, asked_by=f"--runtime={chosen}")
         if values.amp or values.precision not in (None, "float32"):
-            raise InputError(f"--runtime={chosen} computes in float32; --amp and --precision are Keras's")
+            raise InputError(f"--runtime={chosen} computes in float32; --amp and --precision need --runtime=keras")
     if int8_images:
         require_runtime("onnxruntime", asked_by="--int8_images")
         int8_images = find_images(int8_images, flag="int8_images")
@@ -77,12 +78,12 @@ def runtime_settings(values: FlagValues = FLAGS) -> dict:
 
 
 def machine_settings(values: FlagValues = FLAGS) -> dict:
-    """What `start_runtime` wants."""
+    """Return the arguments of `start_runtime`."""
     return {"precision": values.precision, "amp": values.amp, "use_xla": values.use_xla}
 
 
 def checked_overrides(given: Mapping[str, Any] | None = None, *, values: FlagValues = FLAGS) -> dict[str, Any]:
-    """Return --hparams and on top of them `given`. Raises InputError where --model_name does not have or take one of them."""
+    """Return --hparams, overridden by `given`. Raise InputError if --model_name does not accept one of them."""
     overrides = {**parse_overrides(values.hparams), **(given or {})}
     with_overrides(hyperparameters_of(values.model_name, {}), overrides)
     return overrides
@@ -90,15 +91,16 @@ def checked_overrides(given: Mapping[str, Any] | None = None, *, values: FlagVal
 
 def model_config(ckpt_path: str | None, overrides: Mapping[str, Any], *, values: FlagValues = FLAGS,
                  **settings: Any) -> ModelConfig:
-    """Return the model that --model_name, --weights and the arguments name; `settings` are further fields."""
+    """Return the configuration of --model_name, --weights and the arguments. `settings` are further fields."""
     return ModelConfig(ckpt_path=ckpt_path, model_name=values.model_name, model_name_given=model_name_given(values),
                        overrides=overrides, averaged=values.weights == "averaged", **settings)
 
 
 def hyperparameters(values: FlagValues = FLAGS, **flag_names: str) -> Hyperparameters:
-    """Of --model_name, then the defaults of the flags (hyperparameter=flag), then --hparams, then the flags that were given.
+    """Return the hyperparameters of --model_name, --hparams and the flags in `flag_names` (hyperparameter=flag).
 
-    A flag wins over --hparams, as in the reference: its whole configuration as a file does not undo a --lr.
+    Later sources override earlier ones: the model, defaults of the flags, --hparams, flags that were given. As in the
+    reference, a flag such as --lr overrides --hparams.
     """
     defaults = {key: values[name].default for key, name in flag_names.items()}
     given = {key: values[name].value for key, name in flag_names.items() if values[name].present}
@@ -107,5 +109,5 @@ def hyperparameters(values: FlagValues = FLAGS, **flag_names: str) -> Hyperparam
 
 
 def model_name_given(values: FlagValues = FLAGS) -> bool:
-    """Whether --model_name stood on the command line."""
+    """Return whether --model_name was given on the command line."""
     return values["model_name"].present > 0

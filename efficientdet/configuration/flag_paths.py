@@ -1,4 +1,4 @@
-"""Files and folders that flags name: found, made or refused before anything slow is imported."""
+"""Check the files and folders that flags name, before slow imports."""
 
 import os
 import tempfile
@@ -11,52 +11,52 @@ from program_support.errors import InputError
 
 
 def required(value: str | None, flag: str) -> str:
-    """The value of a flag that has no default; raises InputError where it was not given."""
+    """Return the value of a required flag. Raise InputError if it was not given."""
     if not value:
         raise InputError(f"--{typed_name(flag)} is missing")
     return value
 
 
 def records_of(pattern: str | None, flag: str) -> tuple[str, ...]:
-    """The shards that a flag's pattern names, sorted."""
+    """Return the shards that match a flag's glob pattern, sorted."""
     return tuple(expand_glob(required(pattern, flag)))
 
 
 def existing_file(path: str | None, flag: str) -> str | None:
-    """The path, if a file is there or none was given."""
+    """Return the path of a file, or None if the flag was not given. Raise InputError if there is no such file."""
     if path and not os.path.isfile(path):
         raise InputError(f"--{typed_name(flag)}={path}: there is no such file")
     return path or None
 
 
 def writable_folder(path: str | None, flag: str) -> str:
-    """The folder, made if absent; raises InputError where that cannot be done, or nothing can be written into it."""
+    """Create the folder if it does not exist and return it. Raise InputError if it is not writable."""
     folder = Path(required(path, flag))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--{typed_name(flag)}={path}: cannot be made a folder ({error.strerror})") from error
+        raise InputError(f"--{typed_name(flag)}={path}: cannot create this folder ({error.strerror})") from error
     try:
-        with tempfile.TemporaryFile(dir=folder):  # the mode alone tells nothing of a read-only disk or of root on NFS
+        with tempfile.TemporaryFile(dir=folder):  # The mode does not show a read-only disk, or root on NFS.
             pass
     except OSError as error:
-        raise InputError(f"--{typed_name(flag)}={path}: nothing can be written into this folder ({error.strerror})") from error
+        raise InputError(f"--{typed_name(flag)}={path}: cannot write into this folder ({error.strerror})") from error
     return str(folder)
 
 
 def writable_file(path: str | None, flag: str) -> str | None:
-    """The path, if none was given or a file can be written there; its folder is made."""
+    """Create the folder of a file and return the path, or None if none was given. Raise InputError for a folder."""
     if path and os.path.isdir(path):
-        raise InputError(f"--{typed_name(flag)}={path}: is a folder; expected the name of a file")
+        raise InputError(f"--{typed_name(flag)}={path}: is a folder; expected a file name")
     if path:
         writable_folder(str(Path(path).parent), flag)
     return path or None
 
 
 def class_names_for(records: tuple[str, ...], *, json_file: str | None) -> ClassNames:
-    """The classes that stand beside the records or, for records made elsewhere, in a COCO json.
+    """Return the classes of the records: from the file beside them, else from a COCO JSON file.
 
-    Raises InputError where there are none, or where the names in the two differ. Category ids may.
+    Raise InputError if there are none, or if the names in the two files differ. Category ids may differ.
     """
     beside = class_names_of_records(list(records))
     in_json = read_class_names(json_file) if json_file else None
@@ -70,4 +70,4 @@ def class_names_for(records: tuple[str, ...], *, json_file: str | None) -> Class
 
 def _shown(class_names: ClassNames) -> str:
     pairs = [f"{i} {name}" for i, name in zip(class_names.category_ids, class_names.names, strict=True)]
-    return ", ".join(pairs[:6]) + (", .." if len(pairs) > 6 else "")
+    return ", ".join(pairs[:6]) + (", ..." if len(pairs) > 6 else "")

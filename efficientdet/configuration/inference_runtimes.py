@@ -1,4 +1,4 @@
-"""What can run a network, and whether it is installed."""
+"""Runtimes for inference, and checks that their packages are installed."""
 
 import importlib.util
 
@@ -8,13 +8,13 @@ RUNTIMES = ("keras", "onnxruntime", "openvino")
 
 
 def require_runtime(runtime: str, *, asked_by: str) -> None:
-    """Raises InputError where a package that it needs is missing."""
+    """Raise InputError if a package that the runtime needs is not installed."""
     for package in ("onnx", runtime):
         require_package(package, asked_by=asked_by)
 
 
 def require_package(package: str, *, asked_by: str) -> None:
-    """Raises InputError where it is not installed; "litert" stands for its package of another name."""
+    """Raise InputError if the package is not installed; "litert" stands for `ai_edge_litert`."""
     package, extra = ("ai_edge_litert", "litert") if package == "litert" else (package, "export")
     if importlib.util.find_spec(package) is None:
         raise InputError(f"{asked_by} needs the package {package}: pip install -e '.[{extra}]'")

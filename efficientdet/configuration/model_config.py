@@ -1,4 +1,4 @@
-"""Which detector is opened, and how it is computed; a part of the configuration of every program that opens one."""
+"""Configuration of a detector: checkpoint, model, precision and runtime."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,17 +10,18 @@ from efficientdet.families.registry import DEFAULT_MODEL
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A stored detector, or one with random weights.
+    """Configuration of a stored detector, or of one with random weights.
 
     Attributes:
-        ckpt_path: prefix of a checkpoint; None: random weights, always the same.
-        model_name: of a checkpoint that does not state its model. model_name_given: an error if the checkpoint states another.
-        overrides: hyperparameters over those of the checkpoint, flat, such as {"nms_configs.method": "hard"}.
-        class_names: those of the data; None: the checkpoint's, else COCO's.
-        averaged: the moving average of the weights where the checkpoint has both.
+        ckpt_path: prefix of a checkpoint; None: random weights with a fixed seed.
+        model_name: model of a checkpoint that does not state its model.
+        model_name_given: raise an error if the checkpoint states another model.
+        overrides: flat hyperparameters that override the checkpoint's, such as {"nms_configs.method": "hard"}.
+        class_names: classes of the data; None: the checkpoint's, else COCO's.
+        averaged: use the moving average of the weights if the checkpoint has both.
         precision, amp, use_xla: see `start_runtime`.
-        runtime: what runs the network: "keras", "onnxruntime" or "openvino".
-        int8_images: image files for the ranges of activations of a network in 8 bits; none: 32 bits.
+        runtime: runtime of the network: "keras", "onnxruntime" or "openvino".
+        int8_images: image files for the calibration of an int8 network; (): float32.
     """
 
     ckpt_path: str | None = None

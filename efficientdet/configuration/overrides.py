@@ -1,4 +1,4 @@
-"""The text of `--hparams`, or the file that it names, as keys with Python values."""
+"""Parsing of `--hparams`: text, or the YAML file that it names."""
 
 import ast
 from collections import Counter
@@ -12,7 +12,7 @@ from program_support.errors import InputError
 
 
 def parse_overrides(text: str | Mapping[str, Any]) -> dict[str, Any]:
-    """`a=1,b.c=2,x=1*2*3`, the path of a .yaml file, or a mapping (from Python) -> flat overrides with Python values."""
+    """Parse `a=1,b.c=2,x=1*2*3`, the path of a .yaml file, or a mapping to flat overrides with Python values."""
     if not text:
         return {}
     if isinstance(text, Mapping):
@@ -23,7 +23,7 @@ def parse_overrides(text: str | Mapping[str, Any]) -> dict[str, Any]:
     for item in text.split(","):
         key, equals, value = (part.strip() for part in item.partition("="))
         if not equals or not key or not value:
-            raise InputError(f"--hparams: {shown(item)} in {shown(text)}; expected key=value items with commas between, or a "
+            raise InputError(f"--hparams: {shown(item)} in {shown(text)}; expected comma-separated key=value items, or a "
                              ".yaml file")
         items.append((key, tuple(map(_literal, value.split("*"))) if "*" in value else _literal(value)))
     return _distinct(items, where=shown(text)[1:-1])
@@ -47,12 +47,12 @@ def _read_yaml(path: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"--hparams={path}: holds {type(content).__name__}; expected a mapping of keys to values")
     flat = _distinct([item for key, values in content.items() for item in flattened(key, values).items()], where=path)
-    # Text as the reference reads it: YAML takes 4e-5, and whatever stands in quotes, for text.
+    # As in the reference, text is parsed again: YAML reads 4e-5 and quoted numbers as text.
     return {key: _literal(value) if isinstance(value, str) else value for key, value in flat.items()}
 
 
 def _distinct(items: list[tuple[str, Any]], *, where: str) -> dict[str, Any]:
-    """Return the items as a dictionary. Raises InputError for a key given twice, of which one would be lost."""
+    """Return the items as a dictionary. Raise InputError for a duplicate key."""
     found = dict(items)
     if len(found) < len(items):
         key = Counter(key for key, _ in items).most_common(1)[0][0]

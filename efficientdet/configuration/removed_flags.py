@@ -1,6 +1,6 @@
-"""Flags of NVIDIA's and of google/automl's programs that have another name here, or none: the reason instead of `Unknown`.
+"""Aliases and removed flags of NVIDIA's and google/automl's programs, with the reason of each removal.
 
-Of google/automl: its Keras programs (tf2/train.py, eval.py, inspector.py; infer.py has ours), and main.py for training.
+The programs of google/automl are its Keras programs (tf2/train.py, eval.py, inspector.py) and main.py for training.
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from program_support.errors import InputError
 
 
 class Gone(NamedTuple):
-    """Why a flag has no place here, and which of its values change nothing."""
+    """Reason why a flag was removed, and its values that are accepted because they have no effect."""
 
     reason: str
     passes: tuple[str, ...] = ()
@@ -80,11 +80,11 @@ AUTOML_MODES = (*_TRAINING_MODE_OF, "eval")
 
 
 def training_mode(chosen: str, mode: str | None, *, both: bool) -> str:
-    """--training_mode, or what google/automl's --mode means by it. Raises InputError for a mode that is no training."""
+    """Return --training_mode, or its equivalent of google/automl's --mode. Raise InputError for another mode."""
     if mode is None:
         return chosen
     if both:
-        raise InputError(f"--mode={mode} and --training_mode={chosen} are both given; expected one of them")
+        raise InputError(f"--mode={mode} and --training_mode={chosen} are both given; expected only one of them")
     if mode not in _TRAINING_MODE_OF:
         raise InputError(f"--mode={mode}: train.py trains; python eval.py --ckpt=FOLDER evaluates")
     return _TRAINING_MODE_OF[mode]

@@ -1,4 +1,4 @@
-"""What a run is reported; made by the entry points, checked here, free of Keras and TensorFlow."""
+"""Configuration of a training and its checks. Imports neither Keras nor TensorFlow."""
 
 import re
 from typing import Annotated
@@ -10,52 +10,52 @@ from efficientdet.run_log.mlperf_log import DIVISIONS, STATUSES, check_submissio
 from program_support.checked_fields import Count, CountOrZero, Positive, PositiveShare, Share, checked, one_of
 from program_support.errors import InputError
 
-PRETRAINED_BACKBONE = "imagenet"  # of keras.applications
+PRETRAINED_BACKBONE = "imagenet"  # weights of keras.applications
 
 
 @checked
 class TrainingConfig:
-    """A training; the flags of train.py, resolved."""
+    """Configuration of a training: the flags of train.py with resolved paths and hyperparameters."""
 
     hparams: Hyperparameters
-    hparams_given: frozenset[str] = frozenset()  # those that --hparams named: they win over a checkpoint's conventions
+    hparams_given: frozenset[str] = frozenset()  # keys in --hparams; they override a checkpoint's conventions
     records: tuple[str, ...]
     val_records: tuple[str, ...]
     val_json_file: str | None
     class_names: ClassNames
     model_dir: str
     training_mode: Annotated[str, one_of("train", "train300", "traineval")] = "traineval"
-    batch_size: Count | None = None  # None, as of the next: efficientdet.devices.memory.with_batch_sizes says
-    eval_batch_size: Count | None = None
-    num_examples_per_epoch: Count | None = None  # None: the number of records
-    max_minutes: Positive | None = None  # of training, evaluations included; the schedule is shortened to them
-    stop_epoch: CountOrZero = 0  # 0: num_epochs
-    eval_from: CountOrZero = 0
-    eval_period: Count | None = None  # None: checkpoint_period
-    eval_epochs: tuple[Count, ...] = ()  # these alone, instead of the two before; (): by those
-    target_ap: Share = 0.0  # 0: none
-    patience: CountOrZero = 0  # 0: endless
-    eval_samples: CountOrZero = 0  # 0: all
-    checkpoint_period: Count = 10
-    checkpoint_steps: CountOrZero = 0  # 0: at the ends of epochs only
+    batch_size: Count | None = None  # images per process; None: efficientdet.devices.memory.with_batch_sizes
+    eval_batch_size: Count | None = None  # images per process; None: as batch_size
+    num_examples_per_epoch: Count | None = None  # images; None: the number of records
+    max_minutes: Positive | None = None  # time budget in minutes, including evaluations
+    stop_epoch: CountOrZero = 0  # epoch; 0: num_epochs
+    eval_from: CountOrZero = 0  # first epoch with an evaluation
+    eval_period: Count | None = None  # epochs; None: checkpoint_period
+    eval_epochs: tuple[Count, ...] = ()  # epochs, instead of eval_from and eval_period; (): use these
+    target_ap: Share = 0.0  # AP at which training stops; 0: never
+    patience: CountOrZero = 0  # evaluations without a better AP before training stops; 0: never
+    eval_samples: CountOrZero = 0  # records; 0: all
+    checkpoint_period: Count = 10  # epochs
+    checkpoint_steps: CountOrZero = 0  # steps; 0: checkpoints at the ends of epochs only
     resume: str = "auto"
     on_nan: Annotated[str, one_of("stop", "rollback")] = "stop"
     lr_per_64: Positive | None = None
     warn_of_lr: bool = True
     accumulate_steps: Count = 1
-    bn_group: Count = 1  # neighboring ranks whose batch statistics are one
+    bn_group: Count = 1  # processes that share batch norm statistics
     deterministic: bool = False
     loggers: tuple[str, ...] = ("tensorboard",)
     mlperf_log: str | None = None
-    mlperf_ruleset: str | None = None  # None: those that the family was first known under
+    mlperf_ruleset: str | None = None  # None: the first version with a benchmark of the family
     mlperf_division: Annotated[str, one_of(*DIVISIONS)] = "open"
     mlperf_status: Annotated[str, one_of(*STATUSES)] = "research"
     mlperf_organization: str = "unknown"
-    mlperf_platform: str | None = None  # None: so many devices of such a kind
+    mlperf_platform: str | None = None  # None: number and type of the devices
     mlperf_cache_cleared: bool = False
-    suggest: bool = False  # set what efficientdet.data_checks.at_start finds better
+    suggest: bool = False  # apply the suggestions of efficientdet.data_checks.at_start
     balance: Annotated[str, one_of("none", "repeat_factor")] = "none"
-    balance_threshold: PositiveShare = 0.001  # a class in a smaller share of the images is shown more often
+    balance_threshold: PositiveShare = 0.001  # fraction of images below which a class is repeated
     verify_records: Annotated[str, one_of("auto", "always", "never")] = "auto"
     max_bad_fraction: Share = 0.01
     pretrained_ckpt: str | None = None
@@ -68,7 +68,7 @@ class TrainingConfig:
     benchmark_steps: Count = 100
     use_fake_data: bool = False
     cache: Annotated[str, one_of("none", "decoded")] = "none"
-    calibration_images: CountOrZero | None = None  # None: see efficientdet.training.batch_norm_calibration
+    calibration_images: CountOrZero | None = None  # images; None: see efficientdet.training.batch_norm_calibration
     validate: bool = False
     testdev_dir: str | None = None
     log_filename: str = "time_log.txt"
@@ -84,9 +84,9 @@ class TrainingConfig:
         check_submission(division=self.mlperf_division, status=self.mlperf_status, ruleset=self.mlperf_ruleset,
                          organization=self.mlperf_organization, platform=self.mlperf_platform)
         if self.eval_epochs and (self.eval_period is not None or self.eval_from):
-            raise InputError("--eval_epochs names the epochs; --eval_period and --eval_from do not go with it")
+            raise InputError("--eval_epochs cannot be combined with --eval_period or --eval_from")
         if self.lr_per_64 is not None and self.hparams.learning_rate is not None:
-            raise InputError("--lr and --lr_per_64 are both given; --lr is the rate itself, --lr_per_64 that of 64 images")
+            raise InputError("--lr and --lr_per_64 are both given; expected one: the learning rate, or the rate per 64 images")
         for name in ("validate", "target_ap", "patience"):
             if getattr(self, name) and not self.val_records:
                 raise InputError(f"--{name} needs --val_file_pattern")
@@ -95,24 +95,24 @@ class TrainingConfig:
             try:
                 re.compile(expression)
             except re.error as error:
-                raise InputError(f"hparam var_freeze_expr is {expression!r}: no regular expression ({error})") from error
+                raise InputError(f"hparam var_freeze_expr is {expression!r}: invalid regular expression ({error})") from error
 
     @property
     def evaluates(self) -> bool:
-        """Whether an AP is measured at all; without records for it the training continues without."""
+        """Whether the training measures AP; it does not without validation records."""
         return self.training_mode != "train300" and not self.benchmark and bool(self.val_records)
 
     def evaluates_after(self, epoch: int) -> bool:
-        """Whether an evaluation in training comes after this epoch; the one at the end is another."""
+        """Return whether an evaluation during training follows this epoch, not counting the final evaluation."""
         period = self.eval_period or self.checkpoint_period
-        wanted = self.training_mode == "traineval" or self.target_ap or self.patience
+        enabled = self.training_mode == "traineval" or self.target_ap or self.patience
         due = epoch in self.eval_epochs if self.eval_epochs else epoch % period == 0 and epoch >= self.eval_from
-        return bool(self.evaluates and wanted and due)
+        return bool(self.evaluates and enabled and due)
 
     @property
     def last_epoch(self) -> int:
-        """Where training stops; the cosine continues to num_epochs."""
+        """Epoch after which training stops; the learning rate schedule ends at num_epochs."""
         last = self.hparams.num_epochs
-        if self.training_mode == "train":  # as the reference: the first epoch beyond three quarters
+        if self.training_mode == "train":  # as in the reference: the first epoch after three quarters
             last = min(last, int(0.75 * last) + 1)
         return min(last, self.stop_epoch) if self.stop_epoch else last

@@ -1,4 +1,4 @@
-"""What is said of exported files: one table as Markdown and as JSON."""
+"""Table of exported files, as Markdown and JSON."""
 
 import json
 from collections.abc import Sequence
@@ -7,61 +7,61 @@ from pathlib import Path
 
 from program_support.atomic_files import telling_write_errors, write_text
 
-MOST_LOST = 0.01  # of AP, by 8 bits, before it is reported where
-_HOW_TO_MEASURE = "AP was not measured: `--val_file_pattern='records/val-*'` measures it, of the checkpoint and of each file."
+MOST_LOST = 0.01  # loss of AP by int8 from which classes and layers are listed
+_HOW_TO_MEASURE = "AP was not measured; use `--val_file_pattern='records/val-*'` to measure it for the checkpoint and files."
 _MOST_LISTED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """What a file finds of the objects in the validation records."""
+    """AP of a file on the validation records."""
 
     ap: float
     ap50: float
-    ap_difference: float  # from the checkpoint's
-    class_losses: dict[str, float]  # AP that the checkpoint has and the file has not, of classes where it is `MOST_LOST`
+    ap_difference: float  # difference from the checkpoint's AP
+    class_losses: dict[str, float]  # loss of AP of the classes that lose more than `MOST_LOST`
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationLoss:
-    """Where 8 bits cost most: decibels of signal over noise, the lowest first."""
+    """Signal-to-noise ratio of int8 convolutions in decibels, the lowest first."""
 
-    layers: dict[str, float]  # what convolutions put out, over all calibration images
-    images: dict[str, float]  # what the last convolutions put out, by calibration image
+    layers: dict[str, float]  # outputs of convolutions, over all calibration images
+    images: dict[str, float]  # outputs of the last convolutions, by calibration image
 
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """A line of the table."""
+    """A row of the table."""
 
     format: str
     file: str
     megabytes: float
-    median_ms: float | None  # of an image, resized and detected; None of a file that nothing here runs as a whole
+    median_ms: float | None  # per image, with resizing; None if the file cannot be run here
     p99_ms: float | None
-    compared: int  # detections of the checkpoint; of a file that nothing here runs, anchors
-    agreement: float  # share of these that the file finds too: the class, all sides within half a pixel
-    box_difference: float  # the largest of those that agree, pixels
-    score_difference: float  # the largest
+    compared: int  # detections of the checkpoint; anchors if the file cannot be run here
+    agreement: float  # fraction that the file finds too: same class, all sides within half a pixel
+    box_difference: float  # largest difference of agreeing boxes in pixels
+    score_difference: float  # largest difference of scores
     quality: Quality | None = None
     loss: QuantizationLoss | None = field(default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactTable:
-    """All of it."""
+    """The table with its header."""
 
     model: str
     machine: str
     versions: dict[str, str]
-    compared_in: str  # which detections count as the same
+    compared_in: str  # definition of agreement
     checkpoint: Quality | None
     validation_images: int
     calibration_images: int
     artifacts: Sequence[Artifact]
 
     def write(self, folder: str) -> None:
-        """artifacts.json and artifacts.md. Raises InputError where they cannot be written."""
+        """Write artifacts.json and artifacts.md. Raise InputError if they cannot be written."""
         for name, text in (("artifacts.json", json.dumps(asdict(self), indent=1) + "\n"), ("artifacts.md", self._markdown())):
             with telling_write_errors(Path(folder, name)):
                 write_text(Path(folder, name), text)
@@ -74,7 +74,7 @@ class ArtifactTable:
                  f"{self.machine}; " + ", ".join(f"{name} {version}" for name, version in self.versions.items()) + ".",
                  f"Milliseconds: an image resized and detected, batch 1. Agreement: {self.compared_in}.",
                  self._measured() if measured else _HOW_TO_MEASURE,
-                 *([f"Ranges of 8 bits are those of {self.calibration_images} images."] if self.calibration_images else []),
+                 *([f"int8 calibration: {self.calibration_images} images."] if self.calibration_images else []),
                  "",
                  _row(titles), _row(["---"] * len(titles)),
                  *(_row(_cells(line, columns=len(titles))) for line in self.artifacts)]
@@ -84,7 +84,7 @@ class ArtifactTable:
 
     def _measured(self) -> str:
         return (f"AP of {self.validation_images} images of the validation records; the checkpoint has "
-                f"{self.checkpoint.ap:.4f}, AP50 {self.checkpoint.ap50:.4f}.")
+                f"AP {self.checkpoint.ap:.4f}, AP50 {self.checkpoint.ap50:.4f}.")
 
 
 def _cells(line: Artifact, *, columns: int) -> list[str]:
@@ -98,12 +98,12 @@ def _cells(line: Artifact, *, columns: int) -> list[str]:
 def _losses(line: Artifact) -> list[str]:
     lines = []
     if line.quality and line.quality.class_losses:
-        lines += ["", f"Classes that lose in {line.file}: " + ", ".join(
+        lines += ["", f"Classes with a lower AP in {line.file}: " + ", ".join(
             f"{name} {-lost:+.3f}" for name, lost in line.quality.class_losses.items()) + "."]
     if line.loss:
-        for title, entries in (("layer (what its convolution puts out)", line.loss.layers),
-                               ("calibration image (what the last convolutions put out)", line.loss.images)):
-            lines += ["", _row([f"{line.file}: {title}", "signal to noise, dB"]), _row(["---"] * 2)]
+        for title, entries in (("layer (output of its convolution)", line.loss.layers),
+                               ("calibration image (outputs of the last convolutions)", line.loss.images)):
+            lines += ["", _row([f"{line.file}: {title}", "signal-to-noise ratio, dB"]), _row(["---"] * 2)]
             lines += [_row([name, f"{value:.1f}"]) for name, value in list(entries.items())[:_MOST_LISTED]]
     return lines
 

@@ -1,4 +1,4 @@
-"""Exported files, each compared with the checkpoint that it was made of, measured and timed, in one table."""
+"""Export of a checkpoint to files that are compared with it, evaluated and timed."""
 
 import time
 from collections.abc import Sequence
@@ -36,34 +36,34 @@ from program_support.checked_fields import Count, CountOrZero, checked
 from program_support.errors import InputError
 
 _BATCHES = (1, 2, 8)
-_PIXELS, _SCORE = 0.5, 1e-3  # within which a detection counts as the same
+_PIXELS, _SCORE = 0.5, 1e-3  # tolerances of agreeing detections
 _LEAST_AGREEMENT = 0.98
-_TRAINED = 0.05  # a best score below it is near those that random weights give to everything, which hardly differ
+_TRAINED = 0.05  # highest score below which a detector is considered untrained
 _WARM_UP_RUNS = 3
 
 
 @checked
 class ExportConfig:
-    """What to write where, what to compare it on, and what to measure it by."""
+    """Configuration of an export and its comparison with the checkpoint."""
 
     output_dir: str
     formats: Sequence[str]
-    images: Sequence[str] = ()  # files; none: noise
+    images: Sequence[str] = ()  # image files for the comparison; (): random noise
     runs: Count = 30
-    records: Sequence[str] = ()  # to measure AP on; none: it is not measured
-    json_file: str | None = None  # COCO's, in place of the records' objects
-    samples: Annotated[CountOrZero, "eval_samples"] = 0  # the first so many records; 0: all
-    calibration_images: Sequence[str] = ()  # files for the ranges of 8 bits; none: those of `calibration_records`
+    records: Sequence[str] = ()  # for AP; (): AP is not measured
+    json_file: str | None = None  # COCO ground truth; None: boxes in the records
+    samples: Annotated[CountOrZero, "eval_samples"] = 0  # number of records; 0: all
+    calibration_images: Sequence[str] = ()  # image files; (): use `calibration_records`
     calibration_records: Sequence[str] = ()
-    calibration_samples: Annotated[Count, "int8_samples"] = 100  # of these at most
-    list_layers: bool = False  # where 8 bits cost most, also where AP says nothing of it
+    calibration_samples: Annotated[Count, "int8_samples"] = 100  # maximum number of calibration images
+    list_layers: bool = False  # list layers by quantization error, even if AP is unaffected
 
 
 def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
-    """Write every format, compare, measure and time it; write artifacts.md and artifacts.json beside them and return them.
+    """Export every format, compare, evaluate and time it; write the table to artifacts.md and artifacts.json.
 
-    Raises InputError where a file cannot be written, and RuntimeError where one in 32 bits does not find what a checkpoint
-    that has learned something finds.
+    Raise InputError if a file cannot be written, and RuntimeError if a float32 file of a trained checkpoint has other
+    detections than the checkpoint.
     """
     restored, _ = open_model(model)
     calibration = _calibration(config)
@@ -82,8 +82,8 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     quality = None if comparison.measures is None else _quality(comparison.measures, comparison.measures)
     table = ArtifactTable(
         model=restored.description.model_name, machine=device_name(), versions=versions(), checkpoint=quality,
-        compared_in=f"{comparison.compared}: the share that checkpoint and file both have, of one class and with all sides "
-                    f"within {_PIXELS} pixels (in 8 bits with an IoU of {SAME_OBJECT_IOU} or more), in batches of "
+        compared_in=f"{comparison.compared}: the fraction found by both checkpoint and file, of the same class and with all "
+                    f"sides within {_PIXELS} pixels (int8: with an IoU of {SAME_OBJECT_IOU} or more), in batches of "
                     + ", ".join(map(str, _BATCHES)),
         validation_images=comparison.measures.images if comparison.measures else 0,
         calibration_images=len(calibration.names), artifacts=lines)
@@ -91,11 +91,11 @@ def export_artifacts(model: ModelConfig, config: ExportConfig) -> ArtifactTable:
     wrong = [line for line in lines if line.format not in IN_8_BITS
              and (line.agreement < _LEAST_AGREEMENT or line.score_difference > _SCORE)]
     if wrong and comparison.best_score < _TRAINED:
-        print(f"warning: {wrong[0].file} does not find all that the checkpoint finds; no score of this one is above "
-              f"{comparison.best_score:.3f}: it has learned so little that rounding decides between its boxes")
+        print(f"warning: {wrong[0].file} does not find all detections of the checkpoint, whose highest score is "
+              f"{comparison.best_score:.3f}: it is hardly trained, so that rounding changes the order of its boxes")
     elif wrong:
-        raise RuntimeError(f"{wrong[0].file} does not find what the checkpoint finds; {config.output_dir}/artifacts.md has "
-                           "the differences")
+        raise RuntimeError(f"{wrong[0].file} does not find the detections of the checkpoint; see "
+                           f"{config.output_dir}/artifacts.md for the differences")
     return table
 
 
@@ -111,7 +111,7 @@ def _write(restored: Restored, name: str, path: Path, *, calibration: Calibratio
     if name == "savedmodel":
         export_saved_model(detector, str(path), **stated)
     elif name == "onnx-int8":
-        # Of 7 bits, as no one knows which CPU it will run on; the last layers are a small part of the work, and say where.
+        # 7-bit kernels work on every CPU. The last layers are a small part of the work and sensitive to rounding.
         model = onnx_model(detector, detects=True)
         write_onnx(quantized(model, calibration.inputs(restored.resize), narrow=True, exact=last_convolutions(model)), path,
                    **stated)
@@ -129,7 +129,7 @@ def _write(restored: Restored, name: str, path: Path, *, calibration: Calibratio
 
 
 class _Comparison:
-    """A checkpoint with what its files are held against."""
+    """Comparison of exported files with their checkpoint."""
 
     def __init__(self, restored: Restored, reference: Detect, config: ExportConfig):
         self.restored, self._config = restored, config
@@ -141,7 +141,7 @@ class _Comparison:
             self._index = index_records(config.records)
             self._evaluator = read_evaluator(self._index, restored.class_names, json_file=config.json_file)
             self.measures = self._measured(reference)
-            print(f"the checkpoint has AP {self.measures.numbers['AP']:.4f} on {self.measures.images} images")
+            print(f"checkpoint: AP {self.measures.numbers['AP']:.4f} on {self.measures.images} images")
             if not restored.description.score_thresholds:
                 self.restored = replace(restored, description=replace(
                     restored.description, score_thresholds=self.measures.score_thresholds))
@@ -153,7 +153,7 @@ class _Comparison:
             print(f"comparing {self.compared}; the highest score is {self.best_score:.3g}")
 
     def artifact(self, name: str, path: Path, *, calibration: CalibrationImages) -> Artifact:
-        """A file's line."""
+        """Return the table row of a file."""
         detect = _detection(self.restored, name, path)
         batches = (1,) if detect is None or name == "savedmodel" else _BATCHES
         if detect is None:
@@ -181,8 +181,10 @@ class _Comparison:
 
 
 def _detection(restored: Restored, name: str, path: Path) -> Detect | None:
-    """The file alone, from images to rows; of raw outputs with the checkpoint's own reading of them. None where nothing here
-    runs it."""
+    """Return the detection function of a file, with the checkpoint's post-processing of raw outputs.
+
+    None if the file cannot be run here.
+    """
     if name == "onnx-efficientnms":
         return None
     if name == "savedmodel":
@@ -198,7 +200,7 @@ def _in_batches(detect: Detect, images: Sequence[np.ndarray], size: int) -> list
 
 
 def _times(detect, *, runs: int) -> tuple[float, float]:
-    """Median and 99th percentile, milliseconds."""
+    """Return median and 99th percentile in milliseconds."""
     seconds = []
     for _ in range(_WARM_UP_RUNS + runs):
         start = time.perf_counter()
@@ -237,5 +239,5 @@ def _noise(restored: Restored) -> list[np.ndarray]:
 
 def _told(line: Artifact) -> str:
     quality = f", AP {line.quality.ap:.4f} ({line.quality.ap_difference:+.4f})" if line.quality else ""
-    time_of_one = "no runtime here for its plugin" if line.median_ms is None else f"{line.median_ms} ms an image"
+    time_of_one = "not timed (needs TensorRT)" if line.median_ms is None else f"{line.median_ms} ms per image"
     return f"{line.agreement:.1%} of {line.compared} detections agree, {time_of_one}{quality}"

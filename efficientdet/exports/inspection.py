@@ -1,4 +1,4 @@
-"""A detector looked at from outside: made or read, summarized, written as a checkpoint or as a SavedModel."""
+"""Inspection of a detector: summary, and export to a checkpoint, SavedModel or ONNX file."""
 
 import math
 from collections import Counter
@@ -22,22 +22,22 @@ from object_detection.geometry.box_geometry import pairwise_iou
 from program_support.errors import InputError
 
 _LARGEST_NETWORK_DIFFERENCE = 1e-3
-_LEAST_AGREEMENT = 0.95  # of near-equal scores, rounding decides which is detection 100 and which 101
-SAME_OBJECT_IOU = 0.75  # of two boxes of one object, where rounding in 8 bits moves sides
+_LEAST_AGREEMENT = 0.95  # rounding may change the order of near-equal scores, and so the last detections
+SAME_OBJECT_IOU = 0.75  # from which two boxes are of the same object, as int8 rounding moves sides
 _TOLERANCES = {"float32": (1e-3, 0.5), "mixed_float16": (2e-2, 4.0), "mixed_bfloat16": (5e-2, 8.0)}  # score, pixels
 
 
 class Agreement(NamedTuple):
-    """How far two lists of detections of one image are the same."""
+    """Agreement of two lists of detections of an image."""
 
     compared: int
-    share: float  # of both lists' detections, those that have a partner in the other
-    score_difference: float  # largest, between detections of equal rank
-    box_difference: float = 0.0  # largest of a side, between partners, pixels
+    share: float  # fraction of detections of both lists with a partner in the other
+    score_difference: float  # largest difference between detections of equal rank
+    box_difference: float = 0.0  # largest difference of a side between partners in pixels
 
 
 def dry_run(config: ModelConfig, *, export_ckpt: str | None) -> None:
-    """Build the detector, say what it is, and write its weights where asked."""
+    """Build the detector, print its summary and optionally write its weights."""
     restored, runtime = open_model(config)
     for name, value in summary(restored).items():
         print(f"{name:<22} {value}")
@@ -49,7 +49,7 @@ def dry_run(config: ModelConfig, *, export_ckpt: str | None) -> None:
 
 
 def summary(restored: Restored) -> dict[str, str]:
-    """Sizes of a detector, for people to read."""
+    """Return the properties of a detector as text."""
     network = restored.detector.network
     trainable = sum(math.prod(variable.shape) for variable in network.trainable_variables)
     parts = Counter[str]()
@@ -62,18 +62,18 @@ def summary(restored: Restored) -> dict[str, str]:
         "input": f"{height} x {width} pixels (height x width)",
         "classes": str(len(restored.class_names)),
         "parameters": f"{parts.total():,}",
-        "by names that begin": ", ".join(f"{name}/ {count:,}" for name, count in parts.items()),
+        "parameters by prefix": ", ".join(f"{name}/ {count:,}" for name, count in parts.items()),
         "trainable parameters": f"{trainable:,}",
         **anchors,
-        "GFLOPs": f"{2 * multiply_adds(network) / 1e9:.3g} an image, a multiplication and an addition counted as two",
+        "GFLOPs": f"{2 * multiply_adds(network) / 1e9:.3g} per image (a multiply-add counts as two)",
     }
 
 
 def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None:
-    """Write a SavedModel, read it back, and see that it finds what the detector in memory finds.
+    """Write a SavedModel, load it and compare its detections with those of the detector in memory.
 
-    Compared on `input_image`, else on random pixels. Raises InputError under another backend than TensorFlow, and
-    RuntimeError where the two differ.
+    Compares on `input_image`, else on random pixels. Raise InputError for backends other than TensorFlow, and RuntimeError if
+    the detections differ.
     """
     if backend_name() != "tensorflow":
         raise InputError("--mode=export: a SavedModel is written by the TensorFlow backend; KERAS_BACKEND is "
@@ -95,15 +95,15 @@ def export(config: ModelConfig, folder: str, *, input_image: str | None) -> None
     print(f"read back: {agreement.share:.1%} of {agreement.compared} detections agree within {pixels} pixels; "
           f"largest difference of scores {agreement.score_difference:.2g}")
     if agreement.share < _LEAST_AGREEMENT or agreement.score_difference > score_tolerance:
-        raise RuntimeError(f"{folder}: the SavedModel does not find what the detector in memory finds")
+        raise RuntimeError(f"{folder}: the SavedModel has other detections than the detector in memory")
     if not agreement.compared:
-        print("nothing was found in that image, so nothing was compared: --input_image=FILE names one with objects")
+        print("no detections to compare in this image; use --input_image=FILE with an image of objects")
 
 
 def export_network(config: ModelConfig, path: str) -> None:
-    """Write the network as an ONNX file, run that by ONNX Runtime, and see that its outputs are those of the network.
+    """Export the network to an ONNX file and compare its outputs in ONNX Runtime with those of the network.
 
-    Raises RuntimeError where they differ.
+    Raise RuntimeError if they differ.
     """
     from efficientdet.artifacts.onnx_file import export_onnx
 
@@ -116,16 +116,16 @@ def export_network(config: ModelConfig, path: str) -> None:
     sizes = np.int32([[height, width * 3 // 4]])
     [found] = ExportedNetwork(Path(path).read_bytes(), runtime="onnxruntime")(images, sizes, copied)
     outputs = keras.tree.flatten(detector.outputs(*map(keras.ops.convert_to_tensor, (images, sizes))))
-    wanted = [np.asarray(output)[0] for output in outputs]  # a dense detector's file has one more, the best logits
+    wanted = [np.asarray(output)[0] for output in outputs]  # the file of a dense detector has one more output, the best logits
     difference = max(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max())
                      for ours, theirs in zip(found[: len(wanted)], wanted, strict=True))
     print(f"read back: outputs agree within {difference:.2g} of the largest")
     if not difference < _LARGEST_NETWORK_DIFFERENCE:
-        raise RuntimeError(f"{path}: the file's network does not find what the detector in memory finds")
+        raise RuntimeError(f"{path}: the file's network has other outputs than the detector in memory")
 
 
 def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreThresholds | None = None) -> Agreement:
-    """Compare the rows of one image with others, those that score below the thresholds aside.
+    """Compare the detections of an image with others, ignoring those with scores below the thresholds.
 
     A detection agrees if it has a partner among the others, of its class and any score, with all four sides within `pixels`,
     or, where these are None, with an IoU of at least SAME_OBJECT_IOU.
@@ -150,9 +150,9 @@ def compare_detections(ours, others, *, pixels: float | None, thresholds: ScoreT
 
 
 def compare_plugin_inputs(restored: Restored, path: Path, images: Sequence[np.ndarray], *, pixels: float) -> list[Agreement]:
-    """Compare what a file for TensorRT hands to its plugin with what Keras makes of the same images: no TensorRT is needed.
+    """Compare the inputs of the plugin in a file for TensorRT with those computed by Keras, without TensorRT.
 
-    Of each image every anchor's decoded box and its scores.
+    For each image these are the decoded box and the scores of every anchor.
     """
     import onnx
 

@@ -1,4 +1,4 @@
-"""What a family of detectors tells the program about itself. Free of Keras and TensorFlow until it builds one."""
+"""Interface of a detector family. Imports neither Keras nor TensorFlow before a detector is built."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,89 +18,92 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Family:
-    """One family: its models, its hyperparameters, how a detector of it is built and its published weights are read.
+    """A family of detectors: its models, hyperparameters, construction and published weights.
 
-    A module `family` in a folder of efficientdet/families has one as FAMILY; another package offers one by an entry point of
-    the group `efficientdet.families`.
+    The module `family` in a folder of efficientdet/families defines one as FAMILY; another package provides one by an entry
+    point of the group `efficientdet.families`.
     """
 
     name: ClassVar[str]
     hyperparameters: ClassVar[type[Hyperparameters]]
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # model name -> the hyperparameters that make it
-    quickstart: ClassVar[bool] = False  # whether quickstart.py's choices were made for its models
-    # Hyperparameters that weights mean something only with, and which no shape of a weight tells.
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # model name -> its hyperparameters
+    quickstart: ClassVar[bool] = False  # whether quickstart.py supports the models
+    # Hyperparameters that must be the same in training and inference but do not change the shape of any weight.
     conventions: ClassVar[tuple[str, ...]] = ()
-    backbone_conventions: ClassVar[tuple[str, ...]] = ()  # those of them that the backbone alone asks for
-    # Of checkpoints with so many classes that do not name them: the row of COCO's category id 1, the next ids following.
+    backbone_conventions: ClassVar[tuple[str, ...]] = ()  # the conventions that concern the backbone
+    # Number of classes of a checkpoint without class names -> row of COCO's category id 1; the next ids follow.
     coco_class_rows: ClassVar[Mapping[int, int]] = {}
 
     def build(self, hparams: Hyperparameters, *, num_classes: int, precision: str = "float32",
               backbone_weights: str | None = None) -> "Detector":
-        """A detector with random weights, or with a backbone of `backbone_weights`; the first that imports Keras."""
+        """Build a detector with random weights, or with `backbone_weights` in the backbone. Imports Keras."""
         raise NotImplementedError
 
     def resize_rule(self, hparams: Hyperparameters) -> "ResizeRule":
-        """How any image becomes the network's input."""
+        """Return the rule by which images are resized to the network's input."""
         from dataset.input.resize import Letterbox
 
         return Letterbox(hparams.input_size)
 
     def anchors(self, hparams: Hyperparameters) -> "AnchorGrid | None":
-        """The anchors that `build`'s detector stands on, without its network; None where the family does not tell."""
+        """Return the anchors without building the network; None if the family does not provide them."""
         return None
 
     def augmentation(self, hparams: Hyperparameters) -> "Augmentation":
-        """How an image is changed for training."""
+        """Return the augmentation of training images."""
         from dataset.input.augmentation import ScaleJitterCrop
 
         return ScaleJitterCrop(hparams.input_size, hparams.jitter_min, hparams.jitter_max,
                                0.5 if hparams.input_rand_hflip else 0.0)
 
     def numbers_per_pixel(self, hparams: Hyperparameters) -> float:
-        """How many numbers the network's layers put out for each pixel of its input: what memory is reckoned from."""
-        return 600.0  # EfficientDet-D0's and ResNet-50's, about
+        """Return the number of activations per input pixel, from which the memory is estimated."""
+        return 600.0  # approximately EfficientDet-D0 and ResNet-50
 
     def mlperf_benchmark(self, ruleset: str | None) -> str:
-        """The id under which a version of MLPerf's rules, such as "2.1.0", knows this family; None: those that it was first
-        known under. Raises InputError for rules that do not know it. By default the family's name: MLPerf has no such task."""
+        """Return the id of the MLPerf benchmark in a version of the rules such as "2.1.0".
+
+        None: the first version with such a benchmark. Raise InputError for a version without it. A family without an MLPerf
+        benchmark returns its name.
+        """
         return self.name
 
     def mlperf_values(self, hparams: Hyperparameters, *, batch_norm_images: int) -> dict[str, Any]:
-        """What its rules want logged beside what every training logs; a batch norm takes its statistics over so many images."""
+        """Return additional MLPerf log entries. `batch_norm_images`: number of images per batch norm statistic."""
         return {}
 
     def mlperf_tensors(self, names: Iterable[str]) -> list[str]:
-        """What its rules call those of our weights whose initialization is logged, a line each."""
+        """Return the MLPerf names of the weights whose initialization is logged."""
         return []
 
     def stored_conventions(self, hparams: Mapping[str, Any]) -> dict[str, Any]:
-        """The hyperparameters beside a checkpoint of ours, with what older ones leave out."""
+        """Return the stored hyperparameters of a checkpoint of this project, completed for older versions."""
         return dict(hparams)
 
     def imagenet_backbone(self, hparams: Hyperparameters) -> str | None:
-        """The published file that --backbone_init=imagenet stands for; None where `build` knows by itself."""
+        """Return the published file of --backbone_init=imagenet; None if `build` loads these weights."""
         return None
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
-        """Hyperparameters of a checkpoint of another program, known from its arrays."""
+        """Return hyperparameters of a third-party checkpoint, inferred from its arrays."""
         return {}
 
     def named_arrays(self, arrays: Arrays, names: Iterable[str], *, averaged: bool) -> dict[str, np.ndarray]:
-        """A checkpoint's arrays of the model under our names, `names` in the order of the layers; averaged or raw ones."""
+        """Return a checkpoint's averaged or raw weights by `names`, which are in the order of the layers."""
         return model_arrays(arrays, averaged=averaged)
 
     def is_class_predictor(self, name: str) -> bool:
-        """Whether a weight has a part for each class, and starts from scratch where the classes differ."""
+        """Return whether a weight depends on the classes and is reinitialized if they differ."""
         return False
 
     def is_backbone(self, name: str) -> bool:
-        """Whether --backbone_init brings this weight."""
+        """Return whether a weight belongs to the backbone."""
         return False
 
     def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-        """For how many classes a checkpoint's predictor is; None where it does not tell. `shapes` are the network's."""
+        """Return the number of classes of a checkpoint; None if unknown. `shapes`: shapes of the network's weights."""
         return None
 
     def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-        """The same with the parts of these classes alone, in this order."""
+        """Select the parts of these classes, in this order, in the weights that depend on the classes."""
         return dict(arrays)

@@ -1,7 +1,7 @@
-"""What `--hparams` sets, of every family: the input, the optimizer and the schedule, each apart; and how it is read.
+"""Hyperparameters that all families share (input, optimizer and schedule), and the checks of `--hparams`.
 
-A family's own class adds what shapes its network (families/*/hyperparameters.py). All keys stand side by side in it, as in
-the references' flat configurations. Free of Keras and TensorFlow, so that a wrong key is reported before their slow import.
+The class of a family adds the hyperparameters of its network (families/*/hyperparameters.py). All keys are in one flat
+namespace, as in the references. Imports neither Keras nor TensorFlow, so that an error is reported before their slow import.
 """
 
 import dataclasses
@@ -27,84 +27,84 @@ from program_support.checked_fields import (
 )
 from program_support.errors import InputError, nearest_name
 
-SMALLEST_SIDE = 32  # of an image: backbones halve it five times
+SMALLEST_SIDE = 32  # pixels; backbones halve the resolution five times
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("cosine", "stepwise", "constant", "flat_cosine")
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputHyperparameters:
-    """How an image becomes the network's input, and which images are made of it for training."""
+    """Hyperparameters of the network's input and of augmentation."""
 
-    image_size: int | str | tuple[int, int] = 512  # one side, 'WIDTHxHEIGHT', or (height, width)
-    max_instances_per_image: Count = 100
-    mask_size: CountOrZero = 0  # side in pixels of the mask that each object brings; 0: none
-    masks_in_whole_pixels: bool = False  # detected masks are pasted into images by torchvision's rule: see `pasted_masks`
-    train_on_crowds: bool = False  # in training a crowd's box is an object as any other
-    input_rand_hflip: bool = True
-    jitter_min: Positive = 0.1
-    jitter_max: Positive = 2.0
-    mosaic_probability: Annotated[float, Limit(lambda value: 0 <= value <= 1, "0 (none) to 1")] = 0.0  # of parts of four images
+    image_size: int | str | tuple[int, int] = 512  # pixels: side of a square, 'WIDTHxHEIGHT', or (height, width)
+    max_instances_per_image: Count = 100  # boxes per image in training
+    mask_size: CountOrZero = 0  # side of the ground truth mask of an object in pixels; 0: no masks
+    masks_in_whole_pixels: bool = False  # torchvision's rule for pasting masks; see `pasted_masks`
+    train_on_crowds: bool = False  # use crowd boxes as positives
+    input_rand_hflip: bool = True  # random horizontal flip with probability 0.5
+    jitter_min: Positive = 0.1  # scale jitter: smallest factor relative to image_size
+    jitter_max: Positive = 2.0  # scale jitter: largest factor
+    mosaic_probability: Annotated[float, Limit(lambda value: 0 <= value <= 1, "0 (none) to 1")] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerHyperparameters:
-    """How a gradient changes the weights."""
+    """Hyperparameters of the optimizer and of regularization."""
 
     optimizer: Annotated[str, one_of(*OPTIMIZERS)] = "sgd"
-    momentum: BelowOne = 0.9  # of sgd, as the next one
-    bias_rate_factor: Positive = 1.0  # what the learning rate of biases is multiplied by
-    # of single weights, such as "^efficientnet:0.1" for a backbone: see `rate_factors`
+    momentum: BelowOne = 0.9  # momentum of sgd
+    bias_rate_factor: Positive = 1.0  # learning rate multiplier of biases
+    # learning rate multipliers of weights by pattern, such as "^efficientnet:0.1" for a backbone: see `rate_factors`
     learning_rate_factors: Annotated[str, Limit(is_table, EXPECTED)] = ""
-    beta_1: BelowOne = 0.9  # of adam and adamw, as the next two
-    beta_2: BelowOne = 0.999
-    epsilon: Positive = 1e-8
-    weight_decay: NonNegative = 4e-5  # half the squared norm in the loss; of adamw a share of the weights at each step
-    clip_gradients_norm: NonNegative = 10.0  # 0: none
-    moving_average_decay: BelowOne = 0.9998  # 0: none
-    loss_scale: Positive = 2.0**15
-    var_freeze_expr: str | None = None
-    is_training_bn: bool = True
+    beta_1: BelowOne = 0.9  # of adam and adamw
+    beta_2: BelowOne = 0.999  # of adam and adamw
+    epsilon: Positive = 1e-8  # of adam and adamw
+    weight_decay: NonNegative = 4e-5  # factor of half the squared norm in the loss; adamw: decoupled weight decay
+    clip_gradients_norm: NonNegative = 10.0  # maximum global norm of the gradients; 0: no clipping
+    moving_average_decay: BelowOne = 0.9998  # decay of the moving average of the weights per step; 0: no average
+    loss_scale: Positive = 2.0**15  # initial loss scale with mixed_float16
+    var_freeze_expr: str | None = None  # regular expression of the names of frozen weights
+    is_training_bn: bool = True  # train batch norm and update its statistics
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleHyperparameters:
-    """The learning rate of each step; see `efficientdet.training.schedule`."""
+    """Hyperparameters of the learning rate schedule; see `efficientdet.training.schedule`."""
 
-    RATE_PER_64: ClassVar[float] = 0.08  # the family's published rate for 64 images per step
+    RATE_PER_64: ClassVar[float] = 0.08  # published peak learning rate for a global batch size of 64
 
-    learning_rate: Positive | None = None  # None: `published_rate`
+    learning_rate: Positive | None = None  # peak learning rate; None: `published_rate`
     lr_decay_method: Annotated[str, one_of(*SCHEDULES)] = "cosine"
-    lr_warmup_init: NonNegative = 0.0001
-    lr_warmup_epoch: NonNegative = 1.0
-    lr_warmup_least_steps: CountOrZero = 0  # where epochs are short
-    first_lr_drop_epoch: Positive = 200.0  # of stepwise, as the next two
-    second_lr_drop_epoch: Positive = 250.0
-    lr_drop_factor: Positive = 0.1
-    flat_share: BelowOne = 0.75  # of the epochs, before the cosine of flat_cosine
-    num_epochs: Count = 300
+    lr_warmup_init: NonNegative = 0.0001  # learning rate of the first step
+    lr_warmup_epoch: NonNegative = 1.0  # epochs of warmup
+    lr_warmup_least_steps: CountOrZero = 0  # minimum steps of warmup, for short epochs
+    first_lr_drop_epoch: Positive = 200.0  # epoch of the first drop of stepwise
+    second_lr_drop_epoch: Positive = 250.0  # epoch of the second drop of stepwise
+    lr_drop_factor: Positive = 0.1  # learning rate multiplier of each drop of stepwise
+    flat_share: BelowOne = 0.75  # fraction of the epochs before the cosine of flat_cosine
+    num_epochs: Count = 300  # epochs of the schedule
 
     def published_rate(self, images: int) -> float:
-        """The highest learning rate of the published recipe where a step has so many images."""
+        """Return the published peak learning rate for a global batch size of `images`."""
         return self.RATE_PER_64 / 64 * images
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHyperparameters):
-    """Everything about a model and its training that is not a path or a machine.
+    """Hyperparameters of a model and its training, without paths and settings of the machine.
 
-    The type of a key states which values it takes (program_support/checked_fields.py). A subclass may have one level of nested
+    The annotation of a key states its valid values (program_support/checked_fields.py). A subclass may have one level of nested
     dataclasses, whose keys are FIELD.KEY.
     """
 
-    GONE: ClassVar[dict[str, Gone]] = {}  # keys of the family's reference that are none here
-    # (key, value) -> what the reference takes such a value for, or what stands here for "the default"
+    GONE: ClassVar[dict[str, Gone]] = {}  # keys of the family's reference that were removed
+    # (key, value) -> the value that the reference uses instead, such as for None
     RESOLVED: ClassVar[dict[tuple[str, Any], Any]] = {}
 
-    model_name: str  # --model_name: the published model whose values these are where none is given
-    # a label, as in the reference; the model's where none is given
+    model_name: str  # --model_name: the published model that the default values are from
+    # label, as in the reference; None: the model name
     name: Annotated[str, Limit(lambda value: bool(value.strip()), "a name")] | None = None
-    num_classes: Count | None = None  # the records name them: see `stated_classes`
+    num_classes: Count | None = None  # determined by the records: see `stated_classes`
 
     def __post_init__(self):
         if self.name is None:
@@ -127,31 +127,31 @@ class Hyperparameters(InputHyperparameters, OptimizerHyperparameters, ScheduleHy
 
     @property
     def family(self) -> Any:
-        """The `Family` that has the model; raises InputError where none has."""
+        """The `Family` of the model. Raises InputError if no family has it."""
         return family_of(self.model_name)
 
     def overridden(self, overrides: dict[str, Any]) -> "Hyperparameters":
-        """See `with_overrides`."""
+        """Return `with_overrides` of these hyperparameters."""
         return with_overrides(self, overrides)
 
     @property
     def decays_in_loss(self) -> float:
-        """Weight decay that is a term of the loss; adamw decays the weights themselves."""
+        """Weight decay as a term of the loss: 0 for adamw, which has decoupled weight decay."""
         return 0.0 if self.optimizer == "adamw" else self.weight_decay
 
     def comparable(self, key: str) -> Any:
-        """The value of a key such that two ways of writing the same are equal."""
+        """Return the value of a key in canonical form, for comparisons."""
         return self.input_size if key == "image_size" else getattr(self, key)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the hyperparameters as a dictionary for JSON."""
         return dataclasses.asdict(self)
 
 
 def with_overrides(hyperparameters: Hyperparameters, overrides: dict[str, Any]) -> Hyperparameters:
-    """The same with some keys set; raises InputError for a key that does not exist or a value that cannot be.
+    """Return a copy with some keys changed. Raise InputError for an unknown key or an invalid value.
 
-    A key of the reference that is gone is passed over where its value asks for nothing.
+    A removed key of the reference is ignored if its value has no effect.
     """
     owner, nested = type(hyperparameters), hyperparameters._nested()
     for key in nested:
@@ -171,14 +171,14 @@ def with_overrides(hyperparameters: Hyperparameters, overrides: dict[str, Any]) 
 
 
 def flattened(key: Any, value: Any) -> dict[str, Any]:
-    """A mapping of keys (such as the references' nms_configs) as KEY.INNER each; any other value as it is."""
+    """Return a mapping (such as the references' nms_configs) as KEY.INNER items; any other value unchanged."""
     if isinstance(value, dict) and value:
         return {f"{key}.{inner}": inner_value for inner, inner_value in value.items()}
     return {str(key): value}
 
 
 def height_and_width(image_size: int | str | tuple[int, int]) -> tuple[int, int]:
-    """512, '1920x1280' (width x height) or (1280, 1920) -> (height, width)."""
+    """Return (height, width) of 512, '1920x1280' (width x height) or (1280, 1920)."""
     try:
         if isinstance(image_size, str):
             width, height = map(int, image_size.lower().split("x"))
@@ -195,7 +195,7 @@ def height_and_width(image_size: int | str | tuple[int, int]) -> tuple[int, int]
 
 def _check_key(key: str, owner: type[Hyperparameters]) -> None:
     if key == "model_name":
-        raise InputError("hparam model_name is a flag of its own: use --model_name")
+        raise InputError("hparam model_name does not exist: use the flag --model_name")
     nested = owner._nested()
     valid = [item.name for item in dataclasses.fields(owner) if item.name != "model_name" and item.name not in nested]
     valid += [f"{name}.{item.name}" for name, inner in nested.items() for item in dataclasses.fields(inner)]
@@ -207,7 +207,7 @@ def _check_key(key: str, owner: type[Hyperparameters]) -> None:
 
 
 def _fitted(family: type[Hyperparameters], owner: type, key: str, value: Any) -> Any:
-    """The value as the type that the key declares; whole numbers are fine where fractions are."""
+    """Convert a value to the declared type of a key; integers are accepted for float keys."""
     if value is None or type(value) is int:
         value = family.RESOLVED.get((key, value), value)
     kinds = plain_types(next(item.type for item in dataclasses.fields(owner) if item.name == key))
@@ -225,7 +225,7 @@ def _fitted(family: type[Hyperparameters], owner: type, key: str, value: Any) ->
 
 
 def check_order(hparams: Hyperparameters, low: str, high: str, *, may_be_equal: bool) -> None:
-    """Raise InputError where the first of two keys is not below the other (or, where it may be, equal to it)."""
+    """Raise InputError if the first of two keys is not below the second (or equal to it, if that is allowed)."""
     below, above = getattr(hparams, low), getattr(hparams, high)
     if below > above or (not may_be_equal and below == above):
         raise InputError(f"hparam {low} is {shown(below)} and {high} {shown(above)}; expected {low} "
@@ -233,10 +233,10 @@ def check_order(hparams: Hyperparameters, low: str, high: str, *, may_be_equal: 
 
 
 def stated_classes(num_classes: int | None, class_names: ClassNames) -> str | None:
-    """What to say of hparam num_classes, which counts nothing here: the classes are those that the records name.
+    """Return a log line about hparam num_classes, which has no effect: the records name the classes.
 
-    The reference counts a background with them, or all numbers up to the largest category id, and its defaults are COCO's
-    90 and 91 whatever the data. Raises InputError where another number is meant.
+    The references count the background as a class, or all ids up to the largest category id, and have COCO's 90 and 91 as
+    defaults. Raise InputError for any other number that differs from the data.
     """
     named = len(class_names)
     largest = max(class_names.category_ids)
@@ -245,4 +245,4 @@ def stated_classes(num_classes: int | None, class_names: ClassNames) -> str | No
     if num_classes not in (named + 1, largest, largest + 1, 90, 91):
         raise InputError(f"hparam num_classes is {num_classes}; the data names {named} classes "
                          f"({', '.join(class_names.names[:6])}{', ..' if named > 6 else ''}): leave it out")
-    return f"num_classes={num_classes} counts as the reference does; the network has the {named} classes that the data names"
+    return f"num_classes={num_classes} counts as the reference does; the network has the {named} classes of the data"

@@ -1,4 +1,4 @@
-"""How records become batches of a family's network."""
+"""Input configuration of a family's network."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from efficientdet.families.hyperparameters import Hyperparameters
 
 
 def input_config(hparams: Hyperparameters, *, class_names: ClassNames, batch_size: int, **settings: Any) -> InputConfig:
-    """The family's resize rule and augmentation; `settings` are other fields of `InputConfig`."""
+    """Return the input configuration of a family. `settings` are further fields of `InputConfig`."""
     family = hparams.family
     resize = family.resize_rule(hparams)
     composition = Mosaic(resize.size, hparams.mosaic_probability) if hparams.mosaic_probability else None

@@ -1,4 +1,4 @@
-"""The references' `nms_configs`: what suppresses overlapping boxes, of every family that has suppression."""
+"""The hyperparameters `nms_configs` of the references, for non-maximum suppression."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -8,15 +8,12 @@ from program_support.checked_fields import Count, Positive, Share, one_of
 
 @dataclass(frozen=True, kw_only=True)
 class NmsConfigs:
-    """Suppression, see object_detection/suppression/. None of iou_thresh and sigma: 0.5; 0 of max_nms_inputs: 5000.
-
-    The defaults are EfficientDet's.
-    """
+    """Hyperparameters of non-maximum suppression (object_detection/suppression/), with EfficientDet's defaults."""
 
     method: Annotated[str, one_of("hard", "gaussian", "none")] = "gaussian"
-    iou_thresh: Share | None = None
-    score_thresh: Share | None = None  # None: 0.001
-    sigma: Positive | None = None
-    max_nms_inputs: Count = 5000
-    max_output_size: Count = 100
-    per_class: bool = True
+    iou_thresh: Share | None = None  # IoU from which a box is suppressed; None: 0.5
+    score_thresh: Share | None = None  # lowest score of a detection; None: 0.001
+    sigma: Positive | None = None  # of gaussian (soft suppression); None: 0.5
+    max_nms_inputs: Count = 5000  # candidates per image with the highest scores
+    max_output_size: Count = 100  # detections per image
+    per_class: bool = True  # suppress only boxes of the same class

@@ -1,8 +1,8 @@
-"""Files of weights that others publish, by the names that --backbone_init, --pretrained_ckpt and scripts/get_weights.sh take.
+"""Published weight files, by the names that --backbone_init, --pretrained_ckpt and scripts/get_weights.sh accept.
 
-Each family lists its own, as PUBLISHED_FILES in its module `presets`, which needs Python alone: scripts/get_weights.sh runs
-before anything is installed. Addresses, sizes and figures of torchvision's files are those in torchvision 0.28
-(`torchvision/models/resnet.py`, `detection/*.py`); docs/guides/weights.md says which published training starts from which.
+Each family lists its files as PUBLISHED_FILES in its module `presets`, which needs only the standard library, because
+scripts/get_weights.sh runs before anything is installed. URLs, sizes and accuracies are those in torchvision 0.28
+(`torchvision/models/resnet.py`, `detection/*.py`); docs/guides/weights.md lists which training starts from which file.
 """
 
 import importlib
@@ -19,33 +19,33 @@ _ARCHIVE = ".tar.gz"
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """One file. `size` in bytes, about: it is published in MiB with three decimals, or not at all (None)."""
+    """A published file. `size` in bytes is approximate (published in MiB with three decimals), or None."""
 
     file: str
     size: int | None
     holds: str
-    published: str  # the accuracy that its publisher states
+    published: str  # accuracy stated by the publisher
     site: str = TORCHVISION
 
     @property
     def url(self) -> str:
-        """Where its publisher has it."""
+        """URL of the file."""
         return f"{self.site}/{self.file}"
 
     @property
     def sha256_prefix(self) -> str:
-        """The digits that its SHA-256 begins with, if the publisher writes them into the name."""
+        """First digits of the SHA-256 if the file name has them, else ""."""
         found = re.search(r"-([0-9a-f]{8,64})\.", self.file)
         return found[1] if found else ""
 
     @property
     def is_archive(self) -> bool:
-        """Whether it is unpacked to a folder of its name."""
+        """Whether the file is unpacked to a folder of its name."""
         return self.file.endswith(_ARCHIVE)
 
     @property
     def stem(self) -> str:
-        """The file's name without what says its format."""
+        """File name without suffix."""
         return self.file.removesuffix(_ARCHIVE) if self.is_archive else self.file.rsplit(".", 1)[0]
 
 
@@ -58,7 +58,7 @@ CLASSIFIER = "classifier of ImageNet: a backbone"
 _V1 = "top-1 {}"
 _V2 = "top-1 {}, torchvision's longer recipe"
 
-# Where torchvision has several, the short name is what the published detectors start from.
+# If torchvision has several files of a backbone, the short name is the file that the published detectors use.
 BACKBONES = {
     "resnet18": torchvision_file("resnet18-f37072fd.pth", 44.661, CLASSIFIER, _V1.format("69.758")),
     "resnet34": torchvision_file("resnet34-b627a593.pth", 83.275, CLASSIFIER, _V1.format("73.314")),
@@ -81,12 +81,12 @@ def by_short_name() -> dict[str, PublishedFile]:
 
 @cache
 def published_files() -> dict[str, PublishedFile]:
-    """Return the files by every name that is taken: the short name, the file's, and the file's without its suffix."""
+    """Return the files by every accepted name: short name, file name, and file name without suffix."""
     files = by_short_name()
     return files | {name: file for file in files.values() for name in (file.file, file.stem)}
 
 
 def table() -> list[str]:
-    """A line for each file: the short name, what it is, its size."""
+    """Return a line for each file: short name, file name, size and content."""
     return [f"{name:28} {file.file:42} {f'{file.size / 1e6:4.0f} MB' if file.size else '':7}  {file.holds}, {file.published}"
             for name, file in by_short_name().items()]

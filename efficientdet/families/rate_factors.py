@@ -1,18 +1,18 @@
-"""Hyperparameter `learning_rate_factors`: learning rates of single weights, such as a backbone at a tenth of the rate."""
+"""Hyperparameter `learning_rate_factors`: learning rate multipliers by weight name, such as 0.1 for a backbone."""
 
 import math
 import re
 from collections.abc import Iterable
 
-EXPECTED = "items PATTERN:FACTOR with semicolons between, such as '^efficientnet:0.1;/bias$:2'"
+EXPECTED = "items PATTERN:FACTOR separated by semicolons, such as '^efficientnet:0.1;/bias$:2'"
 
 
 def rate_factors(table: str, names: Iterable[str]) -> list[float]:
-    """Return the factor of each weight: the product over the items whose regular expression is found in its name.
+    """Return the factor of each weight: the product of the items whose regular expression matches its name.
 
     Args:
-        table: items PATTERN:FACTOR with semicolons between; factors are above 0.
-        names: of weights, as in checkpoints: `class_net/class-0/pointwise_kernel`.
+        table: items PATTERN:FACTOR separated by semicolons; factors are above 0.
+        names: names of weights as in checkpoints: `class_net/class-0/pointwise_kernel`.
 
     Raises:
         ValueError: the table has another form, or a pattern matches no name.
@@ -23,9 +23,9 @@ def rate_factors(table: str, names: Iterable[str]) -> list[float]:
         try:
             expression, number = re.compile(pattern), float(factor)
         except (re.error, ValueError) as error:
-            raise ValueError(f"{item!r} is no PATTERN:FACTOR") from error
+            raise ValueError(f"{item!r} is not PATTERN:FACTOR") from error
         if not colon or not pattern or not 0 < number < math.inf:
-            raise ValueError(f"{item!r} is no PATTERN:FACTOR")
+            raise ValueError(f"{item!r} is not PATTERN:FACTOR")
         found = [name for name in names if expression.search(name)]
         if names and not found:
             raise ValueError(f"{pattern!r} matches no trainable weight")

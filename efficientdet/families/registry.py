@@ -1,6 +1,6 @@
-"""Which families there are: the folders beside this file, and what installed packages offer. The program knows no other way.
+"""Registry of the families: the folders beside this file, and entry points of installed packages.
 
-The modules of families are imported by name when they are asked for, as hyperparameters find their family here.
+Modules of families are imported by name on demand, because hyperparameters look up their family here.
 """
 
 import importlib
@@ -22,19 +22,19 @@ DEFAULT_MODEL = "efficientdet-d0"  # as in the references
 
 @cache
 def families() -> tuple:
-    """Every `Family`, ours first, by name."""
+    """Return every `Family`, those of this package first, sorted by name."""
     found = [importlib.import_module(f"{folder.__name__}.{module.name}.family").FAMILY
              for module in sorted(pkgutil.iter_modules(folder.__path__)) if module.ispkg]
     return (*found, *(entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS))))
 
 
 def model_names() -> tuple[str, ...]:
-    """What --model_name may be."""
+    """Return the valid values of --model_name."""
     return tuple(name for family in families() for name in family.presets)
 
 
 def family_of(model_name: str) -> Any:
-    """The `Family` that has a model of this name; raises InputError with the valid names."""
+    """Return the `Family` of a model. Raise InputError with the valid names if there is none."""
     for family in families():
         if model_name in family.presets:
             return family
@@ -44,14 +44,14 @@ def family_of(model_name: str) -> Any:
 
 
 def hyperparameters_of(model_name: str, overrides: Mapping[str, Any]) -> Any:
-    """The published `Hyperparameters` of a model with flat overrides such as {"nms_configs.method": "hard"} on top."""
+    """Return the published `Hyperparameters` of a model, changed by flat overrides {"nms_configs.method": "hard"}."""
     family = family_of(model_name)
     published = family.hyperparameters(model_name=model_name, **family.presets[model_name])
-    stored = {key: value for key, value in overrides.items() if key != "model_name"}  # a checkpoint's hold it too
+    stored = {key: value for key, value in overrides.items() if key != "model_name"}  # stored hyperparameters contain it
     return published.overridden(stored)
 
 
 def build_detector(hparams, *, num_classes: int, precision: str = "float32",
                    backbone_weights: str | None = None) -> "Detector":
-    """See `Family.build`, of the family of these `Hyperparameters`."""
+    """Build a detector of the family of these `Hyperparameters`; see `Family.build`."""
     return hparams.family.build(hparams, num_classes=num_classes, precision=precision, backbone_weights=backbone_weights)

@@ -1,4 +1,4 @@
-"""Hyperparameters that a family's reference has and this program has not: passed over where they ask for nothing."""
+"""Removed hyperparameters of the references: ignored if their value has no effect, else an error."""
 
 import math
 from collections.abc import Mapping
@@ -11,23 +11,23 @@ RENAMED = {"learn_crowds": "train_on_crowds", "normalisations": "normalizations"
 
 
 class Gone(NamedTuple):
-    """Why a key is none here."""
+    """Reason why a key was removed."""
 
     reason: str
-    idle: tuple = (None,)  # values that ask for nothing else than what is done here, the reference's defaults among them
+    idle: tuple = (None,)  # values without effect, such as the reference's defaults
 
 
 def is_gone(key: str, value: Any, gone: Mapping[str, Gone]) -> bool:
-    """Whether a key is none here and its value asks for nothing that is not done; raises InputError where it does ask."""
+    """Return whether a key was removed and its value has no effect. Raise InputError if it would have an effect."""
     if key not in gone:
         return False
     if not any(_same(value, idle) for idle in gone[key].idle):
-        raise InputError(f"hparam {key} is gone: {gone[key].reason}; it was given as {shown(value)}")
+        raise InputError(f"hparam {key} has been removed: {gone[key].reason}; it is {shown(value)}")
     return True
 
 
 def with_current_names(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return hyperparameters of a checkpoint, whenever it was written, under the names that they have now."""
+    """Return hyperparameters of a checkpoint of any version under their current names."""
     return {RENAMED.get(key, key): value for key, value in stored.items()}
 
 

@@ -1,4 +1,4 @@
-"""How a family's outputs are read, from its `nms_configs`."""
+"""Suppression configuration of a family, from its `nms_configs`."""
 
 from typing import Any
 
@@ -9,16 +9,17 @@ from object_detection.suppression.tensor_suppression import SuppressionConfig
 
 
 def suppression_config(nms: NmsConfigs, *, drops_equal: bool = False, **others: Any) -> SuppressionConfig:
-    """Return how a family's outputs are thinned out.
+    """Return the configuration of non-maximum suppression.
 
-    The references' None means their own default, as does a threshold of 0 of soft suppression.
+    As in the references, None and a score threshold of 0 of soft suppression select the default.
 
     Args:
-        drops_equal: Whether an overlap of exactly `iou_thresh` is dropped, not only a larger one.
-        others: The fields of `SuppressionConfig` that `nms_configs` has none for.
+        nms: the hyperparameters `nms_configs`.
+        drops_equal: whether a box with an IoU of exactly `iou_thresh` is suppressed too.
+        others: further fields of `SuppressionConfig`.
     """
     iou_threshold = 0.5 if nms.iou_thresh is None else nms.iou_thresh
-    if drops_equal:  # overlaps are float32: none lies between the threshold and the number below it
+    if drops_equal:  # IoUs are float32: none lies between the threshold and the next smaller number
         iou_threshold = float(np.nextafter(np.float32(iou_threshold), np.float32(0)))
     unset = nms.score_thresh is None or (nms.method == "gaussian" and nms.score_thresh == 0)
     return SuppressionConfig(

@@ -1,4 +1,4 @@
-"""The operation of eval.py and of `efficientdet.evaluate`: flags to configuration to one call."""
+"""The operation of eval.py and of `efficientdet.evaluate`: turn flags into a configuration and run it."""
 
 from pathlib import Path
 
@@ -31,29 +31,31 @@ from program_support.field_flags import define_flag
 
 
 def define_flags(values: FlagValues = FLAGS) -> None:
-    """Every flag of the reference's eval.py, and ours."""
+    """Define the flags of eval.py: those of the reference and of this project."""
     define = Define(values)
     define_model_flags(values)
     define_machine_flags(values)
     define_runtime_flag(values)
-    define.string("val_file_pattern", None, "Glob of the TFRecords to evaluate on.")
-    define.string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
-    define.string("ckpt_path", None, "Checkpoint: a prefix or a folder; ours, google/automl's or NVIDIA's.")
-    define_flag("batch_size", Count, 8, "Images a step.", values)
-    define_flag("eval_samples", CountOrZero, 0, "Evaluate the first so many records; 0: all.", values)
-    define.enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
+    define.string("val_file_pattern", None, "Glob pattern of the TFRecords to evaluate on.")
+    define.string("val_json_file", None, "COCO JSON file with the ground truth. Default: the boxes in the records.")
+    define.string("ckpt_path", None, "Checkpoint to evaluate: a prefix or a folder, written by this project, "
+                  "google/automl or NVIDIA.")
+    define_flag("batch_size", Count, 8, "Batch size per process.", values)
+    define_flag("eval_samples", CountOrZero, 0, "Number of records to evaluate, from the first; 0: all.", values)
+    define.enum("weights", "averaged", ["averaged", "raw"], "Weights to use if the checkpoint has both: the "
+                "moving average, or the raw weights.")
     define.bool("enable_map_parallelization", True, "Read and decode images in parallel.")
-    define.string("testdev_dir", None, "Folder for the detections as a COCO submission.")
-    define.string("output_json", None, "File for the numbers as JSON.")
-    define.string("report", None, "Folder for report.html and report.json: curves, confusion, kinds of errors, the worst "
-                  "images.")
-    define.bool("store_thresholds", False, "Store each class's score threshold of the best F1 with the checkpoint, where "
-                "infer.py, serve.py and export.py find it. A training's own evaluations do so by themselves.")
+    define.string("testdev_dir", None, "Output folder for the detections as a COCO test-dev submission.")
+    define.string("output_json", None, "Output file for the COCO measures as JSON.")
+    define.string("report", None, "Output folder for report.html and report.json: precision-recall curves, confusion "
+                  "matrix, types of errors and the worst images.")
+    define.bool("store_thresholds", False, "Store the score threshold with the best F1 of each class in the checkpoint, for "
+                "infer.py, serve.py and export.py. Evaluations by train.py always do so.")
     finish_flags("eval", values)
 
 
 def main(values: FlagValues = FLAGS) -> EvaluationResult | None:
-    """Flags to one call. Returns None on all processes of several but the first."""
+    """Evaluate as the flags state. Return None on every process except the first."""
     overrides = checked_overrides(values=values)
     json_file = existing_file(values.val_json_file, "val_json_file")
     records = records_of(values.val_file_pattern, "val_file_pattern")

@@ -1,4 +1,4 @@
-"""The operation of doctor.py and of `efficientdet.examine`: flags to configuration to one call."""
+"""The operation of doctor.py and of `efficientdet.examine`: turn flags into a configuration and run it."""
 
 from efficientdet.configuration.flag_definitions import FLAGS, FlagValues, define_model_flags, hyperparameters
 from efficientdet.configuration.flag_paths import records_of, writable_folder
@@ -12,26 +12,28 @@ from program_support.field_flags import define_flags_of
 
 
 def define_flags(values: FlagValues = FLAGS) -> None:
-    """Define the flags of this script."""
+    """Define the flags of doctor.py."""
     define = Define(values)
     define_model_flags(values)
-    define.string("records", None, "Glob of the training TFRecords.")
-    define.string("val_records", None, "Glob of the validation TFRecords.")
+    define.string("records", None, "Glob pattern of the training TFRecords.")
+    define.string("val_records", None, "Glob pattern of the validation TFRecords.")
     define_flags_of(DataCheckConfig, {
-        "images": "Folder of images, in place of --records.",
-        "annotations": "Labels of the images, of any format that create_tfrecord.py reads. Default: the folder of the images.",
-        "label_format": "Format of the labels. Default: recognized by content.",
-        "val_annotations": "The same of the validation images, where --annotations has none.",
-        "images_read": "Images of each split that are decoded, evenly taken; boxes all count.",
+        "images": "Folder of labeled images, instead of --records.",
+        "annotations": "File or folder of the labels, in any format that create_tfrecord.py reads. Default: the folder "
+                       "of the images.",
+        "label_format": "Format of the labels. Default: detected from the content.",
+        "val_annotations": "File or folder of the validation labels, if --annotations has no validation split.",
+        "images_read": "Number of images to decode per split, evenly spaced. The boxes of all images are counted.",
     }, values)
-    define.string("image_size", None, "The network's input: a side, or WIDTHxHEIGHT. Default: the model's.")
-    define.string("output_dir", ".", "Folder for doctor.html and doctor.json.")
+    define.string("image_size", None, "Input size of the network in pixels: the side of a square, or WIDTHxHEIGHT. "
+                  "Default: the model's.")
+    define.string("output_dir", ".", "Output folder for doctor.html and doctor.json.")
 
 
 def main(values: FlagValues = FLAGS) -> ExaminationResult:
-    """Examine what the flags name."""
+    """Examine the data set that the flags name."""
     if bool(values.records) == bool(values.images):
-        raise InputError("wanted --records=PATTERN, or --images=FOLDER with --annotations=LABELS")
+        raise InputError("expected --records=PATTERN, or --images=FOLDER with --annotations=LABELS")
     patterns = {"training": "records", "validation": "val_records"} if values.records else {}
     config = DataCheckConfig(
         hparams=_hyperparameters(values), images=values.images, annotations=values.annotations,

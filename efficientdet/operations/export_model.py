@@ -1,4 +1,4 @@
-"""The operation of export.py and of `efficientdet.export`: flags to configuration to one call."""
+"""The operation of export.py and of `efficientdet.export`: turn flags into a configuration and run it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,28 +24,31 @@ from program_support.field_flags import define_flag
 
 
 def define_flags(values: FlagValues = FLAGS) -> None:
-    """Every flag of export.py."""
+    """Define the flags of export.py."""
     define = Define(values)
     define_model_flags(values)
-    define.string("ckpt", None, "Checkpoint: a prefix, a folder or the name of published weights.")
-    define.string("output_dir", None, "Folder for the files, artifacts.md and artifacts.json.")
-    define.list("formats", list(DEFAULT_FORMATS), f"What to write, of {', '.join(FORMATS)}.")
-    define.multi_string("images", None, "Images to compare the files with the checkpoint on: an image, a folder or a "
-                        "glob; may be given several times. Default: noise.")
-    define.enum("weights", "averaged", ["averaged", "raw"], "Which weights, where the checkpoint holds both.")
-    define_flag("runs", Count, 30, "Timed runs of each file on one image.", values)
-    define.string("val_file_pattern", None, "Glob of TFRecords to measure the AP of the checkpoint and of each file on.")
-    define.string("val_json_file", None, "COCO json to evaluate against; without one, the boxes in the records.")
-    define_flag("eval_samples", CountOrZero, 0, "Evaluate the first so many records; 0: all.", values)
-    define.multi_string("int8_images", None, "For 8 bits: training images, for the ranges of values: an image, a folder, "
-                        "a glob, or a glob of TFRecords. Default: the records train* beside those of --val_file_pattern.")
-    define_flag("int8_samples", Count, 100, "Use up to so many of them, evenly spread.", values)
-    define.bool("list_layers", False, "List where 8 bits cost most, also where no AP says that they cost much.")
+    define.string("ckpt", None, "Checkpoint to export: a prefix, a folder or the name of published weights.")
+    define.string("output_dir", None, "Output folder for the exported files, artifacts.md and artifacts.json.")
+    define.list("formats", list(DEFAULT_FORMATS), f"Formats to export, comma-separated: {', '.join(FORMATS)}.")
+    define.multi_string("images", None, "Images on which each file is compared with the checkpoint: an image, a folder or "
+                        "a glob pattern. Default: random noise.")
+    define.enum("weights", "averaged", ["averaged", "raw"], "Weights to use if the checkpoint has both: the "
+                "moving average, or the raw weights.")
+    define_flag("runs", Count, 30, "Number of timed runs of each file on one image.", values)
+    define.string("val_file_pattern", None, "Glob pattern of TFRecords on which the AP of the checkpoint and of each "
+                  "file is measured.")
+    define.string("val_json_file", None, "COCO JSON file with the ground truth. Default: the boxes in the records.")
+    define_flag("eval_samples", CountOrZero, 0, "Number of records to evaluate, from the first; 0: all.", values)
+    define.multi_string("int8_images", None, "Calibration images for the int8 formats; use training images. An image, a "
+                        "folder, or a glob pattern of images or TFRecords. Default: the records train* in the folder "
+                        "of --val_file_pattern.")
+    define_flag("int8_samples", Count, 100, "Maximum number of calibration images, evenly spaced.", values)
+    define.bool("list_layers", False, "List the layers with the largest quantization error, even if AP is unaffected.")
     finish_flags("export", values)
 
 
 def main(values: FlagValues = FLAGS) -> ExportResult:
-    """Flags to one call."""
+    """Export as the flags state."""
     overrides = checked_overrides(values=values)
     formats = wanted_formats(values.formats)
     images = find_images(values.images, flag="images") if values.images else ()
@@ -69,11 +72,11 @@ def main(values: FlagValues = FLAGS) -> ExportResult:
 
 
 def _validation(values: FlagValues) -> dict:
-    """What AP is measured on, if anything."""
+    """Return the settings of the AP measurement, without records if there is none."""
     json_file = existing_file(values.val_json_file, "val_json_file")
     if not values.val_file_pattern:
         if json_file or values.eval_samples:
-            raise InputError("--val_file_pattern is missing: --val_json_file and --eval_samples say more of it")
+            raise InputError("--val_file_pattern is missing: --val_json_file and --eval_samples need it")
         return {"records": ()}
     records = records_of(values.val_file_pattern, "val_file_pattern")
     class_names_for(records, json_file=json_file)
@@ -81,11 +84,11 @@ def _validation(values: FlagValues) -> dict:
 
 
 def _calibration(records: tuple[str, ...], formats: Sequence[str], *, values: FlagValues) -> dict:
-    """Images for the ranges of 8 bits, in files or in records, where one of the formats needs them."""
+    """Return the settings of the int8 calibration, empty if no format needs it."""
     named = values.int8_images or []
     if not any(name in IN_8_BITS for name in formats):
         if named:
-            raise InputError(f"--int8_images: is for formats in 8 bits; --formats={','.join(formats)} has none")
+            raise InputError(f"--int8_images is for int8 formats; --formats={','.join(formats)} has none")
         return {}
     found = {"calibration_samples": values.int8_samples}
     if named and not any(".tfrecord" in name for name in named):
@@ -94,17 +97,17 @@ def _calibration(records: tuple[str, ...], formats: Sequence[str], *, values: Fl
         chosen = tuple(path for name in named for path in records_of(name, "int8_images"))
     else:
         chosen = _training_records(records)
-        print(f"ranges of 8 bits: from {chosen[0]}" + (f" and {len(chosen) - 1} more" if len(chosen) > 1 else ""))
+        print(f"int8 calibration: {chosen[0]}" + (f" and {len(chosen) - 1} more" if len(chosen) > 1 else ""))
     if {*chosen} & {*records}:
-        print("warning: AP is measured on images that the ranges of 8 bits come from; pass training images as --int8_images")
+        print("warning: AP is measured on the calibration images; pass training images with --int8_images")
     return {**found, "calibration_records": chosen}
 
 
 def _training_records(records: tuple[str, ...]) -> tuple[str, ...]:
-    """The shards train* in the folder of the validation records, but none of these. Raises InputError where there are none."""
+    """Return the shards train* beside the validation records, without these. Raises InputError if there are none."""
     folders = sorted({Path(path).parent for path in records})
     found = sorted({str(path) for folder in folders for path in folder.glob("train*-of-*")} - {*records})
     if not found:
-        where = f"; no train* records lie in {folders[0]}" if folders else ""
-        raise InputError(f"--int8_images is missing: formats in 8 bits need training images{where}")
+        where = f"; {folders[0]} has no train* records" if folders else ""
+        raise InputError(f"--int8_images is missing: int8 formats need training images{where}")
     return tuple(found)

@@ -1,9 +1,9 @@
-"""The Python interface: each function is the twin of a program and runs the same operation with the same configuration.
+"""The Python interface: each function runs the same operation as the program of its name.
 
 Keyword arguments have the names of the program's flags. None stands for a flag that is not given. Every function prints what
 the program prints, raises `efficientdet.InputError` (one line) where the program ends with one, and TypeError for an unknown
-argument. The process stays the caller's: no flags are parsed, signal handlers and the random state of Python and NumPy are
-restored, and the seeds of Keras and TensorFlow are those of the call afterwards.
+argument. No command line is parsed. Signal handlers and the random state of Python and NumPy are restored after a call; the
+seeds of Keras and TensorFlow keep the values that the call has set.
 """
 
 import os
@@ -77,15 +77,15 @@ def evaluate(
 
     Args:
         ckpt_path: a prefix, a folder or the name of published weights.
-        val_file_pattern: folder that `convert` wrote, of which `val-*` is used, or a glob of records.
+        val_file_pattern: folder that `convert` wrote (its `val-*` records are used), or a glob of records.
         val_json_file: COCO json to evaluate against. Default: the boxes in the records.
-        batch_size: images per step. Default: 8.
+        batch_size: batch size per process. Default: 8.
         report: folder for report.html with curves, confusion and the worst images.
         hparams: hyperparameters over those of the checkpoint.
         flags: further flags of eval.py.
 
     Returns:
-        COCO measures; None in all processes of several but the first.
+        COCO measures; None in every process except the first.
 
     Raises:
         InputError: a file, value or combination of values is refused.
@@ -101,7 +101,7 @@ def export(
     val_file_pattern: AnyPath | None = None, int8_images: Sequence[AnyPath] | None = None,
     hparams: Hyperparameters | None = None, **flags: Any,
 ) -> ExportResult:
-    """Write a checkpoint as files that run by themselves and compare each with it, as export.py does.
+    """Export a checkpoint to standalone files and compare each with it, as export.py does.
 
     Args:
         ckpt: a prefix, a folder or the name of published weights.
@@ -109,12 +109,12 @@ def export(
         formats: such as ["onnx", "openvino"]. Default: those of export.py.
         images: image files or folders to compare on. Default: noise.
         val_file_pattern: folder that `convert` wrote or a glob of records, to measure AP on. Default: AP is not measured.
-        int8_images: training images or records for the ranges of formats in 8 bits.
+        int8_images: training images or records for the calibration of int8 formats.
         hparams: hyperparameters over those of the checkpoint.
         flags: further flags of export.py.
 
     Returns:
-        The files, and how each agrees with the checkpoint.
+        The files, and the agreement of each with the checkpoint.
 
     Raises:
         InputError: a file, value or combination of values is refused, or a package is missing.
@@ -131,15 +131,15 @@ def convert(
 ) -> ConversionResult:
     """Convert labeled images of any supported format to TFRecords, as create_tfrecord.py does.
 
-    From 1,000 images on several processes are started; a script that calls this needs `if __name__ == "__main__":` then, as
-    for every use of `multiprocessing`, or num_threads=1.
+    Data sets of 1,000 images and more are converted by several processes. A script that calls this then needs
+    `if __name__ == "__main__":`, as for every use of `multiprocessing`, or num_threads=1.
 
     Args:
         images: folder of the images.
         output_dir: folder for the records train-*, val-* and test-*.
         annotations: file or folder of the labels. Default: the folder of the images.
-        format: format of the labels. Default: recognized by content.
-        val_fraction: share of the images that becomes `val` where the data has none. Default: 0.1.
+        format: format of the labels. Default: detected from the content.
+        val_fraction: fraction of the images that becomes `val` if the data has no validation split. Default: 0.1.
         flags: further flags of create_tfrecord.py.
 
     Returns:
@@ -169,7 +169,7 @@ def _start_runtime() -> None:
     prepare_environment()
     from efficientdet.devices.runtime import start_runtime
 
-    start_runtime(owns_process=False)  # or decoding would take the memory of every GPU
+    start_runtime(owns_process=False)  # Otherwise decoding would allocate the memory of every GPU.
 
 
 def examine(
@@ -181,7 +181,8 @@ def examine(
 
     Args:
         data: folder of labeled images, folder that `convert` wrote, or a glob of records.
-        annotations: labels of the images. Default: in the folder of the images. val_annotations: those of validation.
+        annotations: labels of the images. Default: the folder of the images.
+        val_annotations: labels of the validation images, if `annotations` has no validation split.
         val_records: glob of validation records. Default: `val-*` of the folder, if it has any.
         model_name: one of the models. Default: efficientdet-d0.
         image_size: the network's input: a side, or "WIDTHxHEIGHT". Default: the model's.

@@ -12,7 +12,7 @@ _MOST_SHOWN = 6  # entries of a mapping
 
 
 class _Result:
-    """A frozen dataclass that shows those of its fields that are set."""
+    """A frozen dataclass that shows its fields that are set."""
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         for item in fields(self):
@@ -65,7 +65,8 @@ class ExaminationResult(_Result):
     Attributes:
         findings: each with `level` ("warning" or "note"), `line` (the sentence), `settings` and `images`.
         settings: suggested hyperparameters; `train(..., hparams=result.settings)` uses them.
-        page: doctor.html. numbers: doctor.json.
+        page: doctor.html.
+        numbers: doctor.json.
     """
 
     findings: tuple[Finding, ...]
@@ -104,11 +105,12 @@ class EvaluationResult(_Result):
     """COCO measures of a detector, each in 0 .. 1, or -1 where there is nothing to measure.
 
     Attributes:
-        numbers: AP, AP50, AP75, .. of boxes. mask_numbers: of masks; empty without masks.
+        numbers: AP, AP50, AP75, ... of boxes.
+        mask_numbers: AP, AP50, AP75, ... of masks; empty without masks.
         class_ap: AP of each class by name.
-        images, detections: how many were measured.
-        score_thresholds: "overall" and "classes": score thresholds of the best F1.
-        report: report.html, if it was asked for.
+        images, detections: number of evaluated images and detections.
+        score_thresholds: "overall" and "classes": score thresholds with the best F1.
+        report: report.html, or None if no report was requested.
     """
 
     numbers: dict[str, float]
@@ -125,9 +127,9 @@ class ExportResult(_Result):
     """Exported files, each compared with the checkpoint.
 
     Attributes:
-        files: format -> file; `load_detector` accepts each but those of "onnx-raw" and "onnx-efficientnms".
-        agreement: format -> share of the checkpoint's detections that the file also finds.
-        median_ms: format -> milliseconds for one image.
+        files: format -> file; `load_detector` accepts all except "onnx-raw" and "onnx-efficientnms".
+        agreement: format -> fraction of the checkpoint's detections that the file also finds.
+        median_ms: format -> median milliseconds per image.
         ap: format -> AP on the records of val_file_pattern; empty without records.
         table: artifacts.md with all of this.
     """

@@ -1,4 +1,4 @@
-"""Arguments of the Python interface as a program's flags, and calls that leave a user's process as it was."""
+"""Convert arguments of the Python interface to flags, and run an operation without lasting changes to the process."""
 
 import contextlib
 import glob
@@ -104,5 +104,3 @@ def _tensorflow_options() -> tuple[bool, dict[str, bool]] | None:
         config = tensorflow.config
         return config.functions_run_eagerly(), config.optimizer.get_experimental_options()
     return None
-
-

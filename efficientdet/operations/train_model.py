@@ -1,4 +1,4 @@
-"""The operation of train.py and of `efficientdet.train`: flags to configuration to one call."""
+"""The operation of train.py and of `efficientdet.train`: turn flags into a configuration and run it."""
 
 import sys
 from dataclasses import fields
@@ -33,7 +33,7 @@ from program_support.field_flags import define_flag, define_flags_of, whole_numb
 
 
 def define_flags(values: FlagValues = FLAGS) -> None:
-    """Every flag of the reference's train.py, and ours."""
+    """Define the flags of train.py: those of the reference and of this project."""
     define_model_flags(values)
     define_machine_flags(values)
     _define_flags_of_data_and_length(values)
@@ -45,107 +45,109 @@ def define_flags(values: FlagValues = FLAGS) -> None:
 
 def _define_flags_of_data_and_length(values: FlagValues) -> None:
     define_flags_of(TrainingConfig, {
-        "training_mode": "traineval: evaluate while training; train: stop after three quarters of the schedule and evaluate "
-                         "once; train300: no evaluation.",
-        "val_json_file": "COCO json to evaluate against; without one, the boxes in the records.",
-        "model_dir": "Folder for everything that the training writes.",
-        "batch_size": "Images a step (of one rank). Default: 64, on a CPU 16, or as many as the memory is good for.",
-        "eval_batch_size": "Images a step of evaluation (of one rank). Default: by the same rule.",
-        "num_examples_per_epoch": "Images an epoch. Default: the number of records.",
-        "max_minutes": "Time budget of the training in minutes, evaluations included. After each epoch the schedule is "
-                       "shortened, or lengthened up to --num_epochs, to end in time.",
-        "stop_epoch": "Stop here, however long the schedule; 0: at its end.",
-        "eval_from": "No evaluation while training before this epoch.",
-        "eval_period": "Epochs between evaluations. Default: --checkpoint_period.",
-        "eval_epochs": "Evaluate after these epochs and no others, such as 40,50,55; with neither --eval_period nor "
-                       "--eval_from.",
-        "target_ap": "Stop when an evaluation reaches this AP, such as 0.34; 0: never.",
-        "patience": "Stop after so many evaluations without a better AP; 0: never.",
-        "eval_samples": "Evaluate the first so many records; 0: all.",
-        "testdev_dir": "Folder for the final detections as a COCO submission.",
+        "training_mode": "traineval: evaluate during training; train: stop after three quarters of the schedule, then "
+                         "evaluate once; train300: do not evaluate.",
+        "val_json_file": "COCO JSON file with the ground truth. Default: the boxes in the records.",
+        "model_dir": "Output folder for checkpoints, logs and reports. An existing training in it resumes.",
+        "batch_size": "Batch size per process. Default: 64 (16 on CPU), reduced to what fits in memory.",
+        "eval_batch_size": "Batch size per process in evaluation. Default: as for --batch_size.",
+        "num_examples_per_epoch": "Number of images per epoch. Default: the number of records.",
+        "max_minutes": "Time budget in minutes, including evaluations. After each epoch the schedule is shortened, or "
+                       "lengthened up to --num_epochs, to end within it.",
+        "stop_epoch": "Epoch to stop after; does not change the learning rate schedule. 0: the end of the schedule.",
+        "eval_from": "First epoch with an evaluation during training.",
+        "eval_period": "Number of epochs between evaluations. Default: --checkpoint_period.",
+        "eval_epochs": "Epochs to evaluate after, comma-separated, such as 40,50,55. Cannot be combined with "
+                       "--eval_period or --eval_from.",
+        "target_ap": "AP, from 0 to 1, at which training stops, such as 0.34; 0: never.",
+        "patience": "Number of evaluations without a better AP after which training stops; 0: never.",
+        "eval_samples": "Number of records to evaluate, from the first; 0: all.",
+        "testdev_dir": "Output folder for the final detections as a COCO test-dev submission.",
     }, values)
     define = Define(values)
-    define.enum("mode", None, AUTOML_MODES, "google/automl's name: train is --training_mode=train300.")
-    define.string("training_file_pattern", None, "Glob of the training TFRecords.")
-    define.string("val_file_pattern", None, "Glob of the validation TFRecords.")
-    define_flag("num_epochs", Count | None, None, "Length of the learning rate schedule. Default: hparam num_epochs, 300.",
-                values)
+    define.enum("mode", None, AUTOML_MODES, "google/automl's name for --training_mode; train is --training_mode=train300.")
+    define.string("training_file_pattern", None, "Glob pattern of the training TFRecords.")
+    define.string("val_file_pattern", None, "Glob pattern of the validation TFRecords.")
+    define_flag("num_epochs", Count | None, None, "Length of the learning rate schedule in epochs. Default: "
+                "hparam num_epochs, 300.", values)
 
 
 def _define_flags_of_running(values: FlagValues) -> None:
     define_flags_of(TrainingConfig, {
-        "benchmark": "Time --benchmark_steps steps; nothing is saved or evaluated.",
-        "benchmark_steps": "Steps of --benchmark.",
-        "use_fake_data": "Repeat the first batch: the speed without input.",
-        "set_num_threads": "On an accelerator leave two cores free of input work.",
-        "log_filename": "Name of the log in model_dir.",
-        "log_steps": "Steps between log entries.",
-        "lr_tb": "The learning rate of every step to TensorBoard.",
-        "enable_map_parallelization": "Read and crop images in parallel.",
-        "checkpoint_period": "Epochs between checkpoints, and between evaluations.",
-        "checkpoint_steps": "Steps between checkpoints, beside those after epochs; 0: none.",
-        "resume": "auto: continue from the newest whole checkpoint in model_dir; never: start again and put the old ones aside; or "
-                  "the checkpoint to continue from.",
-        "on_nan": "A loss that is NaN or infinite: stop, or go back to the last checkpoint with half the rate, three times at most.",
-        "deterministic": "The same bits each time, killed and resumed or not; slower.",
-        "loggers": "Where curves go: tensorboard, json, wandb, mlflow.",
-        "verify_records": "Check every record before the first step; auto: where it takes seconds.",
-        "cache": "decoded: keep the decoded images in memory, each rank all of them, as far as they fit.",
-        "max_bad_fraction": "Records without any keys of boxes that are skipped, at most this share.",
-        "debug": "Run step by step, without compilation.",
+        "benchmark": "Measure the training speed over --benchmark_steps steps, without checkpoints and evaluations.",
+        "benchmark_steps": "Number of steps of --benchmark.",
+        "use_fake_data": "Repeat the first batch, to measure the speed without the input pipeline.",
+        "set_num_threads": "With an accelerator, leave two CPU cores free of the input pipeline.",
+        "log_filename": "Name of the log file in model_dir.",
+        "log_steps": "Number of steps between log entries.",
+        "lr_tb": "Log the learning rate of every step to TensorBoard.",
+        "enable_map_parallelization": "Read and augment images in parallel.",
+        "checkpoint_period": "Number of epochs between checkpoints, and between evaluations.",
+        "checkpoint_steps": "Number of steps between additional checkpoints; 0: checkpoints at the ends of epochs only.",
+        "resume": "auto: resume from the newest intact checkpoint in model_dir; never: start from scratch and move existing "
+                  "checkpoints aside; or the path of a checkpoint to resume from.",
+        "on_nan": "Action on a NaN or infinite loss: stop, or rollback to the last checkpoint and halve the learning rate (at "
+                  "most 3 times).",
+        "deterministic": "Bitwise reproducible training, also when interrupted and resumed; slower.",
+        "loggers": "Loggers of the training curves, comma-separated: tensorboard, json, wandb, mlflow.",
+        "verify_records": "Check every record before the first step; auto: only if it takes seconds.",
+        "cache": "decoded: keep decoded images in memory, as many as fit; each process caches the complete data set.",
+        "max_bad_fraction": "Maximum fraction of records without box features; these are skipped. More are an error.",
+        "debug": "Run eagerly, without compilation.",
         "time_history": "Log images per second.",
-        "validate": "The loss on the validation records after every epoch.",
+        "validate": "Compute the loss on the validation records after every epoch.",
     }, values)
 
 
 def _define_flags_of_mlperf(values: FlagValues) -> None:
     define_flags_of(TrainingConfig, {
-        "mlperf_log": "Files for MLPerf's :::MLLOG lines, comma-separated; - is standard output.",
-        "mlperf_ruleset": "Version of MLPerf's rules that the lines are for: a benchmark's id is another in other versions. "
-                          "Default: the first that know the family.",
-        "mlperf_division": "Division that the lines name.",
-        "mlperf_status": "Status that the lines name.",
-        "mlperf_organization": "Who submits.",
-        "mlperf_platform": "The machine. Default: number and kind of the devices.",
-        "mlperf_cache_cleared": "Say that the machine's caches were emptied before; this program cannot.",
+        "mlperf_log": "Output files for MLPerf's :::MLLOG lines, comma-separated; -: standard output.",
+        "mlperf_ruleset": "Version of MLPerf's rules, which determines the benchmark's id in the log. Default: the first "
+                          "version with a benchmark of the model family.",
+        "mlperf_division": "MLPerf division in the log.",
+        "mlperf_status": "MLPerf submission status in the log.",
+        "mlperf_organization": "Name of the submitting organization in the log.",
+        "mlperf_platform": "Name of the platform in the log. Default: number and type of the devices.",
+        "mlperf_cache_cleared": "Log that the system caches were cleared before the run. The program does not clear them.",
     }, values)
 
 
 def _define_flags_of_learning(values: FlagValues) -> None:
     define_flags_of(TrainingConfig, {
-        "calibration_images": "Images whose batch statistics, of up to 64 at a time, replace the running ones of the averaged "
-                              "weights before an evaluation and at the end of a checkpoint period. Default: 512 where a "
-                              "process's batch is below 16 images and twice as many fit, else 0.",
-        "accumulate_steps": "Batches whose gradients make one step together.",
-        "bn_group": "Neighboring processes that take the statistics of batch norm together.",
-        "pretrained_ckpt": "Detector to start from: a checkpoint of ours, google/automl's or NVIDIA's, a torchvision .pth or "
-                           ".safetensors, or a published name, see get_weights.sh.",
-        "backbone_init": "Backbone to start from: 'imagenet', a .h5 file of keras.applications, a checkpoint, a .pth or "
-                         ".safetensors, or a published name.",
-        "lr_per_64": "Peak learning rate for every 64 images of a step, instead of --lr.",
-        "warn_of_lr": "Warn of a learning rate above twice the published one.",
-        "seed": "Of weights, order and augmentation.",
-        "suggest": "Set the hyperparameters that a look at the records finds better, except those given.",
-        "balance": "repeat_factor: show images of rare classes more often.",
-        "balance_threshold": "Of repeat_factor: images of a class that is in a smaller share f of the images come "
-                             "sqrt(threshold / f) times an epoch.",
+        "calibration_images": "Number of images for recomputing the batch norm statistics of the averaged weights, in batches "
+                              "of up to 64, before an evaluation and at the end of a checkpoint period. Default: 512 if the "
+                              "batch size per process is below 16 and twice as many images fit in memory, else 0.",
+        "accumulate_steps": "Number of batches whose gradients are accumulated in one step.",
+        "bn_group": "Number of processes that share batch norm statistics (synchronized batch norm).",
+        "pretrained_ckpt": "Pretrained detector to start from: a checkpoint of this project, google/automl or NVIDIA, a "
+                           "torchvision .pth or .safetensors file, or a name that get_weights.sh lists.",
+        "backbone_init": "Pretrained backbone to start from: 'imagenet', a .h5 file of keras.applications, a checkpoint, a "
+                         ".pth or .safetensors file, or a name that get_weights.sh lists.",
+        "lr_per_64": "Peak learning rate per 64 images of the global batch size, instead of --lr.",
+        "warn_of_lr": "Warn if the learning rate is more than twice the published one.",
+        "seed": "Random seed for weight initialization, shuffling and augmentation.",
+        "suggest": "Set the hyperparameters that the data check suggests, except those in --hparams.",
+        "balance": "Class balancing. repeat_factor: repeat images of rare classes.",
+        "balance_threshold": "Threshold of --balance=repeat_factor: an image with a class that occurs in a smaller fraction f "
+                             "of the images is repeated sqrt(threshold / f) times per epoch.",
     }, values)
-    define_flag("lr", Positive | None, None, "Peak learning rate, absolute. Default: the model's; EfficientDet's 0.08 for 64 "
-                                             "images of a step.", values)
+    define_flag("lr", Positive | None, None, "Peak learning rate. Default: the model's; 0.08 per 64 images of the global "
+                                             "batch size for EfficientDet.", values)
     define_flag("warmup_value", NonNegative | None, None, "Learning rate of the first step. Default: hparam lr_warmup_init, "
                                                           "0.0001.", values)
-    define_flag("warmup_epochs", NonNegative | None, None, "Epochs of warm-up. Default: hparam lr_warmup_epoch, 1.", values)
+    define_flag("warmup_epochs", NonNegative | None, None, "Length of the learning rate warmup in epochs. Default: hparam "
+                                                           "lr_warmup_epoch, 1.", values)
 
 
 def main(values: FlagValues = FLAGS) -> TrainingResult:
-    """Flags to configuration to one call."""
+    """Train as the flags state."""
     config = _configuration(values)
     _check_files(config)
     prepare_environment()
     from efficientdet.training.loop import train
 
     outcome, folder = train(config), Path(config.model_dir)
-    if outcome.stopped:  # with everything saved: the same configuration resumes
+    if outcome.stopped:  # A checkpoint is saved: the same command resumes.
         sys.exit(outcome.exit_code)
     saved_model, report = folder / "emackpt-final", folder / "report.html"
     return TrainingResult(
@@ -170,7 +172,7 @@ def _configuration(values: FlagValues) -> TrainingConfig:
 
 
 def _check_files(config: TrainingConfig) -> None:
-    """Raises InputError for a path at which the training would fail later."""
+    """Raise InputError for a path at which the training would fail later."""
     existing_checkpoint(config.pretrained_ckpt, "pretrained_ckpt")
     existing_backbone(config.backbone_init)
     if config.resume not in ("auto", "never"):
@@ -179,6 +181,6 @@ def _check_files(config: TrainingConfig) -> None:
     for path in mlperf_files(config.mlperf_log or ""):
         if path != "-":
             writable_file(path, "mlperf_log")
-    config.hparams.family.mlperf_benchmark(config.mlperf_ruleset)  # where its rules know the family
+    config.hparams.family.mlperf_benchmark(config.mlperf_ruleset)  # An unknown rule set is reported before the training.
     if config.testdev_dir:
         writable_folder(config.testdev_dir, "testdev_dir")

@@ -1,4 +1,4 @@
-"""Archives of checkpoints: a .tar.gz, unpacked with the care that a stranger's needs."""
+"""Safe extraction of untrusted .tar.gz archives of checkpoints."""
 
 import gzip
 import os
@@ -10,25 +10,25 @@ from pathlib import Path
 from dataset.files.untrusted_values import shown
 from program_support.errors import InputError
 
-_LARGEST = 2**33  # bytes of all files; D7x with its optimizer's state takes 1 GB
+_LARGEST = 2**33  # bytes of all files; D7x with its optimizer state has 1 GB
 _MOST_FILES = 1000
 
 
 def unpack_checkpoint(archive: Path, folder: Path) -> None:
-    """Make a folder of the checkpoint in an archive, wherever it lies in there; it appears whole or not at all.
+    """Extract the checkpoint in an archive to a folder, atomically.
 
-    What is neither file nor folder, lies outside or is larger than any checkpoint is refused. Raises InputError, one line;
-    OSError of the disk.
+    Raise InputError for members that are neither files nor folders, paths outside of the archive and sizes beyond any
+    checkpoint; OSError of the disk.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         try:
             with tarfile.open(archive, "r:gz") as tar:
                 _extract(tar, temporary)
         except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, UnicodeError, ValueError) as error:
-            raise InputError(f"{archive}: cannot be unpacked ({error}); remove it and run this again") from error
+            raise InputError(f"{archive}: cannot be extracted ({error}); remove it and run this again") from error
         except OSError as error:
             place = shown(error.filename or str(folder.parent))
-            raise InputError(f"{archive}: cannot be unpacked ({place}: {error.strerror})") from error
+            raise InputError(f"{archive}: cannot be extracted ({place}: {error.strerror})") from error
         found = sorted({index.parent for index in Path(temporary).rglob("*.index")})
         if len(found) != 1:
             raise InputError(f"{archive}: has checkpoints in {len(found)} folders; expected one")

@@ -1,4 +1,4 @@
-"""Single files of arrays by name that other programs write: of torch and of safetensors, told by their content."""
+"""Third-party files of named arrays: PyTorch and safetensors files, recognized by their content."""
 
 import os
 import struct
@@ -13,31 +13,31 @@ from efficientdet.weights.torch_tensors import BFLOAT16, numbers_of
 from program_support.errors import InputError
 
 _HEAD = 512
-_SUFFIXES = (".pth", ".pt", ".safetensors")  # then it is for the reader to say what is wrong with the content
+_SUFFIXES = (".pth", ".pt", ".safetensors")  # suffixes of such files, also if the content is damaged
 
 _NUMBERS = {"F64": "f8", "F32": "f4", "F16": "f2", "BF16": BFLOAT16, "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
-            "U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "bool"}  # of safetensors -> as numpy calls it
+            "U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "bool"}  # safetensors -> NumPy
 
 
 def is_array_file(path: str | os.PathLike) -> bool:
-    """Whether a path is that of a file which `read_array_file` is for; not where nothing is there, or a TensorFlow bundle."""
+    """Return whether a path is a file for `read_array_file`, not a TensorFlow bundle or a missing file."""
     head = _head(path)
     return is_torch_head(head) or _is_safetensors_head(head) or (os.path.isfile(path) and os.fspath(path).endswith(_SUFFIXES))
 
 
 def read_array_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """The arrays of a file under the names and in the layout of the program that wrote it, not writeable.
+    """Return the arrays of a file, read-only, with names and layout of the program that wrote it.
 
-    Raises InputError, naming the file, where it is damaged or holds anything else.
+    Raise InputError, naming the file, if it is damaged or has other content.
     """
     is_safetensors = os.fspath(path).endswith(".safetensors") or _is_safetensors_head(_head(path))
     return read_safetensors_file(path) if is_safetensors else read_torch_file(path)
 
 
 def read_safetensors_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Return the arrays under their names, not writeable, bfloat16 as float32.
+    """Return the arrays by name, read-only, with bfloat16 as float32.
 
-    Raises InputError, naming the file, for one that is damaged, larger than 1 GiB or has a type of number that numpy lacks.
+    Raise InputError, naming the file, if it is damaged, larger than 1 GiB or has a data type that NumPy lacks.
     """
     with told_with(f"{path}:"):
         try:
@@ -46,7 +46,7 @@ def read_safetensors_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
         except OSError as error:
             raise InputError(f"cannot be read ({error.strerror or error})") from error
         except (SafetensorError, ValueError) as error:
-            raise InputError(f"is cut short, damaged or not of safetensors ({shown(str(error))})") from error
+            raise InputError(f"is truncated, damaged or not a safetensors file ({shown(str(error))})") from error
         if not arrays:
             raise InputError("holds no arrays")
         return arrays
@@ -54,12 +54,12 @@ def read_safetensors_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
 def _array(name: str, dtype: str, shape: list[int], data: bytes | bytearray) -> np.ndarray:
     if dtype not in _NUMBERS:
-        raise InputError(f"{shown(name)} has numbers of type {dtype}; {', '.join(_NUMBERS)} are read")
+        raise InputError(f"{shown(name)} has data type {dtype}; expected one of {', '.join(_NUMBERS)}")
     return numbers_of(memoryview(data).toreadonly(), _NUMBERS[dtype]).reshape(shape)
 
 
 def _head(path: str | os.PathLike) -> bytes:
-    """The first bytes of a regular file; none where there is no such file."""
+    """Return the first bytes of a regular file, empty if there is no such file."""
     try:
         with open_regular_file(path) as stream:
             return stream.read(_HEAD)
@@ -68,5 +68,5 @@ def _head(path: str | os.PathLike) -> bytes:
 
 
 def _is_safetensors_head(head: bytes) -> bool:
-    """A length of less than 2^40, and the `{` of a json object."""
+    """Check for a header length below 2^40 and the `{` of a JSON object."""
     return len(head) > 8 and head[8:9] == b"{" and struct.unpack("<Q", head[:8])[0] < 2**40

@@ -1,4 +1,4 @@
-"""A file of a user else's of which no more is read, and no more memory taken, than it has."""
+"""An untrusted file whose reads are limited to its size."""
 
 import os
 from typing import BinaryIO
@@ -7,17 +7,17 @@ from program_support.errors import InputError
 
 
 class BoundedFile:
-    """A regular file that is open for reading. `size`: bytes when it was opened."""
+    """A regular file opened for reading. `size`: bytes when it was opened."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream, self.size = stream, os.fstat(stream.fileno()).st_size
 
     def content(self, start: int, length: int) -> bytes:
-        """Raises InputError, without the name of the file, where that many bytes are not there."""
+        """Return bytes of the file. Raise InputError, without the file's name, if they are not there."""
         if not 0 <= start <= start + length <= self.size:
-            raise InputError(f"is cut short or damaged: it is of {self.size} bytes; {length} are requested from byte {start} on")
+            raise InputError(f"is cut short or damaged: {self.size} bytes; expected {length} bytes at offset {start}")
         self.stream.seek(start)
         found = self.stream.read(length)
         if len(found) < length:
-            raise InputError(f"has become shorter than {self.size} bytes while it is read")
+            raise InputError(f"has become shorter than {self.size} bytes while it was read")
         return found

@@ -1,8 +1,8 @@
-"""Published weights in a folder of this machine: downloaded once, continued after an interruption, checked, then kept.
+"""Download cache of published weights: interrupted downloads resume, and checksums are verified.
 
-A file appears under its name when its SHA-256 is the one that the publisher wrote into that name; where that says none, the one
-of what came first is remembered. Of processes that want it at the same time one downloads and the others wait. The lock is the
-kernel's, so that it ends with whoever holds it.
+A file gets its name after its SHA-256 matches the digits in that name. If the name has none, the checksum of the first download
+is stored. If several processes need a file at the same time, one downloads it and the others wait. The lock is held by the
+kernel, so that it is released if its process dies.
 """
 
 import contextlib
@@ -27,32 +27,32 @@ Say = Callable[[str], None]
 _BLOCK = 2**18
 _SECONDS_OF_SILENCE = 30.0
 _SECONDS_BETWEEN_WORDS = 10.0
-_PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before a transfer that brought nothing new is tried again
-_LARGER = 1.01  # how much more than its published size may come: that is rounded
+_PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before a transfer without progress is retried
+_LARGER = 1.01  # tolerance of the published size, which is rounded
 _LARGEST = 2**31  # bytes of a file whose size is not published
-_BUSY = (408, 425, 429, 500, 502, 503, 504)  # what a server says that may answer later
+_BUSY = (408, 425, 429, 500, 502, 503, 504)  # status codes after which a retry may succeed
 
 
 class _Interrupted(Exception):
-    """The transfer ended early and may continue."""
+    """An error after which the transfer can resume."""
 
 
 def say_at_once(line: str) -> None:
-    """Print a line also where the output is no terminal."""
+    """Print a line and flush it."""
     print(line, flush=True)
 
 
 def cache_folder() -> Path:
-    """$EFFICIENTDET_WEIGHTS, else efficientdet/weights in $XDG_CACHE_HOME, else in ~/.cache."""
+    """Return $EFFICIENTDET_WEIGHTS, else efficientdet/weights in $XDG_CACHE_HOME, else in ~/.cache."""
     if folder := os.environ.get("EFFICIENTDET_WEIGHTS"):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "efficientdet" / "weights"
 
 
 def local_path(value: str, *, say: Say = say_at_once) -> str:
-    """What --backbone_init and --pretrained_ckpt name as a path: the file of published weights, or `value` as it is.
+    """Return the path of published weights for their name, downloading them if necessary; any other value unchanged.
 
-    A path that exists is meant before a name. Raises InputError where the file cannot be had.
+    An existing path takes precedence over a name. Raise InputError if the file cannot be downloaded.
     """
     if value not in published_files() or os.path.lexists(value) or os.path.lexists(f"{value}.index"):
         return value
@@ -61,7 +61,7 @@ def local_path(value: str, *, say: Say = say_at_once) -> str:
 
 
 def ready(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:
-    """`kept`, and of an archive the folder that it was unpacked to, once. Raises InputError."""
+    """Return the path of a file as `kept`, or the folder of an extracted archive. Raise InputError."""
     if not file.is_archive:
         return kept(file, folder, say=say)
     unpacked = folder / file.stem
@@ -72,14 +72,14 @@ def ready(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:
 
 
 def kept(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:
-    """The file in the folder, checked; downloaded if it is not there. Raises InputError, one line, where it cannot be had."""
+    """Return the verified file in the folder, downloaded if it is not there. Raise InputError if that fails."""
     target = folder / file.file
     remembered = target.with_name(f"{target.name}.sha256")
     try:
         if not target.exists():
             folder.mkdir(parents=True, exist_ok=True)
             with _locked(folder / f".{file.file}.lock", say=say) as locked:
-                if not target.exists():  # another process brought it meanwhile
+                if not target.exists():  # otherwise another process has downloaded it meanwhile
                     _Transfer(file, target, target.with_name(f"{target.name}.part") if locked else unfinished_path(target),
                               say).run()
                     if not file.sha256_prefix:
@@ -87,22 +87,22 @@ def kept(file: PublishedFile, folder: Path, *, say: Say = say_at_once) -> Path:
                     say(f"keeps {target}")
         wanted = file.sha256_prefix or (remembered.read_text()[:64] if remembered.exists() else "")
         if not (found := _sha256(target)).startswith(wanted):
-            raise InputError(f"{target}: is damaged: its SHA-256 begins with {found[:8]}, wanted {wanted[:8]}; remove it and "
+            raise InputError(f"{target}: is damaged: its SHA-256 begins with {found[:8]}; expected {wanted[:8]}; remove it and "
                              "run this again")
     except OSError as error:
-        raise InputError(f"{target}: cannot be kept there ({error.strerror or error}); EFFICIENTDET_WEIGHTS names another "
-                         f"folder, and by hand: {file.url}") from error
+        raise InputError(f"{target}: cannot be stored there ({error.strerror or error}); set EFFICIENTDET_WEIGHTS to "
+                         f"another folder, or download {file.url}") from error
     return target
 
 
 @contextlib.contextmanager
 def _locked(path: Path, *, say: Say) -> Iterator[bool]:
-    """Alone among the processes of a machine; yields False where the file system has no locks."""
+    """Hold a lock among the processes of a machine; yield False if the file system has no locks."""
     with open(path, "a") as lock:
         try:
             locked = lock_file(lock)
         except BlockingIOError:
-            say(f"waits for the process that downloads {path.name[1:-5]}")
+            say(f"waiting for the process that downloads {path.name[1:-5]}")
             locked = lock_file(lock, wait=True)
         yield locked
 
@@ -114,7 +114,7 @@ def _sha256(path: Path) -> str:
 
 @dataclass(frozen=True)
 class _Transfer:
-    """One file on its way to `target`; until it is whole it lies in `part`."""
+    """The download of a file to `target`, stored in `part` until it is complete."""
 
     file: PublishedFile
     target: Path
@@ -127,26 +127,26 @@ class _Transfer:
         return f"{mirror.rstrip('/')}/{self.file.file}" if mirror else self.file.url
 
     def run(self) -> None:
-        """Raises InputError, OSError of the disk."""
+        """Download the file. Raise InputError; OSError of the disk."""
         before = self._have()
         size = f" ({self.file.size / 1e6:.0f} MB)" if self.file.size else ""
-        self.say(f"downloads {self.url}{size}{f', goes on at {before / 1e6:.0f} MB' if before else ''}")
+        self.say(f"downloads {self.url}{size}{f', resuming at {before / 1e6:.0f} MB' if before else ''}")
         self._bring()
         if not (found := _sha256(self.part)).startswith(self.file.sha256_prefix) and before:
-            self.say(f"what lay in {self.part} was not its beginning; begins again")
+            self.say(f"{self.part}: not the beginning of this file; starting from scratch")
             self.part.unlink()
             self._bring()
             found = _sha256(self.part)
         if not found.startswith(self.file.sha256_prefix):
             self.part.unlink()
-            raise InputError(f"{self.url}: what came has a SHA-256 that begins with {found[:8]}, wanted "
-                             f"{self.file.sha256_prefix}; it is removed: something between here and there changes it")
+            raise InputError(f"{self.url}: the SHA-256 of the download begins with {found[:8]}; expected "
+                             f"{self.file.sha256_prefix}; removed the file: check for a proxy that changes it")
         flush_to_disk(self.part)
         os.replace(self.part, self.target)
         flush_to_disk(self.target.parent)
 
     def _bring(self) -> None:
-        """Until nothing is missing; gives up when several tries in a row bring nothing, or the first cannot connect."""
+        """Transfer until the file is complete; give up after several retries without progress, or if the first fails."""
         fruitless, any_came = 0, False
         while True:
             before = self._have()
@@ -158,33 +158,33 @@ class _Transfer:
                 any_came = any_came or self._have() > before
                 can_wait = any_came or isinstance(error.__cause__, urllib.error.HTTPError)
                 if fruitless > len(_PAUSES) or not can_wait:
-                    raise InputError(f"{self.url}: cannot be downloaded ({error}); run this again and it continues, or fetch it "
-                                     f"by hand to {self.target}") from error
+                    raise InputError(f"{self.url}: cannot be downloaded ({error}); run this again to resume, or download "
+                                     f"it to {self.target}") from error
                 if fruitless:
                     time.sleep(_PAUSES[fruitless - 1])
 
     def _receive(self, have: int) -> None:
-        """One request, for what is missing. Raises _Interrupted, InputError where another try would not help, OSError."""
+        """Request the missing part. Raise _Interrupted if a retry may help, else InputError; OSError of the disk."""
         if answer := self._answer(have):
             with answer:
                 if have and not (answer.headers.get("Content-Range") or "").startswith(f"bytes {have}-"):
-                    have = 0  # the server begins at the beginning
+                    have = 0  # the server sends the file from the start
                 self._store(answer, have)
 
     def _answer(self, have: int) -> http.client.HTTPResponse | None:
-        """What the server sends; None where it has nothing beyond what there is."""
+        """Return the server's response; None if no byte is missing."""
         try:
             request = urllib.request.Request(self.url, headers={"Range": f"bytes={have}-"} if have else {})
             return urllib.request.urlopen(request, timeout=_SECONDS_OF_SILENCE)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code == 416 and have:  # nothing is missing, or the part is not of this file: the checksum will tell
+            if error.code == 416 and have:  # complete, or not a part of this file: the checksum shows it
                 return None
             if error.code in _BUSY:
-                raise _Interrupted(f"the server says {error.code} {error.reason}") from error
-            raise InputError(f"{self.url}: the server says {error.code} {error.reason}; fetch it elsewhere, by hand, to "
+                raise _Interrupted(f"the server responds {error.code} {error.reason}") from error
+            raise InputError(f"{self.url}: the server responds {error.code} {error.reason}; download it from elsewhere to "
                              f"{self.target}") from error
-        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: of the address
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: invalid URL
             raise _Interrupted(_reason(error)) from error
 
     def _store(self, answer: http.client.HTTPResponse, have: int) -> None:
@@ -200,7 +200,7 @@ class _Transfer:
                     whole = have + int(length) if length.isdigit() else self.file.size
                     self.say(f"  {(have + came) / 1e6:.0f} {f'of {whole / 1e6:.0f} ' if whole else ''}MB")
                 if have + came > (self.file.size or _LARGEST) * _LARGER:
-                    raise InputError(f"{self.url}: sends more than {have + came} bytes; the file is of about "
+                    raise InputError(f"{self.url}: sends more than {have + came} bytes; expected about "
                                      f"{self.file.size or _LARGEST}")
         if length.isdigit() and came < int(length):
             raise _Interrupted(f"the connection ended after {came} of {length} bytes")
@@ -209,7 +209,7 @@ class _Transfer:
     def _next_block(answer: http.client.HTTPResponse) -> bytes:
         try:
             return answer.read1(_BLOCK)
-        except (http.client.HTTPException, OSError) as error:  # of the network: those of the disk come from elsewhere
+        except (http.client.HTTPException, OSError) as error:  # of the network, not of the disk
             raise _Interrupted(_reason(error)) from error
 
     def _have(self) -> int:
@@ -217,8 +217,8 @@ class _Transfer:
 
 
 def _reason(error: Exception) -> str:
-    """Of an error of the network, in a few words."""
+    """Return a short description of a network error."""
     cause = getattr(error, "reason", error)
     if isinstance(cause, TimeoutError):
-        return f"nothing came for {_SECONDS_OF_SILENCE:.0f} s"
+        return f"no data for {_SECONDS_OF_SILENCE:.0f} s"
     return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__

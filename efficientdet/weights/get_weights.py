@@ -1,4 +1,4 @@
-"""Download and check weights that others publish, for scripts/get_weights.sh. Needs Python alone."""
+"""Download and check published weights, for scripts/get_weights.sh. Needs only the standard library."""
 
 import signal
 import sys
@@ -9,19 +9,19 @@ from efficientdet.weights.downloads import cache_folder, ready
 from program_support.errors import InputError, nearest_name
 from program_support.signals import exit_code
 
-_USAGE = """Download and check a file of published weights; --backbone_init=NAME and --pretrained_ckpt=NAME find it then.
+_USAGE = """Download and check a file of published weights, for --backbone_init=NAME and --pretrained_ckpt=NAME.
 
     bash scripts/get_weights.sh                 list the names
     bash scripts/get_weights.sh NAME            download into ~/.cache/efficientdet/weights
-    bash scripts/get_weights.sh NAME FOLDER
+    bash scripts/get_weights.sh NAME FOLDER     download into a folder
 
-An interrupted download is continued. Environment: EFFICIENTDET_WEIGHTS (another folder), EFFICIENTDET_WEIGHTS_URL (a mirror
+An interrupted download is resumed. Environment: EFFICIENTDET_WEIGHTS (another folder), EFFICIENTDET_WEIGHTS_URL (a mirror
 with the same file names), https_proxy."""
 USER_ERROR_EXIT_CODE = 2  # as program_support/command_line.py, which needs absl
 
 
 def main(words: list[str]) -> int:
-    """Download and check one file, or say which there are; the exit code."""
+    """Download and check a file, or list the names; return the exit code."""
     if {"-h", "--help"} & {*words}:
         print(_USAGE)
         return 0
@@ -35,14 +35,14 @@ def main(words: list[str]) -> int:
         if name not in published_files():
             nearest = nearest_name(name, published_files())
             hint = f"the nearest is {nearest}; " if nearest else ""
-            raise InputError(f"{name}: is no name of published weights; {hint}without a name all are listed")
+            raise InputError(f"{name}: is not a name of published weights; {hint}run without a name to list all")
         path = ready(published_files()[name], Path(rest[0]) if rest else cache_folder())
-        print(f"{path}: here and whole")
+        print(f"{path}: intact")
     except InputError as error:
         print(f"get_weights.sh: error: {error}", file=sys.stderr)
         return USER_ERROR_EXIT_CODE
     except KeyboardInterrupt:
-        print("get_weights.sh: ended by Ctrl-C; run it again and it continues", file=sys.stderr)
+        print("get_weights.sh: ended by Ctrl-C; run it again to resume", file=sys.stderr)
         return exit_code(signal.SIGINT)
     return 0
 

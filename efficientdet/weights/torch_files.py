@@ -1,11 +1,11 @@
-"""Files of torch.save as arrays by name, without torch: the three layouts that it has written.
+"""Read files of torch.save as named arrays, without PyTorch, in each of its three layouts.
 
-- a zip (since 1.6): `NAME/data.pkl`, a pickle whose storages are the members `NAME/data/KEY`;
-- pickles one after the other (0.1.10 to 1.5): a magic number, a version, the machine, the object, the keys of the storages;
-  then each storage as a count and its numbers;
-- a tar (before 0.1.10; torchvision's oldest files are such ones): `storages`, `tensors`, `pickle`.
+- zip (since 1.6): `NAME/data.pkl`, a pickle whose storages are the members `NAME/data/KEY`;
+- consecutive pickles (0.1.10 to 1.5): a magic number, a version, the machine, the object, the keys of the storages; then each
+  storage as a count and its numbers;
+- tar (before 0.1.10; torchvision's oldest files): `storages`, `tensors`, `pickle`.
 
-Nothing in a file is trusted: every place and length is compared with the file's size before anything is read or allocated.
+Files are untrusted: every offset and length is compared with the file's size before anything is read or allocated.
 """
 
 import os
@@ -29,18 +29,18 @@ _TAR_PLACE, _TAR = 257, b"ustar"
 _MAGIC = 0x1950A86A20F9469CFC6C
 _VERSION = 1001
 _MAGIC_PICKLED = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # after two bytes for the protocol
-_HEAD = 512  # bytes in which a file says what it is
+_HEAD = 512  # bytes that determine the layout
 _WRAPPERS = ("model", "state_dict", "model_state_dict")  # keys under which training programs put the weights
 _DATA_PARALLEL = "module."
 _ZIP_DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OverflowError, struct.error)
 
 
 def read_torch_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """The tensors of a file of torch.save under torch's names and in its layout; bfloat16 as float32.
+    """Return the tensors of a file of torch.save with PyTorch's names and layout; bfloat16 as float32.
 
-    A dictionary inside one under `model`, `state_dict` or `model_state_dict` is taken, without what is beside it, and names
-    that all begin with `module.` lose that. The arrays are not writeable; tensors that share memory in the file share it.
-    Raises InputError, naming the file, for one that is damaged or holds anything but tensors of numbers.
+    Of a dictionary with a key `model`, `state_dict` or `model_state_dict`, only that entry is used. A prefix `module.` of all
+    names is removed. The arrays are read-only; tensors that share memory in the file share it. Raise InputError, naming the
+    file, if it is damaged or has anything but tensors of numbers.
     """
     with told_with(f"{path}:"):
         try:
@@ -51,7 +51,7 @@ def read_torch_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
 
 def is_torch_head(head: bytes) -> bool:
-    """Whether a file that begins with these bytes, 512 of them if it has so many, may be one of torch."""
+    """Return whether a file with these first bytes (up to 512) may be a PyTorch file."""
     return _is_zip(head) or _is_pickles(head) or _is_tar(head)
 
 
@@ -68,12 +68,12 @@ def _is_tar(head: bytes) -> bool:
 
 
 def _read_object(file: BoundedFile) -> Any:
-    """What was saved, with tensors whose storages are still to be read."""
+    """Return the saved object; the storages of its tensors are read later."""
     head = file.content(0, min(file.size, _HEAD))
     for is_layout, read in ((_is_zip, _from_zip), (_is_pickles, _from_pickles), (_is_tar, read_tar)):
         if is_layout(head):
             return read(file)
-    raise InputError(f"begins with {shown(head[:16])}, which no file of torch does")
+    raise InputError(f"begins with {shown(head[:16])}, unlike any PyTorch file")
 
 
 def _from_zip(file: BoundedFile) -> Any:
@@ -81,7 +81,7 @@ def _from_zip(file: BoundedFile) -> Any:
         archive = zipfile.ZipFile(file.stream)
         members = {member.filename: member for member in archive.infolist()}
         if any(name.endswith("/constants.pkl") for name in members):
-            raise InputError(f"is a program of TorchScript; {ONLY_TENSORS}")
+            raise InputError(f"is a TorchScript program; {ONLY_TENSORS}")
         _check_members(archive.infolist(), file.size)
     except InputError:
         raise
@@ -102,7 +102,7 @@ def _from_zip(file: BoundedFile) -> Any:
     if order not in (b"little", b"big"):
         raise InputError(f"has the byte order {shown(order)}; expected little or big")
     if members[f"{folder}/data.pkl"].file_size > LARGEST_PICKLE:
-        raise InputError(f"its pickle is of more than {LARGEST_PICKLE} bytes; {ONLY_TENSORS}")
+        raise InputError(f"its pickle has more than {LARGEST_PICKLE} bytes; {ONLY_TENSORS}")
     storages: dict[str, Storage] = {}
 
     def persistent(identity: Any) -> Storage:
@@ -111,7 +111,7 @@ def _from_zip(file: BoundedFile) -> Any:
             member = members.get(f"{folder}/data/{key}")
             wanted = storage.count * storage.kind.width
             if member is None or member.file_size != wanted:
-                found = f"is of {member.file_size} bytes" if member else "is missing"
+                found = f"has {member.file_size} bytes" if member else "is missing"
                 raise InputError(f"its member {shown(f'data/{key}')} {found}; expected {wanted} bytes")
             storage.big_endian = order == b"big"
             storage.read = lambda: content(f"data/{key}")
@@ -121,22 +121,22 @@ def _from_zip(file: BoundedFile) -> Any:
 
 
 def _check_members(members: list[zipfile.ZipInfo], size: int) -> None:
-    """torch packs nothing, so that members are no larger than the file, together."""
+    """Raise InputError for compressed members, which torch.save does not write, or overlapping members."""
     for member in members:
         if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size or member.flag_bits & 1:
-            raise InputError(f"its member {shown(member.filename)} is packed or encrypted, which torch's are not")
+            raise InputError(f"its member {shown(member.filename)} is compressed or encrypted, unlike those of torch.save")
     if sum(member.file_size for member in members) > size or len({member.filename for member in members}) < len(members):
-        raise InputError("is a zip whose members overlap or have one name")
+        raise InputError("is a zip whose members overlap or have the same name")
 
 
 def _described(identity: Any, storages: dict[str, Storage]) -> tuple[str, Storage]:
-    """Key and storage of a persistent id; one and the same for the same key."""
+    """Return key and storage of a persistent id; equal keys share a storage."""
     is_storage = type(identity) is tuple and len(identity) in (5, 6) and identity[0] == "storage"
-    if not is_storage or identity[5:] not in ((), (None,)):  # else a part of another storage, which torch once had
+    if not is_storage or identity[5:] not in ((), (None,)):  # otherwise a view of another storage, as in old versions
         raise InputError(f"has the persistent id {shown(identity)}; {ONLY_TENSORS}")
     _, kind, key, _, count, *_ = identity
     if type(kind) is not StorageKind or type(key) is not str or type(count) is not int or count < 0:
-        raise InputError(f"has a storage {shown(identity)}; expected its type, a key in text and a count")
+        raise InputError(f"has a storage {shown(identity)}; expected its type, a text key and a count")
     storage = storages.setdefault(key, Storage(kind, count))
     if (storage.kind, storage.count) != (kind, count):
         raise InputError(f"has two storages with the key {shown(key)}")
@@ -148,8 +148,8 @@ def _from_pickles(file: BoundedFile) -> Any:
     magic, place = read_pickle_at(file, 0, LARGEST_SMALL_PICKLE)
     version, place = read_pickle_at(file, place, LARGEST_SMALL_PICKLE)
     if (magic, version) != (_MAGIC, _VERSION):
-        raise InputError(f"is of version {shown(version)} of torch's pickles; {_VERSION} is read")
-    _, place = read_pickle_at(file, place, LARGEST_SMALL_PICKLE)  # the machine: numbers are little-endian on any
+        raise InputError(f"has version {shown(version)} of PyTorch's pickles; expected {_VERSION}")
+    _, place = read_pickle_at(file, place, LARGEST_SMALL_PICKLE)  # the machine: numbers are always little-endian
     saved, place = read_pickle_at(file, place, LARGEST_PICKLE, lambda identity: _described(identity, storages)[1])
     keys, place = read_pickle_at(file, place, LARGEST_PICKLE)
     if type(keys) is not list or not all(type(key) is str for key in keys) or sorted(keys) != sorted(storages):

@@ -1,4 +1,4 @@
-"""Pickles of tensors, read by the standard library with a list of what they may ask for."""
+"""Restricted unpickling of tensors: a list of allowed operations and names."""
 
 import io
 import pickle
@@ -31,7 +31,7 @@ _OPERATION_NAMES = {ord(operation.code): operation.name for operation in picklet
 def read_pickle(content: bytes, persistent: Callable[[Any], Any] | None = None) -> tuple[Any, int]:
     """Return the value of the pickle that `content` begins with, and the pickle's length.
 
-    `persistent` returns the object of a persistent id. Raises InputError, without the file's name.
+    `persistent` returns the object of a persistent id. Raise InputError, without the file's name.
     """
     stream = io.BytesIO(content)
     try:
@@ -39,22 +39,22 @@ def read_pickle(content: bytes, persistent: Callable[[Any], Any] | None = None) 
     except InputError:
         raise
     except _DAMAGE as error:
-        raise InputError(f"its pickle is cut short or damaged ({type(error).__name__}: {shown(str(error))})") from error
+        raise InputError(f"its pickle is truncated or damaged ({type(error).__name__}: {shown(str(error))})") from error
 
 
 def read_pickle_at(
     file: BoundedFile, start: int, most: int, persistent: Callable[[Any], Any] | None = None
 ) -> tuple[Any, int]:
-    """Return the value of the pickle of at most `most` bytes that begins at `start`, and where it ends. Raises InputError."""
+    """Return the value of the pickle at `start`, of at most `most` bytes, and its end. Raise InputError."""
     value, length = read_pickle(file.content(start, max(min(most, file.size - start), 0)), persistent)
     return value, start + length
 
 
 class _TensorUnpickler(pickle._Unpickler):
-    """The unpickler that the standard library has in Python: `pickle.Unpickler`, in C, is not safe on untrusted files.
+    """The standard library's unpickler in Python; the one in C (`pickle.Unpickler`) is unsafe for untrusted files.
 
-    The one in C allocates a memo of any size that a file names, and fills dictionaries without a hook for their keys: to hash
-    tuples nested in tuples overflows the C stack, or takes time exponential in the length of the file.
+    The unpickler in C allocates a memo of any size that a file states, and has no hook for the keys of dictionaries: hashing
+    nested tuples overflows the C stack, or takes time exponential in the length of the file.
     """
 
     def __init__(self, stream: io.BytesIO, persistent: Callable[[Any], Any] | None) -> None:
@@ -63,15 +63,15 @@ class _TensorUnpickler(pickle._Unpickler):
         self.dispatch = _Operations()
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what a name stands for; nothing is imported."""
+        """Return the object of an allowed name; nothing is imported."""
         if f"{module}.{name}" not in NAMES:
-            raise InputError(f"asks for {shown(f'{module}.{name}')[1:-1]}; {ONLY_TENSORS}")
+            raise InputError(f"refers to {shown(f'{module}.{name}')[1:-1]}; {ONLY_TENSORS}")
         return NAMES[f"{module}.{name}"]
 
     def persistent_load(self, identity: Any) -> Any:
         """Return the storage or tensor of a persistent id."""
         if self._persistent is None:
-            raise InputError(f"its pickle has a persistent id where none belongs; {ONLY_TENSORS}")
+            raise InputError(f"its pickle has an unexpected persistent id; {ONLY_TENSORS}")
         return self._persistent(identity)
 
     def _empty_dict(self) -> None:
@@ -85,7 +85,7 @@ class _TensorUnpickler(pickle._Unpickler):
 
     def _build(self) -> None:
         state, target = self.stack.pop(), self.stack[-1]
-        if not hasattr(target, "__setstate__"):  # pickle would set attributes, also of a function out of NAMES
+        if not hasattr(target, "__setstate__"):  # pickle would set attributes, even of a function in NAMES
             raise InputError(f"its pickle gives a state to a {type(target).__name__}; {ONLY_TENSORS}")
         target.__setstate__(state)
 
@@ -96,7 +96,7 @@ _METHODS = {code: method for code, method in pickle._Unpickler.dispatch.items() 
 
 
 class _Operations:
-    """The methods that carry out the operations of one pickle, by their codes; refuses others, and too many of them."""
+    """The methods of a pickle's operations, by code. Refuses other operations, and too many of them."""
 
     def __init__(self) -> None:
         self._left = _MOST_OPERATIONS

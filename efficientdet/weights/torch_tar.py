@@ -1,7 +1,7 @@
-"""torch's first layout (before 0.1.10), a tar of three pickles with numbers between them; torchvision's oldest files have it.
+"""PyTorch's first layout (before 0.1.10), a tar of three pickles with numbers between them, as in torchvision's oldest files.
 
-- `storages`: how many; of each (key, place, type), a count and its numbers; then the storages that are parts of others;
-- `tensors`: how many; of each (key, key of the storage, type), the number of sides, sides, strides, offset;
+- `storages`: their number; for each (key, place, type), a count and its numbers; then the storages that are views of others;
+- `tensors`: their number; for each (key, key of the storage, type), the rank, shape, strides, offset;
 - `pickle`: the object, whose tensors are persistent ids.
 """
 
@@ -22,7 +22,7 @@ _MOST_OF_A_KIND = 100_000  # storages or tensors; a ResNet-152 has 932
 
 
 def read_tar(file: BoundedFile) -> Any:
-    """What was saved, with tensors whose storages are still to be read. Raises InputError, without the name of the file."""
+    """Return the saved object; storages are read later. Raise InputError, without the file's name."""
     members = _members_of_tar(file)
     if missing := [name for name in ("storages", "tensors", "pickle") if name not in members]:
         raise InputError(f"is a tar without {', '.join(missing)}; {ONLY_TENSORS}")
@@ -56,14 +56,14 @@ def _storages_of_tar(file: BoundedFile, place: int) -> dict[int, Storage]:
         place = storages[key].end_in(file, place)
     views, _ = read_pickle_at(file, place, LARGEST_PICKLE)
     if views != []:
-        raise InputError("has storages that are parts of others; save it again with a newer torch")
+        raise InputError("has storages that are views of others; save it again with a newer version of PyTorch")
     return storages
 
 
 def _members_of_tar(file: BoundedFile) -> dict[str, int]:
-    """Return where the contents of the regular files begin, by the last part of their names. Nothing is extracted.
+    """Return the offsets of the regular files by the last part of their names. Nothing is extracted.
 
-    `tarfile` reads each header, but does not walk: it follows sizes and extended headers that never end.
+    `tarfile` parses each header but does not iterate: it would follow sizes and extended headers without end.
     """
     members, place = {}, 0
     for _ in range(_MOST_MEMBERS):
@@ -73,7 +73,7 @@ def _members_of_tar(file: BoundedFile) -> dict[str, int]:
         try:
             member = tarfile.TarInfo.frombuf(header, "latin-1", "strict")
         except (tarfile.HeaderError, ValueError) as error:
-            raise InputError(f"is a damaged tar: the header at byte {place} is wrong ({error})") from error
+            raise InputError(f"is a damaged tar: invalid header at offset {place} ({error})") from error
         place += tarfile.BLOCKSIZE
         if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
             members[PurePosixPath(member.name).name] = place
@@ -89,5 +89,5 @@ def _three(value: Any, place: int) -> tuple[tuple, int]:
 
 def _whole(value: Any, *, most: float = math.inf) -> int:
     if type(value) is not int or not 0 <= value <= most:
-        raise InputError(f"has {shown(value)} where a whole number belongs")
+        raise InputError(f"has {shown(value)}; expected a non-negative integer")
     return value

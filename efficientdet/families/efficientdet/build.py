@@ -1,4 +1,4 @@
-"""From hyperparameters to a detector: the one place that knows which of them goes where."""
+"""Build an EfficientDet detector from hyperparameters."""
 
 from efficientdet.families.efficientdet.hyperparameters import ACTIVATIONS, EfficientDetHyperparameters, anchor_config
 from efficientdet.families.suppression import suppression_config
@@ -13,7 +13,7 @@ from model.heads import HeadConfig
 def build_detector(
     hparams: EfficientDetHyperparameters, *, num_classes: int, precision: str = "float32", backbone_weights: str | None = None
 ) -> DenseDetector:
-    """A detector with random weights, or with a backbone of `backbone_weights` (see `build_backbone`)."""
+    """Build a detector with random weights, or with `backbone_weights` in the backbone (see `build_backbone`)."""
     network = build_efficientdet(network_config(hparams, num_classes=num_classes), precision=precision,
                                  backbone_weights=backbone_weights)
     if not hparams.is_training_bn:
@@ -24,7 +24,7 @@ def build_detector(
 
 
 def network_config(hparams: EfficientDetHyperparameters, *, num_classes: int) -> EfficientDetConfig:
-    """The part that shapes the network."""
+    """Return the configuration of the network."""
     activation = ACTIVATIONS[hparams.act_type]
     return EfficientDetConfig(
         backbone=hparams.backbone_name,
@@ -44,7 +44,7 @@ def network_config(hparams: EfficientDetHyperparameters, *, num_classes: int) ->
 
 
 def detector_config(hparams: EfficientDetHyperparameters) -> DenseDetectorConfig:
-    """The part that says how the network's outputs are trained and read."""
+    """Return the configuration of losses and post-processing."""
     return DenseDetectorConfig(
         image_size=hparams.input_size,
         anchors=anchor_config(hparams),

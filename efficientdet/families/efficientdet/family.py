@@ -1,4 +1,4 @@
-"""EfficientDet D0 to D7x (Tan et al. 2020), as google/automl's and NVIDIA's programs train it."""
+"""EfficientDet D0 to D7x (Tan et al. 2020), as in google/automl's and NVIDIA's programs."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class EfficientDetFamily(Family):
-    """See `Family`."""
+    """The EfficientDet models."""
 
     name = "efficientdet"
     hyperparameters = EfficientDetHyperparameters
@@ -30,21 +30,20 @@ class EfficientDetFamily(Family):
 
     def build(self, hparams: EfficientDetHyperparameters, *, num_classes: int, precision: str = "float32",
               backbone_weights: str | None = None) -> "DenseDetector":
-        """See `build_detector`."""
         from efficientdet.families.efficientdet.build import build_detector
 
         return build_detector(hparams, num_classes=num_classes, precision=precision, backbone_weights=backbone_weights)
 
     def anchors(self, hparams: EfficientDetHyperparameters) -> AnchorGrid:
-        """Of the levels min_level to max_level."""
+        """Return the anchors of the levels min_level to max_level."""
         return anchor_grid(anchor_config(hparams), hparams.input_size)
 
     def numbers_per_pixel(self, hparams: EfficientDetHyperparameters) -> float:
-        """Of the published network, whatever is changed in it."""
+        """Return the value of the published network, also for changed hyperparameters."""
         return NUMBERS_PER_PIXEL[hparams.model_name]
 
     def stored_conventions(self, hparams: Mapping[str, Any]) -> dict[str, Any]:
-        """Those written before `half_pixel_upsampling` was known lack it: where all others are NVIDIA's, so is that one."""
+        """Add `half_pixel_upsampling` to older checkpoints without it: True if all other conventions are NVIDIA's."""
         stored = dict(hparams)
         others = [key for key in NVIDIA_CONVENTIONS if key != "half_pixel_upsampling"]
         as_json = [json.dumps([values.get(key) for key in others]) for values in (stored, NVIDIA_CONVENTIONS)]
@@ -53,33 +52,30 @@ class EfficientDetFamily(Family):
         return stored
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
-        """NVIDIA's checkpoints are TensorFlow's object-based ones, google/automl's are not.
+        """Return NVIDIA's conventions for its detectors, which are object-based checkpoints unlike google/automl's.
 
-        Its classifiers normalize their input once, as the default does; its detectors, which start from them, twice.
+        NVIDIA's classifiers normalize their input once, which is the default; its detectors normalize it twice.
         """
         is_detector = is_object_based(arrays) and not published_weights.is_classifier(arrays)
         return dict(NVIDIA_CONVENTIONS) if is_detector else {}
 
     def named_arrays(self, arrays: Arrays, names: Iterable[str], *, averaged: bool) -> dict[str, np.ndarray]:
-        """NVIDIA's object-based ones translated; all others have our names."""
+        """Translate names of NVIDIA's object-based checkpoints; all others use the names of this project."""
         if is_object_based(arrays):
             return published_weights.from_nvidia(arrays, names)
         return super().named_arrays(arrays, names, averaged=averaged)
 
     def is_class_predictor(self, name: str) -> bool:
-        """The last convolution of the class network."""
+        """Return whether a weight is in the last convolution of the class network."""
         return name.startswith(published_weights.CLASS_PREDICTOR)
 
     def is_backbone(self, name: str) -> bool:
-        """EfficientNet's, whose names begin with its own."""
         return name.startswith("efficientnet-")
 
     def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-        """See `published_weights.count_classes`."""
         return published_weights.count_classes(arrays, shapes)
 
     def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-        """See `published_weights.with_class_rows`."""
         return published_weights.with_class_rows(arrays, rows, shapes)
 
 

@@ -1,4 +1,4 @@
-"""The keys of EfficientDet's references and their defaults: network, losses and suppression."""
+"""EfficientDet's hyperparameters, named as in its references: network, losses and suppression."""
 
 import math
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ ACTIVATIONS = {  # the reference's names -> Keras's
 
 @dataclass(frozen=True, kw_only=True)
 class EfficientDetHyperparameters(Hyperparameters):
-    """Defaults as published."""
+    """Hyperparameters of EfficientDet with the published defaults."""
 
     GONE: ClassVar[dict[str, Gone]] = GONE
     RESOLVED: ClassVar[dict[tuple[str, Any], Any]] = {
@@ -43,29 +43,29 @@ class EfficientDetHyperparameters(Hyperparameters):
     model_name: str = "efficientdet-d0"
     # network
     backbone_name: Annotated[str, one_of(*BACKBONES)] = "efficientnet-b0"
-    fpn_num_filters: Count = 64
-    fpn_cell_repeats: Count = 3
+    fpn_num_filters: Count = 64  # channels of the BiFPN and the heads
+    fpn_cell_repeats: Count = 3  # BiFPN cells
     fpn_weight_method: Annotated[str, one_of("fastattn", "sum")] = "fastattn"
-    fusion_relu: bool = True
-    half_pixel_upsampling: bool = False  # where a level is not half of the next: NVIDIA's rule, not google/automl's
-    box_class_repeats: CountOrZero = 3
-    min_level: Annotated[int, between(1, 5)] = 3  # the levels of the backbone
-    max_level: Annotated[int, between(2, 10)] = 7  # cells of level 10 are 1,024 pixels wide
-    num_scales: Count = 3
+    fusion_relu: bool = True  # ReLU on the fusion weights
+    half_pixel_upsampling: bool = False  # rule for odd level sizes: True: NVIDIA's, False: google/automl's
+    box_class_repeats: CountOrZero = 3  # hidden convolutions of each head
+    min_level: Annotated[int, between(1, 5)] = 3  # finest pyramid level, at 1/2^level of the resolution
+    max_level: Annotated[int, between(2, 10)] = 7  # coarsest pyramid level; a cell of level 10 is 1,024 pixels wide
+    num_scales: Count = 3  # anchor scales per octave
     aspect_ratios: tuple = SQUARE_ROOT_TWO  # (width, height) factors, or single ratios r: sqrt(r), 1 / sqrt(r)
-    anchor_scale: Positive = 4.0
+    anchor_scale: Positive = 4.0  # side of the smallest anchor of a level in cells
     act_type: Annotated[str, one_of(*ACTIVATIONS)] = "silu"
     separable_conv: bool = True
     apply_bn_for_resampling: bool = True
     conv_after_downsample: bool = False
     conv_bn_act_pattern: bool = False
-    survival_prob: PositiveShare | None = None
-    normalizations: Annotated[int, one_of(1, 2)] = 1
+    survival_prob: PositiveShare | None = None  # of stochastic depth; None: no stochastic depth
+    normalizations: Annotated[int, one_of(1, 2)] = 1  # how often the input is normalized; 2: NVIDIA's convention
     # losses
     label_smoothing: BelowOne = 0.0
-    alpha: InsideZeroToOne = 0.25
-    gamma: NonNegative = 1.5
-    delta: Positive = 0.1
+    alpha: InsideZeroToOne = 0.25  # of the focal loss
+    gamma: NonNegative = 1.5  # of the focal loss
+    delta: Positive = 0.1  # of the Huber loss of the boxes
     box_loss_weight: NonNegative = 50.0
     iou_loss_type: Annotated[str, one_of("iou", "giou", "diou", "ciou")] | None = None
     iou_loss_weight: NonNegative = 1.0
@@ -78,12 +78,12 @@ class EfficientDetHyperparameters(Hyperparameters):
         normalized_aspect_ratios(self.aspect_ratios)
 
     def comparable(self, key: str) -> Any:
-        """Of aspect ratios, the pairs that both ways of writing them mean."""
+        """Return the value of a key in canonical form; aspect ratios as pairs."""
         return normalized_aspect_ratios(self.aspect_ratios) if key == "aspect_ratios" else super().comparable(key)
 
 
 def normalized_aspect_ratios(aspect_ratios: Any) -> tuple[tuple[float, float], ...]:
-    """Single ratios r as (sqrt(r), 1 / sqrt(r)), pairs (width factor, height factor) as they are."""
+    """Return pairs (width factor, height factor); a single ratio r becomes (sqrt(r), 1 / sqrt(r))."""
     try:
         pairs = tuple((math.sqrt(ratio), 1 / math.sqrt(ratio)) if isinstance(ratio, int | float)
                       else (float(ratio[0]), float(ratio[1])) for ratio in aspect_ratios)
@@ -95,6 +95,6 @@ def normalized_aspect_ratios(aspect_ratios: Any) -> tuple[tuple[float, float], .
 
 
 def anchor_config(hparams: EfficientDetHyperparameters) -> AnchorConfig:
-    """Return the anchors."""
+    """Return the configuration of the anchors."""
     return AnchorConfig(min_level=hparams.min_level, max_level=hparams.max_level, num_scales=hparams.num_scales,
                         aspect_ratios=normalized_aspect_ratios(hparams.aspect_ratios), anchor_scale=hparams.anchor_scale)

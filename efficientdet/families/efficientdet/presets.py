@@ -1,4 +1,4 @@
-"""The published models: what `--model_name` stands for (Tan et al. 2020, table 1; numbers of google/automl)."""
+"""Presets of `--model_name`: the published models (Tan et al. 2020, table 1; values of google/automl)."""
 
 from efficientdet.families.published_files import PublishedFile
 
@@ -31,14 +31,14 @@ PUBLISHED_FILES = {
     f"efficientdet-{size}": PublishedFile(f"efficientdet-{size}.tar.gz", None, "EfficientDet of COCO", f"box AP {ap}", _GOOGLE)
     for size, ap in _AP.items()}
 
-# Numbers that the layers of a network put out for each pixel of its input, with 90 classes (test_memory.py counts them).
+# Activations per input pixel of each network with 90 classes (test_memory.py counts them).
 NUMBERS_PER_PIXEL = {
     "efficientdet-d0": 599, "efficientdet-d1": 817, "efficientdet-d2": 886, "efficientdet-d3": 1210,
     "efficientdet-d4": 1608, "efficientdet-d5": 2156, "efficientdet-d6": 2862, "efficientdet-d7": 2862,
     "efficientdet-d7x": 3585,
 }
 
-# How NVIDIA's networks were trained, where that differs; an imported checkpoint of theirs must be read so.
+# Conventions in which NVIDIA's networks differ from google/automl's; imported checkpoints of NVIDIA need them.
 NVIDIA_CONVENTIONS = {
     "aspect_ratios": ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), "normalizations": 2, "fusion_relu": False,
     "half_pixel_upsampling": True,

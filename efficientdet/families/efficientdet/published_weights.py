@@ -1,7 +1,7 @@
-"""Weights of published checkpoints under our names.
+"""Translation of the weights of published checkpoints to the names of this project.
 
-Ours are those of google/automl's name-based checkpoints, so those need no translation. NVIDIA's object-based ones number
-their layers; the numbers are turned into names here. Arrays come as a dictionary, read elsewhere.
+The names are those of google/automl's name-based checkpoints, which need no translation. NVIDIA's object-based checkpoints
+number their layers; this module maps the numbers to names.
 """
 
 import re
@@ -18,11 +18,11 @@ _CLASS_BIAS, _BOX_BIAS = "class_net/class-predict/bias", "box_net/box-predict/bi
 
 
 def from_nvidia(arrays: Mapping[str, np.ndarray], names: Iterable[str], *, min_level: int = 3) -> dict[str, np.ndarray]:
-    """The tensors of NVIDIA's object-based checkpoint under our names, without the optimizer's.
+    """Rename the arrays of NVIDIA's object-based checkpoint and drop those of the optimizer.
 
-    `names` are the model's own in the order of its layers: NVIDIA's backbone counts layers with weights in that order. The
-    main values are taken (in its `emackpt-N` they are the averaged ones; its slots are then the raw ones). What has no
-    counterpart keeps its own name, for `check_against` to report. A SavedModel of a classifier is a backbone.
+    `names` are the names of the model's weights in the order of its layers, in which NVIDIA's backbone numbers them. The main
+    values are used: in an `emackpt-N` these are the averaged weights. An array without a counterpart keeps its name, and
+    `check_against` reports it. A SavedModel of a classifier is a backbone.
     """
     ours = {theirs: name for name, theirs in _nvidia_names(names, min_level=min_level).items()}
     root = "backbone/" if is_classifier(arrays) else ""
@@ -36,7 +36,7 @@ def is_classifier(arrays: Mapping[str, np.ndarray]) -> bool:
 
 
 def _nvidia_names(names: Iterable[str], *, min_level: int) -> dict[str, str]:
-    """Our name -> the path in NVIDIA's object graph."""
+    """Return for each name the path in NVIDIA's object graph."""
     backbone_layers = {}
     translated = {}
     for name in names:
@@ -67,7 +67,7 @@ def _nvidia_head_name(name: str, *, min_level: int) -> str:
 
 
 def count_classes(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-    """For how many classes the class predictor among the arrays is; None where it does not fit the network's anchors."""
+    """Return the number of classes of the class predictor; None if it does not fit the network's anchors."""
     bias = arrays.get(_CLASS_BIAS)
     if bias is None or len(bias) % _anchors_per_cell(shapes):
         return None
@@ -77,7 +77,7 @@ def count_classes(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[i
 def with_class_rows(
     arrays: Mapping[str, np.ndarray], rows: list[int], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
-    """The same with the class predictor's last axis (anchor-major, then class) cut down to these classes."""
+    """Select these classes in the class predictor, whose last axis is (anchor, class)."""
     cut, num_anchors = dict(arrays), _anchors_per_cell(shapes)
     for name, array in arrays.items():
         if _CUT_BY_CLASS.fullmatch(name) and array.shape[-1] % num_anchors == 0:

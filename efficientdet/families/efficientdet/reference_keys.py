@@ -1,4 +1,4 @@
-"""Keys of the reference's configuration, NVIDIA's and google/automl's, that are none here: why, and when that matters."""
+"""Removed keys of NVIDIA's and google/automl's configurations, with reasons and values that have no effect."""
 
 from efficientdet.families.removed_hyperparameters import Gone
 

@@ -1,4 +1,4 @@
-"""From hyperparameters to a detector: the one place that knows which of them goes where."""
+"""Build a Mask R-CNN detector from hyperparameters."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ _DLE_LEARNING = {"anchor_match": IouAssigner(positive_iou=0.7, negative_iou=0.3,
 
 
 def build_detector(hparams: MaskRcnnHyperparameters, *, num_classes: int, precision: str = "float32") -> TwoStageDetector:
-    """A detector with random weights."""
+    """Build a detector with random weights."""
     image_size, is_dle = resize_rule(hparams).size, hparams.conventions == "dle"
     of_proposals = _DLE_PROPOSALS if is_dle else {}
     networks = build_mask_rcnn(MaskRcnnConfig(
@@ -42,7 +42,7 @@ def build_detector(hparams: MaskRcnnHyperparameters, *, num_classes: int, precis
 
 
 def resize_rule(hparams: MaskRcnnHyperparameters) -> ResizeRule:
-    """Images keep their aspect."""
+    """Return the resize rule, which keeps the aspect ratio."""
     if hparams.resize == "letterbox":
         return Letterbox(hparams.input_size)
     return FitWithin(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))

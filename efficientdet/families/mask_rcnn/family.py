@@ -1,4 +1,4 @@
-"""Mask R-CNN (He et al. 2017) on ResNets; torchvision's weights of COCO are read."""
+"""Mask R-CNN (He et al. 2017) with ResNet backbones. Reads torchvision's COCO weights."""
 
 import math
 import re
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _CLASS_PREDICTORS = ("roi_heads/box_predictor/", "roi_heads/mask_predictor/mask_fcn_logits/")
 _BOX_PREDICTORS = ("rpn/head/bbox_pred/", "roi_heads/box_predictor/bbox_pred/")
 _FLATTENED = "roi_heads/box_head/fc6/kernel"
-_REGION_SIDE = 7  # cells of a region's features, as in model.mask_rcnn, which imports Keras
-_COCO_ROWS = 91  # of torchvision's weights of COCO: category ids
-# What torchvision's loader makes of the COCO weights that it publishes: no epsilon; its own sizes.
+_REGION_SIDE = 7  # cells; as in model.mask_rcnn, which imports Keras
+_COCO_ROWS = 91  # torchvision's COCO weights have a row for each category id
+# torchvision loads its published COCO weights with an epsilon of 0, and resizes to other sizes.
 TORCHVISION_CONVENTIONS = {"conventions": "torchvision", "batch_norm_epsilon": 0.0, "resize": "fit", "image_size": 800}
 
 
 class MaskRcnnFamily(TorchFamily):
-    """See `Family`."""
+    """The Mask R-CNN models."""
 
     name = "mask_rcnn"
     hyperparameters = MaskRcnnHyperparameters
@@ -39,66 +39,64 @@ class MaskRcnnFamily(TorchFamily):
     coco_class_rows: ClassVar = {_COCO_ROWS - 1: 0}
 
     def build_detector(self, hparams: MaskRcnnHyperparameters, *, num_classes: int, precision: str) -> "TwoStageDetector":
-        """See `build.build_detector`."""
         from efficientdet.families.mask_rcnn.build import build_detector
 
         return build_detector(hparams, num_classes=num_classes, precision=precision)
 
     def resize_rule(self, hparams: MaskRcnnHyperparameters) -> "ResizeRule":
-        """See `build.resize_rule`."""
         from efficientdet.families.mask_rcnn.build import resize_rule
 
         return resize_rule(hparams)
 
     def augmentation(self, hparams: MaskRcnnHyperparameters) -> "Augmentation":
-        """A flip and nothing else."""
+        """Return the augmentation: resize and random horizontal flip."""
         from dataset.input.augmentation import ResizeAndFlip
 
         return ResizeAndFlip(self.resize_rule(hparams), 0.5 if hparams.input_rand_hflip else 0.0)
 
     def anchors(self, hparams: MaskRcnnHyperparameters) -> AnchorGrid:
-        """Of the proposals, P2 to P6."""
+        """Return the anchors of the proposals on P2 to P6."""
         size = self.resize_rule(hparams).size
         return grid_of_levels(anchor_levels(hparams)(size, feature_sizes(size, 6)[2:]))
 
     def mlperf_benchmark(self, ruleset: str | None) -> str:
-        """Return the id of MLPerf's rules 0.5 to 3.1."""
+        """Return the benchmark id of MLPerf's rules 0.5 to 3.1."""
         return "maskrcnn"
 
     def numbers_per_pixel(self, hparams: MaskRcnnHyperparameters) -> float:
-        """Of the published first stage, and of as many regions and masks as are drawn."""
+        """Return the activations per pixel of the first stage and of the sampled regions and masks."""
         regions, pixels = hparams.regions_an_image, math.prod(self.resize_rule(hparams).size)
         of_regions = regions * (NUMBERS_PER_REGION + hparams.positive_regions * NUMBERS_PER_MASK)
         return NUMBERS_PER_PIXEL[hparams.backbone_name] + of_regions / pixels
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
-        """torchvision's weights of COCO are reported by their number of classes."""
+        """Return torchvision's conventions for its COCO weights, recognized by the number of classes."""
         bias = arrays.get("roi_heads.box_predictor.cls_score.bias")
         return dict(TORCHVISION_CONVENTIONS) if bias is not None and len(bias) == _COCO_ROWS else {}
 
     def our_module(self, name: str) -> str:
-        """Names of older torchvisions are ours."""
+        """Return a weight's name as in older versions of torchvision, which this project uses."""
         name = re.sub(r"^rpn\.head\.conv\.0\.0\.", "rpn.head.conv.", pyramid_module(name))
         return re.sub(r"^(roi_heads\.mask_head\.)(\d)\.0\.", lambda found: f"{found[1]}mask_fcn{int(found[2]) + 1}.", name)
 
     def our_layout(self, name: str, array: np.ndarray) -> np.ndarray:
-        """Offsets have y first; a region's features are rows, columns, channels where torch has channels first."""
+        """Reorder offsets to y first, and the flattened features of a region to channels last."""
         if name == _FLATTENED:
             by_channel = array.reshape(-1, _REGION_SIDE, _REGION_SIDE, array.shape[-1])
             return by_channel.transpose(1, 2, 0, 3).reshape(array.shape)
         return with_y_first(array) if name.startswith(_BOX_PREDICTORS) else array
 
     def is_class_predictor(self, name: str) -> bool:
-        """Classes, boxes and masks have a part for each class."""
+        """Return whether a weight is in a predictor of classes, boxes or masks."""
         return name.startswith(_CLASS_PREDICTORS)
 
     def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-        """From the bias of the class predictor, where the background is one too."""
+        """Return the length of the class predictor's bias without the background."""
         bias = arrays.get("roi_heads/box_predictor/cls_score/bias")
         return None if bias is None else len(bias) - 1
 
     def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-        """The last axis is class, the background first, and of boxes then coordinate."""
+        """Select classes on the last axis, whose order is background, classes; for boxes (class, coordinate)."""
         kept = [0, *(row + 1 for row in rows)]
 
         def of_kept(name: str, array: np.ndarray) -> np.ndarray:

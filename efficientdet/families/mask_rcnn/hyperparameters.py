@@ -1,5 +1,7 @@
-"""Mask R-CNN's keys and their defaults: torchvision's, with the input of NVIDIA's TensorFlow 2 program (presets of which the
-name ends with -dle have the rest of that one too)."""
+"""Mask R-CNN's hyperparameters. Defaults are torchvision's, with the input size of NVIDIA's TensorFlow 2 program.
+
+Presets whose names end with -dle have all defaults of NVIDIA's program.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,35 +18,35 @@ from program_support.checked_fields import Count, NonNegative, Positive, Share, 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskRcnnHyperparameters(Hyperparameters):
-    """Defaults as published."""
+    """Hyperparameters of Mask R-CNN with the published defaults."""
 
-    RATE_PER_64: ClassVar[float] = 4 * 0.02  # 0.02 for every 16 images
+    RATE_PER_64: ClassVar[float] = 4 * 0.02  # 0.02 per 16 images
 
-    # of anchors, boxes, matching, regions and means of losses; "dle": NVIDIA's
+    # conventions of anchors, boxes, matching, regions and loss normalization; "dle": NVIDIA's
     conventions: Annotated[str, one_of("torchvision", "dle")] = "torchvision"
     # input
     image_size: int | str | tuple[int, int] = "1344x832"
-    # "letterbox" into image_size; "fit": the shorter side to image_size, the longer to longer_side at most
+    # "letterbox": pad to image_size; "fit": shorter side to image_size, longer side to at most longer_side
     resize: Annotated[str, one_of("letterbox", "fit")] = "letterbox"
-    longer_side: Count = 1333  # of "fit"
-    mask_size: Count = 112
+    longer_side: Count = 1333  # pixels, with resize="fit"
+    mask_size: Count = 112  # side of the ground truth mask of an object in pixels
     masks_in_whole_pixels: bool = True
     # network
     backbone_name: Annotated[str, one_of(*BACKBONES.values())] = "resnet50"
     batch_norm_epsilon: NonNegative = 1e-5
-    anchor_scale: Positive = 8.0  # side of the square anchor of a level in its cells
-    trainable_backbone_stages: Annotated[int, between(0, 5)] = 3  # of five, the stem first; the others stay as loaded
+    anchor_scale: Positive = 8.0  # side of the square anchor of a level in cells
+    trainable_backbone_stages: Annotated[int, between(0, 5)] = 3  # last of 5 stages (stem first); the others are frozen
     is_training_bn: bool = False
-    candidates_per_level: Count = 1000  # anchors of each level that may become proposals
-    proposals: Count = 1000  # of an image
+    candidates_per_level: Count = 1000  # anchors per level before suppression of proposals
+    proposals: Count = 1000  # proposals per image
     # losses
-    training_candidates_per_level: Count = 2000
-    training_proposals: Count = 2000
-    anchors_an_image: Count = 256
-    regions_an_image: Annotated[Count, at_least(4)] = 512
-    positive_regions: Share = 0.25
-    region_box_beta: Positive = 1 / 9
-    decayed_weights: Annotated[str, one_of("all", "kernels")] = "all"  # or "kernels": not batch norm and biases
+    training_candidates_per_level: Count = 2000  # candidates_per_level in training
+    training_proposals: Count = 2000  # proposals in training
+    anchors_an_image: Count = 256  # sampled anchors per image
+    regions_an_image: Annotated[Count, at_least(4)] = 512  # sampled regions per image
+    positive_regions: Share = 0.25  # maximum fraction of positive regions
+    region_box_beta: Positive = 1 / 9  # beta of the smooth L1 loss of regions
+    decayed_weights: Annotated[str, one_of("all", "kernels")] = "all"  # "kernels": without batch norm and biases
     # suppression
     nms_configs: NmsConfigs = NMS_CONFIGS
     # training
@@ -63,7 +65,7 @@ class MaskRcnnHyperparameters(Hyperparameters):
 def anchor_levels(
     hparams: MaskRcnnHyperparameters
 ) -> Callable[[tuple[int, int], Sequence[tuple[int, int]]], Sequence[AnchorLevel]]:
-    """Return the function of the anchors of P2 to P6: from the image's size and the cells (rows, columns) of each level."""
+    """Return the function from image size and cells (rows, columns) per level to the anchors of P2 to P6."""
     if hparams.conventions == "dle":
         return partial(centerd_levels, scale=hparams.anchor_scale)
     return partial(rounded_levels, sizes=proposal_sizes(hparams.anchor_scale))

@@ -1,4 +1,4 @@
-"""From hyperparameters to a detector: the one place that knows which of them goes where."""
+"""Build a RetinaNet detector from hyperparameters."""
 
 from dataset.input.resize import FitWithin, ResizeRule, Stretch
 from efficientdet.families.retinanet.hyperparameters import RetinaNetHyperparameters, anchor_levels
@@ -12,7 +12,7 @@ from object_detection.geometry.box_coding import LARGEST_LOG_SIZE, FasterRcnnBox
 
 
 def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, precision: str = "float32") -> DenseDetector:
-    """A detector with random weights."""
+    """Build a detector with random weights."""
     image_size = resize_rule(hparams).size
     network, cells = build_retinanet(RetinaNetConfig(
         backbone=hparams.backbone_name, image_size=image_size, num_classes=num_classes,
@@ -31,7 +31,7 @@ def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, preci
 
 
 def resize_rule(hparams: RetinaNetHyperparameters) -> ResizeRule:
-    """MLPerf's stretches every image to one size; torchvision's keeps its aspect."""
+    """Return the resize rule: MLPerf's stretches images to one size; torchvision's keeps the aspect ratio."""
     if hparams.resize == "stretch":
         return Stretch(hparams.input_size)
     return FitWithin(min(hparams.input_size), max(hparams.longer_side, *hparams.input_size))

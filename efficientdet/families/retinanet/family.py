@@ -1,4 +1,4 @@
-"""RetinaNet (Lin et al. 2017) on ResNets, as MLPerf trains it on Open Images; torchvision's weights of COCO are read too."""
+"""RetinaNet (Lin et al. 2017) with ResNet backbones, as in MLPerf. Reads torchvision's COCO weights too."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _CLASS_PREDICTOR = "head/classification_head/cls_logits/"
 _BOX_PREDICTOR = "head/regression_head/bbox_reg/"
-_TORCHVISION_LOGITS = 91 * 9  # of a cell
-# What torchvision's loader makes of the COCO weights that it publishes: no epsilon; the aspect is kept.
+_TORCHVISION_LOGITS = 91 * 9  # per cell
+# torchvision loads its published COCO weights with an epsilon of 0, and keeps the aspect ratio.
 TORCHVISION_CONVENTIONS = {"batch_norm_epsilon": 0.0, "resize": "fit"}
 
 _FIRST_RULES, _RENAMING_RULES = (2, 0, 0), (5, 0, 0)  # of MLPerf (mlcommons/training, single_stage_detector)
 
 
 class RetinaNetFamily(TorchFamily):
-    """See `Family`."""
+    """The RetinaNet models."""
 
     name = "retinanet"
     body = "backbone/body/"
@@ -41,47 +41,45 @@ class RetinaNetFamily(TorchFamily):
     coco_class_rows: ClassVar = {91: 1}  # torchvision's rows are category ids
 
     def build_detector(self, hparams: RetinaNetHyperparameters, *, num_classes: int, precision: str) -> "DenseDetector":
-        """See `build.build_detector`."""
         from efficientdet.families.retinanet.build import build_detector
 
         return build_detector(hparams, num_classes=num_classes, precision=precision)
 
     def resize_rule(self, hparams: RetinaNetHyperparameters) -> "ResizeRule":
-        """See `build.resize_rule`."""
         from efficientdet.families.retinanet.build import resize_rule
 
         return resize_rule(hparams)
 
     def augmentation(self, hparams: RetinaNetHyperparameters) -> "Augmentation":
-        """A flip and nothing else."""
+        """Return the augmentation: resize and random horizontal flip."""
         from dataset.input.augmentation import ResizeAndFlip
 
         return ResizeAndFlip(self.resize_rule(hparams), 0.5 if hparams.input_rand_hflip else 0.0)
 
     def anchors(self, hparams: RetinaNetHyperparameters) -> AnchorGrid:
-        """Of P3 to P7."""
+        """Return the anchors of P3 to P7."""
         size = self.resize_rule(hparams).size
         return grid_of_levels(anchor_levels(hparams, size, feature_sizes(size, 7)[3:]))
 
     def numbers_per_pixel(self, hparams: RetinaNetHyperparameters) -> float:
-        """Of the published network, whatever is changed in it."""
+        """Return the value of the published network, also for changed hyperparameters."""
         return NUMBERS_PER_PIXEL[hparams.backbone_name]
 
     def mlperf_benchmark(self, ruleset: str | None) -> str:
         """Return `ssd` (single stage detector) for rules up to 4.1, `retinanet` from 5.0 on.
 
-        Raises InputError for rules before 2.0: their `ssd` is SSD300.
+        Raise InputError for rules before 2.0, whose `ssd` is SSD300.
         """
         version = version_of(ruleset) if ruleset else _FIRST_RULES
         if version < _FIRST_RULES:
-            raise InputError(f"--mlperf_ruleset={ruleset}: knows no RetinaNet, its benchmark ssd is SSD300; "
+            raise InputError(f"--mlperf_ruleset={ruleset}: has no RetinaNet benchmark (its ssd is SSD300); "
                              "expected 2.0.0 or later")
         return "retinanet" if version >= _RENAMING_RULES else "ssd"
 
     def mlperf_tensors(self, names: Iterable[str]) -> list[str]:
-        """Return torch's names of the convolutions' weights and biases, as the reference's DistributedDataParallel has them.
+        """Return the names of the convolutions' weights and biases in the reference's DistributedDataParallel.
 
-        Frozen batch norms, which hold no parameters there, are left out.
+        Frozen batch norms have no parameters there and are left out.
         """
         names = set(names)
         convolutions = {name.removesuffix("/kernel") for name in names if name.endswith("/kernel")}
@@ -90,29 +88,29 @@ class RetinaNetFamily(TorchFamily):
         return sorted("module." + name.replace("/", ".") for name in found)
 
     def imported_conventions(self, arrays: Arrays) -> dict[str, Any]:
-        """torchvision's are reported from MLPerf's by their number of classes."""
+        """Return torchvision's conventions for its COCO weights, recognized by the number of classes."""
         bias = arrays.get("head.classification_head.cls_logits.bias")
         return dict(TORCHVISION_CONVENTIONS) if bias is not None and len(bias) == _TORCHVISION_LOGITS else {}
 
     def our_module(self, name: str) -> str:
-        """MLPerf's names, which are those of older torchvisions, are ours."""
+        """Return a weight's name as in MLPerf and older versions of torchvision, which this project uses."""
         return re.sub(r"^(head\.\w+\.conv)\.(\d)\.0\.", lambda found: f"{found[1]}.{2 * int(found[2])}.", pyramid_module(name))
 
     def our_layout(self, name: str, array: np.ndarray) -> np.ndarray:
-        """Offsets have y first."""
+        """Reorder offsets to y first."""
         return with_y_first(array) if name.startswith(_BOX_PREDICTOR) else array
 
     def is_class_predictor(self, name: str) -> bool:
-        """The last convolution of the classification head."""
+        """Return whether a weight is in the last convolution of the classification head."""
         return name.startswith(_CLASS_PREDICTOR)
 
     def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-        """From the bias of the class predictor."""
+        """Return the length of the class predictor's bias per anchor."""
         bias, anchors = arrays.get(f"{_CLASS_PREDICTOR}bias"), _anchors_a_cell(arrays)
         return None if bias is None or not anchors or len(bias) % anchors else len(bias) // anchors
 
     def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-        """The last axis of the class predictor is anchor, then class."""
+        """Select classes in the class predictor, whose last axis is (anchor, class)."""
         anchors = _anchors_a_cell(arrays)
         return {name: array.reshape(*array.shape[:-1], anchors, -1)[..., rows].reshape(*array.shape[:-1], -1)
                 if self.is_class_predictor(name) else array for name, array in arrays.items()}

@@ -1,4 +1,4 @@
-"""RetinaNet's keys and their defaults: those of MLPerf's reference on Open Images (mlcommons/training, retinanet)."""
+"""RetinaNet's hyperparameters with the defaults of MLPerf on Open Images (mlcommons/training, retinanet)."""
 
 import math
 from collections.abc import Sequence
@@ -20,29 +20,29 @@ _RATIOS = Limit(lambda value: isinstance(value, tuple | list) and len(value) > 0
 
 @dataclass(frozen=True, kw_only=True)
 class RetinaNetHyperparameters(Hyperparameters):
-    """Defaults as published."""
+    """Hyperparameters of RetinaNet with the published defaults."""
 
     # input
     image_size: int | str | tuple[int, int] = 800
-    # "stretch" to image_size; "fit": the shorter side to image_size, the longer to longer_side at most
+    # "stretch": resize to image_size; "fit": shorter side to image_size, longer side to at most longer_side
     resize: Annotated[str, one_of("stretch", "fit")] = "stretch"
-    longer_side: Count = 1333  # of "fit"
+    longer_side: Count = 1333  # pixels, with resize="fit"
     max_instances_per_image: int = 1000
-    train_on_crowds: bool = True  # IsGroupOf of Open Images
+    train_on_crowds: bool = True  # IsGroupOf boxes of Open Images are positives
     # network
     backbone_name: Annotated[str, one_of(*BACKBONES.values())] = "resnext50_32x4d"
     batch_norm_epsilon: NonNegative = 1e-5
-    # side of the smallest anchor of a level in its cells; at 0.25 the smallest anchor is 2 pixels wide
+    # side of the smallest anchor of a level in cells; with 0.25 the smallest anchor is 2 pixels wide
     anchor_scale: Annotated[float, at_least(0.25)] = 4.0
-    aspect_ratios: Annotated[tuple, _RATIOS] = (2.0, 1.0, 0.5)  # width / height of a cell's anchors; each comes in three sizes
-    trainable_backbone_stages: Annotated[int, between(0, 5)] = 3  # of five, the stem first; the others stay as loaded
+    aspect_ratios: Annotated[tuple, _RATIOS] = (2.0, 1.0, 0.5)  # width / height of anchors, each in three sizes
+    trainable_backbone_stages: Annotated[int, between(0, 5)] = 3  # last of 5 stages (stem first); the others are frozen
     is_training_bn: bool = False
-    head_kernel_stddev: Positive = 0.01  # of hidden kernels; with 0.03 a backbone from random weights learns at once
+    head_kernel_stddev: Positive = 0.01  # initialization of hidden kernels; use 0.03 without pretrained weights
     # losses
-    alpha: InsideZeroToOne = 0.25
-    gamma: NonNegative = 2.0
+    alpha: InsideZeroToOne = 0.25  # of the focal loss
+    gamma: NonNegative = 2.0  # of the focal loss
     # suppression
-    candidates_per_level: Count = 1000
+    candidates_per_level: Count = 1000  # per image, before suppression
     nms_configs: NmsConfigs = field(default_factory=lambda: NmsConfigs(
         method="hard", iou_thresh=0.5, score_thresh=0.05, max_output_size=300))
     # training
@@ -55,17 +55,17 @@ class RetinaNetHyperparameters(Hyperparameters):
     num_epochs: int = 26
 
     def comparable(self, key: str) -> Any:
-        """Of aspect ratios, a tuple where JSON has a list."""
+        """Return the value of a key in canonical form; aspect ratios as a tuple."""
         return tuple(self.aspect_ratios) if key == "aspect_ratios" else super().comparable(key)
 
     def published_rate(self, images: int) -> float:
-        """The same for 56 and for 8,192 images."""
+        """Return the published peak learning rate, which does not depend on the batch size."""
         return RATE
 
 
 def anchor_levels(
     hparams: RetinaNetHyperparameters, image_size: tuple[int, int], cells: Sequence[tuple[int, int]]
 ) -> list[AnchorLevel]:
-    """Return the anchors of P3 to P7 of an image of this size, from the cells (rows, columns) of each level."""
+    """Return the anchors of P3 to P7, from the image size and the cells (rows, columns) of each level."""
     return rounded_levels(image_size, cells, sizes=retinanet_sizes(hparams.anchor_scale),
                           height_to_width=[1 / ratio for ratio in hparams.aspect_ratios])

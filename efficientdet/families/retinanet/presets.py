@@ -1,4 +1,4 @@
-"""The published models: what `--model_name` stands for; 800 x 800 and 264 classes of Open Images in MLPerf's benchmark."""
+"""Presets of `--model_name`: the published models; 800 x 800 and 264 classes of Open Images in MLPerf's benchmark."""
 
 from efficientdet.families.published_files import torchvision_file
 
@@ -8,5 +8,5 @@ PRESETS = {model: {"backbone_name": backbone} for model, backbone in BACKBONES.i
 PUBLISHED_FILES = {"retinanet_resnet50_fpn_coco": torchvision_file(
     "retinanet_resnet50_fpn_coco-eeacb38b.pth", 130.267, "RetinaNet of COCO", "box AP 36.4")}
 
-# Numbers that the layers of a network put out for each pixel of its input, with 264 classes (test_memory.py counts them).
+# Activations per input pixel of each network with 264 classes (test_memory.py counts them).
 NUMBERS_PER_PIXEL = {"resnet18": 451, "resnet34": 539, "resnet50": 1044, "resnext50_32x4d": 1256}

@@ -1,4 +1,4 @@
-"""From hyperparameters to a detector: the one place that knows which of them goes where."""
+"""Build an SSD detector from hyperparameters."""
 
 from dataset.input.color_jitter import ColorJitter
 from dataset.input.overlap_crop import OverlapCrop
@@ -15,7 +15,7 @@ CODER = FasterRcnnBoxCoder(weights=(10.0, 10.0, 5.0, 5.0))  # the reference's va
 
 
 def build_detector(hparams: SsdHyperparameters, *, num_classes: int, precision: str = "float32") -> DenseDetector:
-    """A detector with random weights."""
+    """Build a detector with random weights."""
     network = build_ssd(SsdConfig(
         image_size=hparams.input_size, num_classes=num_classes, backbone=hparams.backbone_name,
         trains_batch_norm=hparams.is_training_bn), precision=precision)
@@ -33,7 +33,7 @@ def build_detector(hparams: SsdHyperparameters, *, num_classes: int, precision: 
 
 
 def augmentation(hparams: SsdHyperparameters) -> OverlapCrop:
-    """The crop and the colors."""
+    """Return the augmentation: random crop, flip and color jitter."""
     return OverlapCrop(
         hparams.input_size, tries=hparams.num_cropping_iterations, flip_probability=0.5 if hparams.input_rand_hflip else 0.0,
         colors=ColorJitter(brightness=hparams.brightness, contrast=hparams.contrast, saturation=hparams.saturation,

@@ -1,4 +1,4 @@
-"""SSD300 (Liu et al. 2016) on ResNet-34, as MLPerf's benchmark of its first rounds trains it on COCO."""
+"""SSD300 (Liu et al. 2016) with ResNet-34, as in the first rounds of MLPerf on COCO."""
 
 import re
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _RULES_OF_RETINANET = (2, 0, 0)  # of MLPerf (mlcommons/training, single_stage_detector): from here on the id is RetinaNet's
 _MLPERF_BACKBONES = {"resnet34": PUBLISHED_FILES["resnet34-2017"].file}
-_PREDICTOR = re.compile(r"(?:conf|loc)/([0-5])/(?:kernel|bias)")  # of classes, of boxes; of each map
+_PREDICTOR = re.compile(r"(?:conf|loc)/([0-5])/(?:kernel|bias)")  # predictors of classes and of boxes, for each feature map
 # The reference's backbone is two sequences: conv1, bn1, ReLU, pooling and the first two stages; the third stage.
 _BODY_MODULES = {"model.layer1.0.": "conv1.", "model.layer1.1.": "bn1.", "model.layer1.4.": "layer1.",
                  "model.layer1.5.": "layer2.", "model.layer2.0.": "layer3."}
 
 
 class SsdFamily(TorchFamily):
-    """See `Family`."""
+    """The SSD300 model."""
 
     name = "ssd"
     body = "backbone/"
@@ -38,79 +38,76 @@ class SsdFamily(TorchFamily):
     presets = PRESETS
 
     def build_detector(self, hparams: SsdHyperparameters, *, num_classes: int, precision: str) -> "DenseDetector":
-        """See `build.build_detector`."""
         from efficientdet.families.ssd.build import build_detector
 
         return build_detector(hparams, num_classes=num_classes, precision=precision)
 
     def resize_rule(self, hparams: SsdHyperparameters) -> "ResizeRule":
-        """To one size whatever the aspect, antialiased as Pillow does it."""
+        """Return the resize rule: stretch to one size, antialiased as in Pillow."""
         from dataset.input.resize import Stretch
 
         return Stretch(hparams.input_size, antialias=True)
 
     def augmentation(self, hparams: SsdHyperparameters) -> "Augmentation":
-        """See `build.augmentation`."""
         from efficientdet.families.ssd.build import augmentation
 
         return augmentation(hparams)
 
     def anchors(self, hparams: SsdHyperparameters) -> AnchorGrid:
-        """Those of SSD300, in proportion to the input."""
+        """Return the anchors of SSD300, scaled with the input size."""
         return grid_of_levels(ssd300_levels(hparams.input_size))
 
     def numbers_per_pixel(self, hparams: SsdHyperparameters) -> float:
-        """Of the published image size and classes, whatever is changed in the rest."""
+        """Return the value for the published image size and classes, also for changed hyperparameters."""
         return NUMBERS_PER_PIXEL[hparams.backbone_name]
 
     def imagenet_backbone(self, hparams: SsdHyperparameters) -> str:
-        """Return torchvision's file that MLPerf's SSD starts from, the ResNet-34 of 2017; others as in all families."""
+        """Return torchvision's ResNet-34 of 2017, which MLPerf's SSD uses; other backbones as in all families."""
         return _MLPERF_BACKBONES.get(hparams.backbone_name) or super().imagenet_backbone(hparams)
 
     def mlperf_benchmark(self, ruleset: str | None) -> str:
-        """Return `ssd`. Raises InputError for rules from 2.0 on: their `ssd` is RetinaNet."""
+        """Return `ssd`. Raise InputError for rules from 2.0 on, whose `ssd` is RetinaNet."""
         if ruleset and version_of(ruleset) >= _RULES_OF_RETINANET:
-            raise InputError(f"--mlperf_ruleset={ruleset}: knows no SSD300, its benchmark ssd is RetinaNet; "
+            raise InputError(f"--mlperf_ruleset={ruleset}: has no SSD300 benchmark (its ssd is RetinaNet); "
                              "expected 1.1.0 or before")
         return "ssd"
 
     def mlperf_values(self, hparams: SsdHyperparameters, *, batch_norm_images: int) -> dict[str, Any]:
-        """Return over how many images a batch norm takes its statistics, how often a crop is tried before another kind is
-        drawn, and after which epochs the learning rate drops."""
+        """Return the images per batch norm statistic, the tries of a crop, and the epochs of learning rate drops."""
         return {"model_bn_span": batch_norm_images, "max_samples": hparams.num_cropping_iterations,
                 "opt_learning_rate_decay_boundary_epochs": [hparams.first_lr_drop_epoch, hparams.second_lr_drop_epoch]}
 
     def our_module(self, name: str) -> str:
-        """The reference's names, and those of torchvision's classifiers."""
+        """Translate a weight's name of the reference or of torchvision's classifiers."""
         for theirs, ours in _BODY_MODULES.items():
             if name.startswith(theirs):
                 return f"backbone.{ours}{name.removeprefix(theirs)}"
         return f"backbone.{name}" if name.startswith(("conv1.", "bn1.", "layer")) else name
 
     def our_layout(self, name: str, array: np.ndarray) -> np.ndarray:
-        """Offsets have y first; the reference's are [..., 4 x boxes]."""
+        """Reorder offsets to y first; the reference's layout is [..., 4 x boxes]."""
         if not name.startswith("loc/"):
             return array
         return array.reshape(*array.shape[:-1], 4, _boxes_a_cell(name))[..., YX_OF_XY, :].reshape(array.shape)
 
     def is_class_predictor(self, name: str) -> bool:
-        """One convolution for each map."""
+        """Return whether a weight is in a class predictor; there is one for each feature map."""
         return name.startswith("conf/")
 
     def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-        """From the bias of the first class predictor, where the background is one too."""
+        """Return the classes per anchor of the first class predictor's bias, without the background."""
         bias = arrays.get("conf/0/bias")
         return None if bias is None else len(bias) // SSD300_BOXES_A_CELL[0] - 1
 
     def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-        """The last axis of a class predictor is class, the background first, then box."""
+        """Select classes in the class predictors, whose last axis is (class, box) with the background first."""
         kept = [0, *(row + 1 for row in rows)]
         return {name: array.reshape(*array.shape[:-1], -1, _boxes_a_cell(name))[..., kept, :].reshape(*array.shape[:-1], -1)
                 if self.is_class_predictor(name) else array for name, array in arrays.items()}
 
 
 def _boxes_a_cell(name: str) -> int:
-    """Of the map that a predictor's weight is for."""
+    """Return the number of boxes per cell of the feature map of a predictor's weight."""
     return SSD300_BOXES_A_CELL[int(_PREDICTOR.fullmatch(name)[1])]
 
 

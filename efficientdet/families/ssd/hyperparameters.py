@@ -1,4 +1,4 @@
-"""SSD300's keys and their defaults: those of MLPerf's reference on COCO (mlcommons/training, ssd-v1)."""
+"""SSD300's hyperparameters with the defaults of MLPerf on COCO (mlcommons/training, ssd-v1)."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
@@ -12,26 +12,26 @@ from program_support.checked_fields import Count, NonNegative, Positive, between
 
 @dataclass(frozen=True, kw_only=True)
 class SsdHyperparameters(Hyperparameters):
-    """Defaults as published."""
+    """Hyperparameters of SSD300 with the published defaults."""
 
-    RATE_PER_64: ClassVar[float] = 2 * 2.5e-3  # 2.5e-3 for every 32 images
+    RATE_PER_64: ClassVar[float] = 2 * 2.5e-3  # 2.5e-3 per 32 images
 
     # input
     image_size: int | str | tuple[int, int] = 300
     max_instances_per_image: int = 200
     train_on_crowds: bool = True
-    num_cropping_iterations: Count = 1  # crops that are tried before another minimum overlap is drawn; MLPerf's rule: 1 or 50
-    brightness: NonNegative = 0.125  # as the next three: how much the colors of a training image change at most
-    contrast: NonNegative = 0.5
-    saturation: NonNegative = 0.5
-    hue: Annotated[float, between(0, 0.5)] = 0.05
+    num_cropping_iterations: Count = 1  # tries per minimum overlap of the random crop; MLPerf: 1 or 50
+    brightness: NonNegative = 0.125  # maximum change by color jitter
+    contrast: NonNegative = 0.5  # maximum change by color jitter
+    saturation: NonNegative = 0.5  # maximum change by color jitter
+    hue: Annotated[float, between(0, 0.5)] = 0.05  # maximum change by color jitter, as a fraction of the color circle
     # network
     backbone_name: Annotated[str, one_of(*NUMBERS_PER_PIXEL)] = "resnet34"
     # losses
-    hard_negative_ratio: Positive = 3.0
-    decayed_weights: Annotated[str, one_of("all", "kernels")] = "all"  # or "kernels": not batch norm and biases
+    hard_negative_ratio: Positive = 3.0  # negatives per positive
+    decayed_weights: Annotated[str, one_of("all", "kernels")] = "all"  # "kernels": without batch norm and biases
     # suppression
-    candidates_per_class: Count = 200
+    candidates_per_class: Count = 200  # per image, before suppression
     nms_configs: NmsConfigs = field(default_factory=lambda: NmsConfigs(
         method="hard", iou_thresh=0.5, score_thresh=0.05, max_nms_inputs=16000, max_output_size=200))
     # training
@@ -40,7 +40,7 @@ class SsdHyperparameters(Hyperparameters):
     moving_average_decay: float = 0.0
     lr_decay_method: str = "stepwise"
     lr_warmup_init: float = 0.0
-    lr_warmup_epoch: float = 2.619685  # 300 steps of 1,024 images of COCO
+    lr_warmup_epoch: float = 2.619685  # 300 steps with a batch size of 1,024 on COCO
     first_lr_drop_epoch: float = 40.0
     second_lr_drop_epoch: float = 50.0
     num_epochs: int = 70
