@@ -44,7 +44,7 @@ class ClassNames:
         if len(set(self.names)) < len(self.names):
             name = Counter(self.names).most_common(1)[0][0]
             ids = [number for number, other in zip(self.category_ids, self.names, strict=True) if other == name]
-            raise InputError(f"class names: {shown(name)} is the name of categories {shown(ids)}, wanted distinct names: "
+            raise InputError(f"class names: {shown(name)} is the name of categories {shown(ids)}, expected distinct names: "
                              "give both the same id, or rename or delete one")
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ def _id_and_name(entry: object, index: int) -> tuple[int, str]:
     with told_with(f"category {category_id}"):
         name = storable_text(entry.get("name"), "name").strip()
         if not name or printable(name) != name:
-            raise InputError(f"has name {shown(name)}, wanted text of one line without control characters")
+            raise InputError(f"has name {shown(name)}, expected text of one line without control characters")
     return category_id, name
 
 

@@ -58,7 +58,7 @@ def test_scans_without_end():
     whole = encoded(photo(), progressive=True)
     last = whole.rindex(b"\xff\xda")
     assert check_image(whole[:-2] + whole[last:-2] * 4 + b"\xff\xd9").height == 48
-    with pytest.raises(UnusableImage, match="scans, wanted at most 500"):
+    with pytest.raises(UnusableImage, match="scans, expected at most 500"):
         check_image(whole[:-2] + whole[last:-2] * 500 + b"\xff\xd9")
 
 

@@ -466,7 +466,7 @@ def test_one_annotation_for_each_image(tmp_path, photos):
         WRITERS[name](PICTURES[:1], tmp_path / name)
         [file] = (tmp_path / name).iterdir()
         (tmp_path / name / f"z{file.suffix}").write_text(file.read_text())  # a copy that names the image of the other
-        assert "2 of its annotations are of the image a.jpg, wanted one" in refusal(tmp_path / name, photos)
+        assert "2 of its annotations are of the image a.jpg, expected one" in refusal(tmp_path / name, photos)
 
 
 def test_coco_categories_of_one_name(tmp_path, photos):
@@ -532,7 +532,7 @@ REFUSED = [
     ("yolo", "a.txt", "0 0.5 0.5 nan 0.5", r"a\.txt: line 1 a coordinate is 'nan', expected a finite number"),
     ("yolo", "a.txt", "0 0.5 0.5 0.5 1e999", "is '1e999', expected a finite number"),
     ("yolo", "a.txt", "0 0.5 0.5 0.5 x", "is 'x', expected a finite number"),
-    ("yolo", "a.txt", "0 12 30 20 40", "has '12', wanted shares of the image's sides"),
+    ("yolo", "a.txt", "0 12 30 20 40", "has '12', expected shares of the image's sides"),
     ("yolo", "a.txt", "7 0.5 0.5 0.5 0.5", "line 1 has class '7'; the classes are numbered 0 to 2"),
     ("yolo", "a.txt", "-1 0.5 0.5 0.5 0.5", "has class '-1'"),
     ("yolo", "a.txt", "9" * 5000 + " 0.5 0.5 0.5 0.5", "has class '9{3,}"),
@@ -544,37 +544,37 @@ REFUSED = [
     ("yolo", "data.yaml", "names: &a [x]\nnc: *a\n", "uses aliases"),
     ("yolo", "data.yaml", "names:\n  0: x\n  0: y\nnc: 1\n", "gives a key twice"),
     ("yolo", "data.yaml", "names: {a: b}\nnc: 1\n", "has id 'a', expected a number"),
-    ("yolo", "data.yaml", "names: 7\nnc: 1\n", "wanted '7' beside the labels"),
+    ("yolo", "data.yaml", "names: 7\nnc: 1\n", "expected '7' beside the labels"),
     ("yolo", "data.yaml", "names: []\nnc: 1\n", r"is \[\], expected a list of class names"),
     ("yolo", "data.yaml", "names: [a, [b]]\nnc: 1\n", "has name"),
     ("yolo", "data.yaml", "names: [a]\nnc: 1\nx: " + "[" * 5000, "is nested too deeply"),
     ("yolo", "data.yaml", "names: [a\nnc: 1\n", r"data\.yaml: is not YAML"),
     ("yolo", "data.yaml", "names: !!python/object/apply:os._exit [1]\nnc: 1\n", "the classes are numbered 0 to 0"),
     ("yolo", "data.yaml", "names: [a]\ntrain: ../../../etc\n", "none of the images that it names is in"),
-    ("yolo", "data.yaml", "names: [a]\ntrain: {a: b}\n", "train is {'a': 'b'}, wanted folders"),
-    ("yolo", "data.yaml", "names: [a]\nnc: 1\n" + "#" * (1 << 20), "wanted at most 1048576"),
+    ("yolo", "data.yaml", "names: [a]\ntrain: {a: b}\n", "train is {'a': 'b'}, expected folders"),
+    ("yolo", "data.yaml", "names: [a]\nnc: 1\n" + "#" * (1 << 20), "expected at most 1048576"),
     ("cvat", "annotations.xml", BOMB + "<annotations/>", "declares entities"),
     ("cvat", "annotations.xml", "<annotations><track/></annotations>", "is 'CVAT for video 1.1'"),
     ("cvat", "annotations.xml", "<annotations><image name='a.jpg' width='6' height='4'/></annotations>", "not a single box"),
     ("cvat", "annotations.xml", "<annotations><image name='../../x.jpg' width='6' height='4'/></annotations>", "leaves the"),
-    ("cvat", "annotations.xml", "<annotations><image name='a.jpg' width='6.5' height='4'/></annotations>", "wanted whole"),
+    ("cvat", "annotations.xml", "<annotations><image name='a.jpg' width='6.5' height='4'/></annotations>", "expected whole"),
     ("cvat", "annotations.xml", "<annotations><image name='a.jpg'/></annotations>", "height is '', expected a finite"),
     ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("nut", "nan")), "box 0: xtl is 'nan'"),
-    ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("nut", "1e300")), "wanted at most 1e"),
+    ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("nut", "1e300")), "expected at most 1e"),
     ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("", "1")), "box 0 has no class name"),
-    ("cvat", "annotations.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;3"/>'), "has the point '3', wanted x,y"),
+    ("cvat", "annotations.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;3"/>'), "has the point '3', expected x,y"),
     ("cvat", "annotations.xml", CVAT_IMAGE.format('<polygon label="nut"/>'), "has the point ''"),
     ("labelme", "a.json", json.dumps({"shapes": 7}), "has no list of shapes"),
     ("labelme", "a.json", json.dumps({"shapes": [7]}), "shape 0 is 7, expected an object"),
-    ("labelme", "a.json", json.dumps({"shapes": [{"label": 5, "points": [[1, 2]]}]}), "has label 5, wanted text"),
+    ("labelme", "a.json", json.dumps({"shapes": [{"label": 5, "points": [[1, 2]]}]}), "has label 5, expected text"),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": "", "points": [[1, 2]]}]}), "has no class name"),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, 2], [3, 4]]}]}), "is a polygon of 2 points"),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, float("nan")]]}]}), "in its points nan"),
-    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, 1e300]]}]}), "wanted at most 1e"),
-    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [1, 2]}]}), "has the point 1, wanted x and y"),
+    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, 1e300]]}]}), "expected at most 1e"),
+    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [1, 2]}]}), "has the point 1, expected x and y"),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "shape_type": "cube", "points": [[1, 2]]}]}), "type 'cube'"),
     ("labelme", "a.json", json.dumps({"shapes": [], "imageHeight": -4, "imageWidth": 4}), "has imageHeight -4"),
-    ("labelme", "a.json", json.dumps({"shapes": [], "imagePath": 7}), "has imagePath 7, wanted text"),
+    ("labelme", "a.json", json.dumps({"shapes": [], "imagePath": 7}), "has imagePath 7, expected text"),
     ("labelme", "a.json", '{"shapes": [', "is not json"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,inf,3,4,nut\n", "line 2: top is 'inf', expected a finite"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4,\n", "line 2 has no class name"),
@@ -585,7 +585,7 @@ REFUSED = [
     ("csv", "boxes.csv", "filename,xmin,ymin,xmax,class\na.jpg,1,2,3,nut\n", "names no bottom; expected columns such as"),
     ("csv", "boxes.csv", "file,path,xmin,ymin,xmax,ymax,class\na,a,1,2,3,4,nut\n", "of which only one can be the file"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4\n", "line 2 has 5 fields, expected 6"),
-    ("csv", "boxes.csv", SIZED + "a,9.5,9,x,1,2,3,4\n", "wanted whole numbers of pixels"),
+    ("csv", "boxes.csv", SIZED + "a,9.5,9,x,1,2,3,4\n", "expected whole numbers of pixels"),
     ("csv", "boxes.csv", SIZED + "a,9,9,x,1,2,3,4\na,8,9,x,1,2,3,4\n", "says 8x9 of 'a.jpg', an earlier line 9x9"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n" + "x" * (1 << 16), "has more than 65536 bytes"),
     ("open_images", "boxes.csv", "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf\na,/m/1,0,NaN,0,1,0\n", "has XMax 'NaN'"),
@@ -613,14 +613,14 @@ def test_masks_that_are_none(tmp_path, photos):
     assert "boxes alone" in refusal(tmp_path / "yolo", photos, wanted="csv", with_masks=True)
     write(tmp_path / "a.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;5,9"/><mask label="nut" {}/>'))
     for mask, message in (('left="3" top="4" width="2" height="3" rle="9"', "has run lengths"),
-                          ('left="63" top="4" width="2" height="3" rle="6"', "wanted whole pixels inside the image"),
+                          ('left="63" top="4" width="2" height="3" rle="6"', "expected whole pixels inside the image"),
                           ('left="3" top="4" width="2" height="3" rle="7,-1"', "has run lengths")):
         write(tmp_path / "a.xml", CVAT_IMAGE.format(f'<mask label="nut" {mask}/>'))
         assert message in refusal(tmp_path / "a.xml", photos, with_masks=True)
     write(tmp_path / "a.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;5,9"/>'))
     data = parts_of(tmp_path / "a.xml", photos, with_masks=True)[""]
     assert (data.images[0].objects, data.listed_boxes) == ([], 1)
-    assert "wanted at least 3 pairs" in data.skipped[0].reason
+    assert "expected at least 3 pairs" in data.skipped[0].reason
 
 
 def mutated(text, draw):

@@ -223,7 +223,7 @@ def test_a_broken_hierarchy(read, tmp_path, text):
     (row(group="2"), "line 2 has IsGroupOf '2'"),
     (row(confidence="much"), "line 2 has Confidence 'much', expected a number from 0 to 1"),
     (row(confidence="nan"), "line 2 has Confidence 'nan'"),
-    (row(image="../a"), "line 2 has ImageID '../a', wanted letters"),
+    (row(image="../a"), "line 2 has ImageID '../a', expected letters"),
     (row(image=""), "line 2 has ImageID ''"),
     ("a,xclick", "line 2 has 2 fields, the header 13"),
     (row() + ",0.5", "line 2 has 14 fields, the header 13"),

@@ -66,7 +66,7 @@ def test_what_is_no_example_is_useless():
     ({"object/class/label": [1, 4]}, "unknown category ids [4], the categories are [1, 3]"),
     ({"object/bbox/xmin": [1, 2]}, "a int64_list in image/object/bbox/xmin, expected a float_list"),
     ({"encoded": [1]}, "a int64_list in image/encoded, expected a bytes_list"),
-    ({"filename": [b"a", b"b"]}, "2 values in image/filename, wanted one"),
+    ({"filename": [b"a", b"b"]}, "2 values in image/filename, expected one"),
 ])
 def test_a_contradiction_is_told_in_full(features, contradiction):
     found = inspect_record(altered(7, features, boxes=2), category_ids=[3, 1])

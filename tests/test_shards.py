@@ -318,7 +318,7 @@ def test_paths_with_bytes_that_are_no_utf8(place):
     (place / "images").rename(folder / "images")
     convert(read(place), config(place, image_folder=str(folder / "images")))
     assert "Bilder f\\udcfcr" in (place / "out" / "train.report.json").read_text(encoding="utf-8")
-    with pytest.raises(InputError, match=r"has --output_file_prefix '.*f.udcfcr/train', wanted text"):
+    with pytest.raises(InputError, match=r"has --output_file_prefix '.*f.udcfcr/train', expected text"):
         config(place, image_folder=str(folder / "images"), output_prefix=str(folder / "train"))
 
 

@@ -128,7 +128,7 @@ def _parse_jpeg(data: bytes) -> _Jpeg:
     if len(frame) < 10 or not scans:
         raise UnusableImage("cut off inside its header")
     if len(scans) > MOST_SCANS:
-        raise UnusableImage(f"{len(scans)} scans, wanted at most {MOST_SCANS}")
+        raise UnusableImage(f"{len(scans)} scans, expected at most {MOST_SCANS}")
     return _Jpeg(segments, stray_bytes, has_end, frame, scans)
 
 

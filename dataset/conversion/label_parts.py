@@ -164,7 +164,7 @@ def _check_part(part: AnnotatedDataSet, label_format: str) -> None:
     of their own; and for boxes that are no pixels."""
     name, count = Counter(image.file_name for image in part.images).most_common(1)[0]
     if count > 1 and label_format != "coco":
-        raise InputError(f"{part.source}: {count} of its annotations are of the image {name}, wanted one: are there copies "
+        raise InputError(f"{part.source}: {count} of its annotations are of the image {name}, expected one: are there copies "
                          "that name the image of another?")
     boxes = [one.box_xywh for image in part.images for one in image.objects if not image.in_shares]
     if boxes and all(0 <= x <= x + width <= 1 and 0 <= y <= y + height <= 1 for x, y, width, height in boxes):

@@ -62,4 +62,4 @@ def _recognized_folder(folder: str, wanted: FileKind) -> str | None:
 
 def _message(path: Path, kind: FileKind, *, wanted: FileKind) -> str:
     advice = _WHAT_TO_DO.get(kind, "").format(path=path, folder=path.parent)
-    return f"{path}: is {kind.value}, wanted {_WANTED[wanted]}{advice and f': {advice}'}"
+    return f"{path}: is {kind.value}, expected {_WANTED[wanted]}{advice and f': {advice}'}"

@@ -33,10 +33,10 @@ def check_segmentation(segmentation: Any) -> None:
     elif isinstance(segmentation, dict):
         counts, size = segmentation.get("counts"), segmentation.get("size")
         if not _is_flat(size) or len(size) != 2 or not (isinstance(counts, str) or _is_flat(counts)):
-            raise UnusableSegmentation(f"segmentation {shown(segmentation)}, wanted run lengths: size (height, width) and "
+            raise UnusableSegmentation(f"segmentation {shown(segmentation)}, expected run lengths: size (height, width) and "
                                        "counts")
     else:
-        raise UnusableSegmentation(f"segmentation {shown(segmentation)}, wanted polygons or run lengths")
+        raise UnusableSegmentation(f"segmentation {shown(segmentation)}, expected polygons or run lengths")
 
 
 def reason_to_skip(segmentation: Any) -> str | None:
@@ -79,13 +79,13 @@ def _is_flat(values: Any) -> bool:
 def _points(polygon: Any) -> np.ndarray:
     """A polygon (x, y, x, y, ..) as [n, 2] float64, x and y. Raises UnusableSegmentation for what is none."""
     if not _is_flat(polygon) or len(polygon) < 6 or len(polygon) % 2:
-        raise UnusableSegmentation(f"polygon {shown(polygon)} in its segmentation, wanted at least 3 pairs of x and y")
+        raise UnusableSegmentation(f"polygon {shown(polygon)} in its segmentation, expected at least 3 pairs of x and y")
     try:
         points = np.array(polygon, np.float64).reshape(-1, 2)
     except OverflowError:  # an integer beyond float64
         points = np.array([[np.inf, np.inf]])
     if not (np.abs(points) <= LARGEST_COORDINATE).all():  # nor NaN
-        raise UnusableSegmentation(f"polygon {shown(polygon)} in its segmentation, wanted finite coordinates of at most "
+        raise UnusableSegmentation(f"polygon {shown(polygon)} in its segmentation, expected finite coordinates of at most "
                                    f"{LARGEST_COORDINATE:g}")
     return points
 
@@ -111,7 +111,7 @@ def _check_outline(polygons: list[np.ndarray], *, longest_edge: int) -> None:
         return  # as almost always
     outline = sum(np.abs(points - np.roll(points, 1, axis=0)).max(axis=1).sum() for points in polygons)
     if outline > LONGEST_OUTLINE:
-        raise UnusableSegmentation(f"outline of {outline:.0f} pixels in its segmentation, wanted at most {LONGEST_OUTLINE}")
+        raise UnusableSegmentation(f"outline of {outline:.0f} pixels in its segmentation, expected at most {LONGEST_OUTLINE}")
 
 
 def _clipped(points: np.ndarray, window: np.ndarray) -> np.ndarray:
@@ -134,13 +134,13 @@ def _clipped(points: np.ndarray, window: np.ndarray) -> np.ndarray:
 def _unrolled(segmentation: dict, size: tuple[int, int]) -> np.ndarray:
     """[height, width] uint8 of run lengths, which go down the columns and begin with zeros."""
     if segmentation["size"] != list(size):
-        raise UnusableSegmentation(f"segmentation of size {shown(segmentation['size'])}, wanted that of the image, {[*size]}")
+        raise UnusableSegmentation(f"segmentation of size {shown(segmentation['size'])}, expected that of the image, {[*size]}")
     counts = segmentation["counts"]
     if isinstance(counts, str):
         counts = _decompressed(counts)
     area = size[0] * size[1]
     if not all(0 <= count <= area and count == int(count) for count in counts) or sum(counts) != area:
-        raise UnusableSegmentation(f"run lengths {shown(counts)} in its segmentation, wanted whole numbers from 0 with the sum "
+        raise UnusableSegmentation(f"run lengths {shown(counts)} in its segmentation, expected whole numbers from 0 with the sum "
                                    f"{area}, the pixels of the image")
     values = np.arange(len(counts), dtype=np.uint8) & 1
     return np.repeat(values, np.array(counts, np.int64)).reshape(size[::-1]).T

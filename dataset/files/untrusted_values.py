@@ -70,7 +70,7 @@ def whole_number(value: Any, name: str, *, least: int = 0) -> int:
         raise InputError(f"has {name} {shown(value)}, expected an integer")
     integer = int(value)
     if not least <= integer <= LARGEST_ID:
-        raise InputError(f"has {name} {shown(integer)}, wanted {least} to {LARGEST_ID}")
+        raise InputError(f"has {name} {shown(integer)}, expected {least} to {LARGEST_ID}")
     return integer
 
 
@@ -80,9 +80,9 @@ def storable_text(value: Any, name: str) -> str:
     Half a surrogate pair ("\\ud800" in json, undecodable bytes in the name of a file) can be written nowhere.
     """
     if not isinstance(value, str):
-        raise InputError(f"has {name} {shown(value)}, wanted text")
+        raise InputError(f"has {name} {shown(value)}, expected text")
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise InputError(f"has {name} {shown(value)}, wanted text without NUL that UTF-8 can hold")
+        raise InputError(f"has {name} {shown(value)}, expected text without NUL that UTF-8 can hold")
     return value
 
 

@@ -30,7 +30,7 @@ def read_xml(path: str | os.PathLike, *, root_tag: str, what: str) -> tuple[Elem
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     if root.tag != root_tag:
-        raise InputError(f"{path}: is not {what}: found <{shown(root.tag)[1:-1]}> at the top, wanted <{root_tag}>")
+        raise InputError(f"{path}: is not {what}: found <{shown(root.tag)[1:-1]}> at the top, expected <{root_tag}>")
     return root, content
 
 

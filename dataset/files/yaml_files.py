@@ -47,7 +47,7 @@ def read_yaml(path: str | os.PathLike, *, loader: type = _TextLoader) -> tuple[A
     try:
         content = read_regular_file(path)
         if len(content) > _MOST_BYTES:
-            raise InputError(f"is of {len(content)} bytes, wanted at most {_MOST_BYTES}")
+            raise InputError(f"is of {len(content)} bytes, expected at most {_MOST_BYTES}")
         return yaml.load(content.decode("utf-8-sig"), Loader=loader), content
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error

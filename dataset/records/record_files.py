@@ -29,7 +29,7 @@ def expand_glob(pattern: str | Path) -> list[str]:
                          f"{f'give {advice}' if advice else _what_stands_in(Path(pattern).parent)}")
     for path in paths:
         if kind := kind_of_file(path):
-            raise InputError(f"{path}: is {kind.value}, wanted records; {_instead_of(path, kind, among=paths)}")
+            raise InputError(f"{path}: is {kind.value}, expected records; {_instead_of(path, kind, among=paths)}")
     totals: dict[str, set[str]] = {}
     for path in paths:
         if match := _SHARD_NAME.fullmatch(path):

@@ -72,7 +72,7 @@ def _contradicting_kinds(features: Features) -> str:
         if found not in (None, wanted):
             return f"a {found} in {key}, expected a {wanted}"
         if found and key in _SINGLE and len(_values(features, key)) != 1:
-            return f"{len(_values(features, key))} values in {key}, wanted one"
+            return f"{len(_values(features, key))} values in {key}, expected one"
     return ""
 
 

@@ -108,7 +108,7 @@ class _Tally:
         outside = len(self.boxes_outside)
         if outside > max_bad_fraction * self.boxes:
             raise InputError(f"{self._useless_boxes()}: {outside / self.boxes:.2%}, and at most {max_bad_fraction:.2%} may "
-                             "be; are they in pixels, or maximum before minimum? wanted fractions of the image; if that "
+                             "be; are they in pixels, or maximum before minimum? expected fractions of the image; if that "
                              f"is as it should be, allow it by --max_bad_fraction={allowing_fraction(outside, self.boxes)}")
 
     def demand_boxes(self) -> None:

@@ -49,7 +49,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
     for line, row in table.rows:
         where = f"{path}: line {line}"
         if len(row) <= max(table.columns.values()):
-            raise InputError(f"{where} has {len(row)} fields, wanted {max(table.columns.values()) + 1}")
+            raise InputError(f"{where} has {len(row)} fields, expected {max(table.columns.values()) + 1}")
         fields = {name: row[place].strip() for name, place in table.columns.items()}
         name = images.named(fields["file"], where=where, split=split)
         image = found.setdefault(name, AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=table.in_shares))
@@ -135,7 +135,7 @@ def _add_size(image: AnnotatedImage, fields: dict[str, str], *, where: str) -> N
     height, width = (number_in_text(text, where=f"{where}: {name}")
                      for text, name in zip(texts, ("height", "width"), strict=True))
     if min(height, width) < 1 or height % 1 or width % 1:
-        raise InputError(f"{where} says {shown(texts[1])} x {shown(texts[0])}, wanted whole numbers of pixels")
+        raise InputError(f"{where} says {shown(texts[1])} x {shown(texts[0])}, expected whole numbers of pixels")
     if image.size not in (None, (height, width)):
         raise InputError(f"{where} says {width:g}x{height:g} of {shown(image.file_name)}, an earlier line {image.size[1]}x"
                          f"{image.size[0]}")

@@ -33,7 +33,7 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, 
     """
     root, content = read_xml(path, root_tag="annotations", what="a CVAT xml")
     if root.find("track") is not None:
-        raise InputError(f"{path}: is 'CVAT for video 1.1', wanted 'CVAT for images 1.1': export the task as that")
+        raise InputError(f"{path}: is 'CVAT for video 1.1', expected 'CVAT for images 1.1': export the task as that")
     classes = ClassesAsMet()
     with told_with(f"{path}: a label of the task"):
         for node in root.iterfind("meta//labels/label/name"):
@@ -64,7 +64,7 @@ def _read_image(
     name = images.named(node.get("name"), where=where, split=split or None)
     height, width = (_number(node, side, where=where) for side in ("height", "width"))
     if min(height, width) < 1 or height % 1 or width % 1:
-        raise InputError(f"{where} is of {width:g} x {height:g}, wanted whole numbers of pixels")
+        raise InputError(f"{where} is of {width:g} x {height:g}, expected whole numbers of pixels")
     image = AnnotatedImage(image_id=0, file_name=name, size=(int(height), int(width)))
     for index, shape in enumerate(node):
         if read := _SHAPES.get(shape.tag):
@@ -85,7 +85,7 @@ def _number(node: ElementTree.Element, name: str, *, where: str) -> float:
 def _bounded(text: str, *, where: str) -> float:
     number = number_in_text(text, where=where)
     if abs(number) > LARGEST_COORDINATE:
-        raise InputError(f"{where} is {number:g}, wanted at most {LARGEST_COORDINATE:g}")
+        raise InputError(f"{where} is {number:g}, expected at most {LARGEST_COORDINATE:g}")
     return number
 
 
@@ -111,7 +111,7 @@ def _polygon(node: ElementTree.Element, where: str) -> tuple[tuple, list]:
     for point in node.get("points", "").split(";"):
         pair = point.split(",")
         if len(pair) != 2:
-            raise InputError(f"{where} has the point {shown(point)}, wanted x,y")
+            raise InputError(f"{where} has the point {shown(point)}, expected x,y")
         outline += [_bounded(text, where=f"{where}: a point") for text in pair]
     return box_around(outline), outline
 
@@ -135,11 +135,11 @@ def _mask_run_lengths(node: ElementTree.Element, size: tuple[int, int], where: s
     left, top, width, height = _mask(node, where)[0]
     inside = min(left, top) >= 0 and min(width, height) >= 1 and left + width <= size[1] and top + height <= size[0]
     if not inside or any(side % 1 for side in (left, top, width, height)) or size[0] * size[1] > LARGEST_IMAGE_PIXELS:
-        raise InputError(f"{where} covers x {left:g} to {left + width:g}, y {top:g} to {top + height:g}, wanted whole pixels "
+        raise InputError(f"{where} covers x {left:g} to {left + width:g}, y {top:g} to {top + height:g}, expected whole pixels "
                          f"inside the image of {size[1]}x{size[0]}, of at most {LARGEST_IMAGE_PIXELS} pixels")
     runs = [_bounded(text, where=f"{where}: a run length") for text in node.get("rle", "").split(",")]
     if min(runs) < 0 or any(run % 1 for run in runs) or sum(runs) != width * height:
-        raise InputError(f"{where} has run lengths {shown(runs)}, wanted whole numbers with the sum {width * height:g}")
+        raise InputError(f"{where} has run lengths {shown(runs)}, expected whole numbers with the sum {width * height:g}")
     values = np.arange(len(runs), dtype=np.uint8) & 1
     pixels = np.zeros(size, np.uint8)
     pixels[int(top) : int(top + height), int(left) : int(left + width)] = np.repeat(

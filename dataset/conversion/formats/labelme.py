@@ -110,10 +110,10 @@ def _points(shape: dict) -> list[list[float]]:
         raise InputError(f"has points {shown(points)}, expected a list")
     for point in points:
         if not isinstance(point, list) or len(point) != 2:
-            raise InputError(f"has the point {shown(point)}, wanted x and y")
+            raise InputError(f"has the point {shown(point)}, expected x and y")
     found = [[finite_number(value, "in its points") for value in point] for point in points]
     if (largest := max(map(abs, chain(*found)))) > LARGEST_COORDINATE:
-        raise InputError(f"has {largest:g} in its points, wanted at most {LARGEST_COORDINATE:g}")
+        raise InputError(f"has {largest:g} in its points, expected at most {LARGEST_COORDINATE:g}")
     return found
 
 
@@ -121,7 +121,7 @@ def _outline(kind: str, points: list[list[float]]) -> list[float]:
     """x, y, x, y, .. of what the shape encloses."""
     wanted = {"rectangle": (2, 4), "circle": (2,), "mask": (2,)}.get(kind)
     if (wanted and len(points) not in wanted) or (kind == "polygon" and len(points) < 3):
-        raise InputError(f"is a {kind} of {len(points)} points, wanted {' or '.join(map(str, wanted or ('at least 3',)))}")
+        raise InputError(f"is a {kind} of {len(points)} points, expected {' or '.join(map(str, wanted or ('at least 3',)))}")
     if kind == "circle":
         (x, y), rim = points
         radius = math.dist(points[0], rim)
@@ -131,5 +131,5 @@ def _outline(kind: str, points: list[list[float]]) -> list[float]:
         (left, top), (right, bottom) = points
         return [left, top, right + 1, bottom + 1]
     if kind not in ("polygon", "rectangle", "oriented_rectangle"):
-        raise InputError(f"has shape_type {shown(kind)}, wanted polygon, rectangle, circle, mask, point or line")
+        raise InputError(f"has shape_type {shown(kind)}, expected polygon, rectangle, circle, mask, point or line")
     return [value for point in points for value in point]

@@ -139,7 +139,7 @@ def _image_size(root: ElementTree.Element, path: Path) -> tuple[int, int] | None
     if height == 0 and width == 0:
         return None
     if height != int(height) or width != int(width) or height < 1 or width < 1:
-        raise InputError(f"{path}: the size is {shown(texts[1])} x {shown(texts[0])}, wanted whole numbers of pixels")
+        raise InputError(f"{path}: the size is {shown(texts[1])} x {shown(texts[0])}, expected whole numbers of pixels")
     return int(height), int(width)
 
 

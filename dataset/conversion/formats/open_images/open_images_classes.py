@@ -146,7 +146,7 @@ def _kinds(top: object, path: str) -> Iterator[tuple[str, str]]:
     while waiting:
         node = waiting.pop()
         if not isinstance(node, dict) or not isinstance(node.get("LabelName"), str):
-            raise InputError(f"{path}: holds {shown(node)}, wanted objects with LabelName: bbox_labels_600_hierarchy.json")
+            raise InputError(f"{path}: holds {shown(node)}, expected objects with LabelName: bbox_labels_600_hierarchy.json")
         for key in ("Subcategory", "Part"):
             children = node.get(key, [])
             if not isinstance(children, list):

@@ -95,4 +95,4 @@ def _what_is_wrong(image: str, sides: Sequence[str], group: str) -> str:
             return f"has {name} {shown(text)}, expected a share of the image's side, 0 to 1, and no pixels"
     if group not in _CROWD:
         return f"has IsGroupOf {shown(group)}, expected 1, 0 or -1"
-    return f"has ImageID {shown(image)}, wanted letters, digits, '_', '-' and '.': the name of the image without .jpg"
+    return f"has ImageID {shown(image)}, expected letters, digits, '_', '-' and '.': the name of the image without .jpg"

@@ -157,5 +157,5 @@ def _object(fields: list[str], *, known: frozenset[int], has_keypoints: bool, wi
 def _share(text: str) -> float:
     share = number_in_text(text, where="a coordinate")
     if not LEAST_SHARE <= share <= MOST_SHARE:
-        raise InputError(f"has {shown(text)}, wanted shares of the image's sides, 0 to 1, and no pixels")
+        raise InputError(f"has {shown(text)}, expected shares of the image's sides, 0 to 1, and no pixels")
     return share

@@ -95,7 +95,7 @@ class _LayoutReader:
             settings, content = read_yaml(self._data_file)
         self._read.append(content)
         if not isinstance(settings, dict):
-            raise InputError(f"{self._data_file}: holds {shown(settings)}, wanted names, train and val")
+            raise InputError(f"{self._data_file}: holds {shown(settings)}, expected names, train and val")
         return settings
 
     def _class_names(self, settings: dict[str, Any]) -> tuple[str, ClassNames]:
@@ -124,13 +124,13 @@ class _LayoutReader:
             if found:
                 return self._files.path(found[0])
         raise InputError(f"{self._root}: YOLO labels without class names: looked for a data.yaml and {', '.join(_NAME_FILES)}; "
-                         f"wanted {shown(named) if named else 'one of them'} beside the labels")
+                         f"expected {shown(named) if named else 'one of them'} beside the labels")
 
     def _images_of(self, key: str, value: Any) -> Iterator[str]:
         entries = value if isinstance(value, list) else [value]
         for entry in entries:
             if not isinstance(entry, str):
-                raise InputError(f"{self._data_file}: {key} is {shown(value)}, wanted folders or lists of images")
+                raise InputError(f"{self._data_file}: {key} is {shown(value)}, expected folders or lists of images")
             found = list(self._images_in(entry, _SPLIT_KEYS[key]))
             if not found:
                 self._noted.append(Finding(kind="image", file=str(self._data_file), reason=(
