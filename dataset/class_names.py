@@ -86,7 +86,7 @@ def class_names_in(content: Any, path: str | Path) -> ClassNames:
     """The class names in the content of a json file; InputError as `read_class_names`."""
     with told_with(f"{path}:"):
         if not isinstance(content, dict) or not isinstance(content.get("categories"), list):
-            raise InputError("no list of categories with id and name in it")
+            raise InputError("holds no list of categories with id and name")
         return ClassNames.from_categories(content["categories"])
 
 

@@ -1,4 +1,4 @@
-"""Converts a COCO data set to TFRecords.
+"""Convert a COCO data set to TFRecords.
 
     python dataset/create_coco_tfrecord.py --image_dir=coco/train2017 \
         --object_annotations_file=coco/annotations/instances_train2017.json \
@@ -26,11 +26,11 @@ from program_support import command_line
 def define_flags() -> None:
     """Define the flags of this script."""
     define_shared_flags()
-    flags.DEFINE_boolean("include_masks", False, "Whether to store the instance masks, as PNG.")
-    flags.DEFINE_string("image_info_file", "", "COCO json that lists the images, if not the object annotations; alone, "
-                        "for images without annotations such as test sets.")
-    flags.DEFINE_string("object_annotations_file", "", "COCO json with boxes: instances_*.json.")
-    flags.DEFINE_string("caption_annotations_file", "", "COCO json with captions, stored beside the boxes.")
+    flags.DEFINE_boolean("include_masks", False, "Store instance masks as PNG.")
+    flags.DEFINE_string("image_info_file", "", "COCO JSON file that lists the images. Default: the object annotations. "
+                        "Give only this file for images without annotations, such as test sets.")
+    flags.DEFINE_string("object_annotations_file", "", "COCO JSON file with boxes: instances_*.json.")
+    flags.DEFINE_string("caption_annotations_file", "", "COCO JSON file with captions, stored in addition to the boxes.")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Converts Open Images (V4 to V7) to TFRecords.
+"""Convert Open Images (V4 to V7) to TFRecords.
 
     python dataset/create_open_images_tfrecord.py --image_dir=open_images/validation \
         --object_annotations_file=open_images/validation-annotations-bbox.csv \
@@ -33,10 +33,10 @@ def define_flags() -> None:
     """Define the flags of this script."""
     define_shared_flags()
     define_choice_flags()
-    flags.DEFINE_string("image_ids_file", "", "Text file with the ids of the images to convert, one a line; by default all "
-                        "that have a box of the wanted classes.")
-    flags.DEFINE_boolean("write_instances", False, "Whether to write what is in the records as a COCO json too, which takes "
-                         "memory: 1.3 GB for each million boxes.")
+    flags.DEFINE_string("image_ids_file", "", "Text file with the ids of the images to convert, one per line. Default: all "
+                        "images with a box of the selected classes.")
+    flags.DEFINE_boolean("write_instances", False, "Also write the contents of the records as a COCO JSON file. Takes 1.3 GB "
+                         "of memory per million boxes.")
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
         with ending_when_interrupted(), unfinished_folder(config.beside(".index")) as folder:
             convert_and_report(read_choice(folder, image_ids_file=values.image_ids_file), config)
     except OSError as error:
-        raise InputError(f"cannot write beside {config.output_prefix}: {error}") from error
+        raise InputError(f"cannot write to the folder of {config.output_prefix}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def draw_data_set(
     """
     if min(image_size) < 32 or min(images.values(), default=0) < 1 or seed < 0:
         raise InputError(f"drawing {images} images of {image_size[0]}x{image_size[1]} with seed {seed}; expected at "
-                         "least one image a split, sides of at least 32 and a seed of at least 0")
+                         "least one image per split, sides of at least 32 and a seed of at least 0")
     folder = Path(folder)
     with telling_write_errors(folder):
         (folder / "annotations").mkdir(parents=True, exist_ok=True)
@@ -69,11 +69,11 @@ def _draw_split(folder: Path, image_ids: range, *, image_size: tuple[int, int], 
 
 
 def _define_flags() -> None:
-    flags.DEFINE_string("output_dir", None, "Folder to draw the data set into.", required=True)
-    define_flag("train_images", CountOrZero, 1000, "Images of the split 'train'.")
-    define_flag("val_images", CountOrZero, 200, "Images of the split 'val'.")
-    flags.DEFINE_string("image_size", "128", "Typical size in pixels: one side, or height x width such as 480x640.")
-    define_flag("seed", CountOrZero, 0, "The same seed draws the same bytes.")
+    flags.DEFINE_string("output_dir", None, "Output folder for the data set.", required=True)
+    define_flag("train_images", CountOrZero, 1000, "Number of images in the train split.")
+    define_flag("val_images", CountOrZero, 200, "Number of images in the val split.")
+    flags.DEFINE_string("image_size", "128", "Typical image size in pixels: one side, or HEIGHTxWIDTH such as 480x640.")
+    define_flag("seed", CountOrZero, 0, "Random seed; the same seed generates the same files, byte for byte.")
 
 
 def _parse_size(text: str) -> tuple[int, int]:

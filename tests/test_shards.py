@@ -126,7 +126,7 @@ def test_interrupted_run_continues_at_its_last_whole_shard(place, counted):
     told = []
     report = convert(read(place), config(place), say=told.append)
     assert counted.count == 6
-    assert told == ["1 of 3 shards are finished and kept"]
+    assert told == ["1 of 3 shards are complete and reused"]
     assert (report.images, report.boxes) == (10, 9)
     assert len(shards(place)) == 3
 
@@ -257,7 +257,7 @@ def test_full_disk_leaves_no_shard(place, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(tf.io.TFRecordWriter, "write", full)
-    with pytest.raises(InputError, match=r"cannot write .*No space left on device.*same command continues"):
+    with pytest.raises(InputError, match=r"cannot write .*No space left on device.*same command to resume"):
         convert(read(place), config(place))
     assert [path.name for path in (place / "out").iterdir()] == [".train.conversion"]
 
@@ -326,7 +326,7 @@ def test_more_shards_than_images_are_written_when_asked_for_and_read(place):
     told = []
     convert(read(place), config(place, num_shards=12), say=told.append)
     assert sum(len(ids_in(path)) for path in shards(place)) == COUNT
-    assert told == ["2 of 12 shards will be empty, for there are 10 images; readers pass over them"]
+    assert told == ["2 of 12 shards will be empty, because there are 10 images; readers ignore empty shards"]
     assert len(index_records(expand_glob(place / "out" / "train-*"))) == COUNT
 
 

@@ -77,12 +77,12 @@ def checked_file_name(name: Any, *, where: str) -> str:
         if not storable_text(name, "file name"):
             raise InputError("has file name ''")
     except InputError as error:
-        raise InputError(f"{where} {error}: a name relative to the image folder is requested") from error
+        raise InputError(f"{where} {error}: expected a name relative to the image folder") from error
     depth = 0
     for part in PurePath(name).parts:
         depth += -1 if part == ".." else 1
         if depth < 0 or part == "/":
-            raise InputError(f"{where} has file name {shown(name)}, which leaves the image folder")
+            raise InputError(f"{where} has file name {shown(name)}, which is outside the image folder")
     return name
 
 

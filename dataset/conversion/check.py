@@ -198,8 +198,8 @@ def prove_damage_is_seen() -> None:
     cut = whole.getvalue()[: len(whole.getvalue()) // 2] + bytes((0xFF, _END_OF_IMAGE))
     with contextlib.suppress(UnusableImage):
         _decoded_size(cut)
-        raise RuntimeError(f"TensorFlow {tf.__version__} decodes a JPEG cut in half without saying so; "
-                           "images could not be checked")
+        raise RuntimeError(f"TensorFlow {tf.__version__} decodes a truncated JPEG without a warning; "
+                           "damaged images cannot be detected")
 
 
 def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> CheckedImage:
@@ -210,13 +210,13 @@ def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> Checked
             image = Image.open(io.BytesIO(data), formats=FORMATS)
             _check_size((image.height, image.width), expected_size)
             if max(image.size) > LONGEST_SIDE:
-                raise UnusableImage(f"{image.width}x{image.height} pixels; a JPEG holds {LONGEST_SIDE} a side")
+                raise UnusableImage(f"{image.width}x{image.height} pixels; a JPEG has at most {LONGEST_SIDE} per side")
             found = f"{image.format} {image.mode}"
             rgb = _as_rgb(image)
         except (UnusableImage, SizeDisagreement):
             raise
         except Image.UnidentifiedImageError as error:
-            raise UnusableImage("is no image of a known format") from error
+            raise UnusableImage("is not an image of a known format") from error
         except DECODING_ERRORS as error:
             raise UnusableImage(f"cannot be decoded in full ({_first_line(str(error))})") from error
     buffer = io.BytesIO()

@@ -32,7 +32,7 @@ class ClassesAsMet:
     def class_names(self, source: str) -> ClassNames:
         """All that were met, at least one. Raises InputError for a name that could not be stored."""
         if not self._ids:
-            raise InputError(f"{source}: holds not a single box")
+            raise InputError(f"{source}: contains no boxes")
         with told_with(f"{source}:"):
             return ClassNames.from_categories([{"id": number, "name": name} for name, number in self._ids.items()])
 
@@ -114,8 +114,8 @@ def _renumbered(
 ) -> AnnotatedObject:
     number = new_number[annotation.category_id]
     if number is None:
-        raise InputError(f"{image.file_name}: holds an object of class {shown(names[annotation.category_id])}, which the label "
-                         f"map lacks; it has {listed(number_of)}")
+        raise InputError(f"{image.file_name}: class {shown(names[annotation.category_id])} of an object is not in the label "
+                         f"map; expected one of {listed(number_of)}")
     return replace(annotation, category_id=number)
 
 

@@ -29,21 +29,22 @@ IMAGES_WORTH_A_PROCESS = 500  # below, starting TensorFlow once more takes longe
 
 def define_shared_flags() -> None:
     """Define where images are read, and where and how records are written."""
-    flags.DEFINE_string("image_dir", "", "Folder of the images.")
-    flags.DEFINE_string("output_file_prefix", "/tmp/train", "Shards become PREFIX-00000-of-00032.tfrecord and so on.")
+    flags.DEFINE_string("image_dir", "", "Folder with the images.")
+    flags.DEFINE_string("output_file_prefix", "/tmp/train", "Path prefix of the output shards: PREFIX-00000-of-00032.tfrecord "
+                        "and so on.")
     define_writing_flags()
 
 
 def define_writing_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Define how records are written."""
-    define_flag("num_shards", ShardCount | None, None, f"Number of files; by default one for every {IMAGES_WORTH_A_SHARD} "
-                f"images, at most {MOST_DEFAULT_SHARDS}, or as many as stand under the prefix.", values)
-    define_flag("num_threads", Count | None, None, "Number of processes; by default one for each CPU core, fewer where there "
-                "are few images.", values)
+    define_flag("num_shards", ShardCount | None, None, "Number of output shards. Default: the number of existing shards "
+                f"with this prefix, else one for every {IMAGES_WORTH_A_SHARD} images, at most {MOST_DEFAULT_SHARDS}.", values)
+    define_flag("num_threads", Count | None, None, "Number of worker processes. Default: one per CPU core, fewer for small "
+                "data sets.", values)
     define_flags_of(ConversionConfig, {
-        "max_bad_fraction": "Share of the images, and of the boxes, that may be skipped.",
-        "keep_images_of_refused_boxes": "Convert an image all of whose boxes were refused, as an image without objects. "
-                                        "Default: the image is dropped, as training would use its objects as background.",
+        "max_bad_fraction": "Maximum fraction of images, and of boxes, that may be skipped as unusable.",
+        "keep_images_of_refused_boxes": "Keep an image whose boxes are all unusable, as an image without objects. Default: "
+                                        "drop the image, because training would treat its objects as background.",
     }, values)
 
 

@@ -99,9 +99,9 @@ def check_fractions(report: Report, *, listed_images: int, listed_boxes: int, ma
             causes = [finding for finding in report.skipped if finding.kind == kind] or report.skipped
             examples = "; ".join(_line(finding) for finding in causes[:3])
             raise InputError(
-                f"{skipped} of {listed} {plural} would be skipped, {skipped / listed:.2%}, and at most "
-                f"{max_bad_fraction:.2%} may be: {examples}; "
-                f"if that is as it should be, allow it by --max_bad_fraction={allowing_fraction(skipped, listed)}")
+                f"{skipped} of {listed} {plural} would be skipped, {skipped / listed:.2%}; expected at most "
+                f"{max_bad_fraction:.2%}: {examples}; "
+                f"to accept this, set --max_bad_fraction={allowing_fraction(skipped, listed)}")
     if not report.images:
         raise InputError(f"all {listed_images} images would be skipped: {_line(report.skipped[0])}")
 
@@ -149,7 +149,7 @@ def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list
                 for entry in [*content["skipped"], *content.get("dropped", ())]:
                     (images if entry["kind"] == "image" else boxes).append(f"{entry['file']}: {entry['reason']}")
             except (LookupError, TypeError) as error:
-                raise InputError(f"{path}: is not the report of a conversion; convert again or delete it") from error
+                raise InputError(f"{path}: is not a conversion report; convert again or delete it") from error
     return boxes, images
 
 
@@ -181,5 +181,5 @@ def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
             lines.append(f"{title:8} " + ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items())))
             lines += [f"         {_line(finding)}" for finding in findings[:_SHOWN_FINDINGS]]
             if len(findings) > _SHOWN_FINDINGS:
-                lines.append(f"         ... and {len(findings) - _SHOWN_FINDINGS} more, all in the report")
+                lines.append(f"         ... and {len(findings) - _SHOWN_FINDINGS} more, listed in the report")
     return lines

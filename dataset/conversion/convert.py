@@ -153,5 +153,5 @@ def labeled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None
     if orientation < 5 or annotated_size != (width, height):
         return None
     return (f"labeled as turned by its EXIF orientation {orientation}: the annotations say {annotated_size[1]}x"
-            f"{annotated_size[0]}, {width}x{height} pixels are stored, and boxes are of the stored pixels; store the images "
-            "upright (mogrify -auto-orient), those turned by half too, which no size betrays, and convert again")
+            f"{annotated_size[0]}, but {width}x{height} pixels are stored; expected boxes in stored pixels; rotate all images "
+            "upright (mogrify -auto-orient), also those with a rotation by 180 degrees, and convert again")

@@ -62,8 +62,8 @@ class FolderFiles:
             return name if name in candidates else next(iter(candidates), None)
         best = agreeing_best(name, candidates)
         if len(best) > 1:
-            raise InputError(f"{self.folder}: {shown(name)} may be any of {listed(best)}; expected annotations that name "
-                             "its folder, or that folder alone")
+            raise InputError(f"{self.folder}: {shown(name)} is ambiguous, it matches {listed(best)}; expected annotations that "
+                             "include the folder, or only that folder")
         return best[0]
 
 
@@ -107,8 +107,8 @@ class ImageFolder(FolderFiles):
         checked = inside if found else checked_file_name(inside, where=where)
         found = found or checked
         if (other := self._named.setdefault(found, checked)) != checked:
-            raise InputError(f"{where} names {shown(checked)}, and an earlier entry {shown(other)}: only {shown(found)} is "
-                             f"there, and can be but one of them; expected both in {self.folder}, or annotations without one")
+            raise InputError(f"{where} names {shown(checked)}, and an earlier entry {shown(other)}: both match {shown(found)}, "
+                             f"the only such file; expected both in {self.folder}, or annotations without one of them")
         return found
 
     def _found(self, name: str, split: str | None) -> str | None:

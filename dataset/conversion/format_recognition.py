@@ -19,8 +19,8 @@ FORMATS = {  # name of --format -> how it is called, and the kinds of files by w
     "labelme": ("labelme", (FileKind.LABELME,)),
     "csv": ("csv table", (FileKind.CSV,)),
 }
-_WANTED = ("a COCO json, Pascal VOC xml files, YOLO txt files with a data.yaml or classes.txt, an Open Images csv, a CVAT xml, "
-           "labelme json files or a csv table of boxes")
+_EXPECTED = ("a COCO JSON file, Pascal VOC XML files, YOLO .txt files with a data.yaml or classes.txt, an Open Images CSV "
+             "file, a CVAT XML file, labelme JSON files or a CSV table of boxes")
 _SEVERAL = 3  # files that a line names
 
 
@@ -47,22 +47,22 @@ def recognize(annotations: str, *, wanted: str = "auto") -> RecognizedLabels:
     elif os.path.exists(path):
         found = [(path, kind_of_file(path))]
     else:
-        raise InputError(f"--annotations={annotations}: there is no such file or folder; expected {_WANTED}")
+        raise InputError(f"--annotations={annotations}: no such file or folder; expected {_EXPECTED}")
     by_format = {name: files for name, (_, kinds) in FORMATS.items()
                  if (files := [(file, kind) for file, kind in found if kind in kinds])}
     if wanted != "auto":
         title, files = FORMATS[wanted][0], by_format.get(wanted, [])
-        because = _first(files) if files else "--format says so"
+        because = _first(files) if files else "--format selects it"
         return RecognizedLabels(wanted, f"labels: {title}, because {because}", [file for file, _ in files])
     if len(by_format) > 1:
         examples = "; ".join(_first(files) for files in by_format.values())
-        raise InputError(f"--annotations={annotations}: holds labels of {len(by_format)} formats ({examples}); expected the one "
-                         f"file or folder to convert, or --format={'|'.join(by_format)}")
+        raise InputError(f"--annotations={annotations}: holds labels of {len(by_format)} formats ({examples}); give the file "
+                         f"or folder to convert, or --format={'|'.join(by_format)}")
     for name, files in by_format.items():
         return RecognizedLabels(name, f"labels: {FORMATS[name][0]}, because {_first(files)}", [file for file, _ in files])
     if other_tables:
         raise InputError(other_tables[0])
-    raise InputError(f"--annotations={annotations}: {_looked_at(path, found)}; expected {_WANTED}, or --format that says which")
+    raise InputError(f"--annotations={annotations}: {_looked_at(path, found)}; expected {_EXPECTED}, or --format to name one")
 
 
 def _first(files: Iterable[tuple[Path, FileKind]]) -> str:
@@ -73,7 +73,7 @@ def _first(files: Iterable[tuple[Path, FileKind]]) -> str:
 def _looked_at(path: Path, found: list[tuple[Path, FileKind | None]]) -> str:
     if not path.is_dir():
         kind = found[0][1]
-        return f"is {kind.value}" if kind else "is no labels of a known format"
+        return f"is {kind.value}" if kind else "contains no labels of a known format"
     names = sorted(other.name for other in path.iterdir())
     more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
     holds = f"{listed(names[:_SEVERAL]) or 'nothing'}{more}"

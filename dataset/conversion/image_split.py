@@ -29,8 +29,8 @@ def split_off(
                               seed=seed)
     chosen = {place for group in aside for place in group}
     if not chosen or len(chosen) == len(data.images):
-        raise InputError(f"--val_fraction={fraction:g}: {len(data.images)} images in {len(groups)} groups that look alike, of "
-                         "which none can be kept aside; expected more images, or --val_fraction=0")
+        raise InputError(f"--val_fraction={fraction:g}: {len(data.images)} images in {len(groups)} groups of near-duplicates, "
+                         "none can be used for validation; expected more images, or --val_fraction=0")
     boxes = sum(len(data.images[place].objects) for place in chosen)
     kept, val = ([image for place, image in enumerate(data.images) if (place in chosen) is wanted] for wanted in (False, True))
     made = [hashlib.sha256(f"{data.fingerprint} {[image.file_name for image in part]}".encode()).hexdigest()

@@ -40,8 +40,8 @@ def read_labels(
     part without a box, and for masks of a format that has none.
     """
     if with_masks and labels.format in _WITHOUT_MASKS:
-        raise InputError(f"--include_masks: {FORMATS[labels.format][0]} labels are boxes alone; expected outlines of COCO, YOLO, "
-                         "CVAT or labelme")
+        raise InputError(f"--include_masks: {FORMATS[labels.format][0]} labels have only boxes; expected outlines from COCO, "
+                         "YOLO, CVAT or labelme")
     if labels.format == "coco":
         parts = _of_files(labels, annotations, lambda path, split: _read_coco(path, images, split=split, with_masks=with_masks))
     elif labels.format == "voc":
@@ -88,7 +88,7 @@ def _of_files(
         of_split[split] = instances if len(instances) == 1 else files
     if None in of_split or any(len(files) > 1 for files in of_split.values()):
         raise InputError(f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
-                         f"{listed(labels.files[:3])}; expected one of them, or one each that is called train, val and test")
+                         f"{listed(labels.files[:3])}; expected one of them, or one each named train, val and test")
     return {split: read(str(of_split[split][0]), split) for split in SPLITS if split in of_split}
 
 
@@ -113,8 +113,8 @@ def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -
     else:
         split_of = {folder: split_of_folders(f"{folder.relative_to(annotations).as_posix()}/a.xml") for folder in folders}
         if None in split_of.values() or len({*split_of.values()}) < len(folders):
-            raise InputError(f"--annotations={annotations}: XML files lie in {listed(folders)}; expected one folder, or one each "
-                             "that is called train, val and test")
+            raise InputError(f"--annotations={annotations}: XML files are in {listed(folders)}; expected one folder, or one "
+                             "each named train, val and test")
         parts = {split: (folder, None) for folder, split in split_of.items()}
     found = {}
     for split, (folder, image_set) in parts.items():
@@ -164,11 +164,11 @@ def _check_part(part: AnnotatedDataSet, label_format: str) -> None:
     of their own; and for boxes that are no pixels."""
     name, count = Counter(image.file_name for image in part.images).most_common(1)[0]
     if count > 1 and label_format != "coco":
-        raise InputError(f"{part.source}: {count} of its annotations are of the image {name}, expected one: are there copies "
-                         "that name the image of another?")
+        raise InputError(f"{part.source}: {count} of its annotations are of the image {name}, expected one; remove copies "
+                         "that name the image of another file")
     boxes = [one.box_xywh for image in part.images for one in image.objects if not image.in_shares]
     if boxes and all(0 <= x <= x + width <= 1 and 0 <= y <= y + height <= 1 for x, y, width, height in boxes):
-        raise InputError(f"{part.source}: its boxes are from 0 to 1, which are shares of the image's sides; expected pixels")
+        raise InputError(f"{part.source}: its boxes are from 0 to 1, fractions of the image's sides; expected pixels")
 
 
 def _without_unusable(part: AnnotatedDataSet) -> AnnotatedDataSet:

@@ -45,4 +45,4 @@ def _size_of(path: Path) -> tuple[int, int]:
     try:
         return stored_size(read_regular_file(path))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; its annotations tell no size either") from error
+        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; its annotations have no size either") from error

@@ -140,8 +140,8 @@ def _unrolled(segmentation: dict, size: tuple[int, int]) -> np.ndarray:
         counts = _decompressed(counts)
     area = size[0] * size[1]
     if not all(0 <= count <= area and count == int(count) for count in counts) or sum(counts) != area:
-        raise UnusableSegmentation(f"run lengths {shown(counts)} in its segmentation, expected whole numbers from 0 with the sum "
-                                   f"{area}, the pixels of the image")
+        raise UnusableSegmentation(f"run lengths {shown(counts)} in its segmentation, expected non-negative integers with the "
+                                   f"sum {area}, the pixels of the image")
     values = np.arange(len(counts), dtype=np.uint8) & 1
     return np.repeat(values, np.array(counts, np.int64)).reshape(size[::-1]).T
 

@@ -25,14 +25,14 @@ def read_regular_file(path: str | os.PathLike) -> bytes:
     with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > LARGEST_FILE_BYTES:
-            raise OSError(errno.EFBIG, f"it is of {size} bytes; the limit is {LARGEST_FILE_BYTES}", str(path))
+            raise OSError(errno.EFBIG, f"it has {size} bytes; the limit is {LARGEST_FILE_BYTES}", str(path))
         return file.read(LARGEST_FILE_BYTES)
 
 
 def open_regular_file(path: str | os.PathLike) -> BinaryIO:
     """Open a file for reading; judged before, as some devices act upon being opened, and after. Raises OSError."""
     if "\0" in os.fsdecode(path):  # of which Python raises a ValueError
-        raise FileNotFoundError(errno.ENOENT, "a name holds no NUL", str(path))
+        raise FileNotFoundError(errno.ENOENT, "the file name contains NUL", str(path))
     _check_kind(os.stat(path), path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # nor is a pipe waited for that has taken its place
     try:
@@ -68,11 +68,11 @@ def read_json(path: str, *, hasher: Any = None) -> Any:
     except InputError:
         raise
     except RecursionError as error:
-        raise InputError(f"{path}: is nested too deeply to be read") from error
+        raise InputError(f"{path}: is nested too deeply to parse") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: is not json ({len(content)} bytes; {error})") from error
     except ValueError as error:  # Python's own limit
-        raise InputError(f"{path}: holds a whole number of thousands of digits") from error
+        raise InputError(f"{path}: contains an integer with thousands of digits") from error
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def csv_rows(
         while line := file.readline(_LONGEST_LINE_BYTES):
             number += 1
             if len(line) == _LONGEST_LINE_BYTES:
-                raise InputError(f"{path}: line {number} has more than {_LONGEST_LINE_BYTES} bytes: is no csv of boxes")
+                raise InputError(f"{path}: line {number} has more than {_LONGEST_LINE_BYTES} bytes: not a CSV file of boxes")
             taken(line)
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
 
@@ -37,4 +37,4 @@ def csv_rows(
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: line {number} is not UTF-8") from error
     except csv.Error as error:
-        raise InputError(f"{path}: line {number} is no row of a csv ({error})") from error
+        raise InputError(f"{path}: line {number} is not a CSV row ({error})") from error

@@ -40,7 +40,7 @@ def image_folder(path: str | None) -> str:
         return path
     what = "is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER" if is_zipfile(path or "") else (
         "is a file" if os.path.exists(path or "") else "no such folder")
-    raise InputError(f"--images={path or ''}: {what}; expected the one with the images")
+    raise InputError(f"--images={path or ''}: {what}; expected the folder with the images")
 
 
 def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str,
 def _why_nothing(path: Path) -> str:
     if path.is_dir():
         return "no image in this folder"
-    return "no regular file but a pipe or a device" if path.exists() else "no such file"
+    return "a pipe or a device, not a regular file" if path.exists() else "no such file"
 
 
 def read_image(path: str) -> np.ndarray:

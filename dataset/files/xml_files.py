@@ -60,7 +60,7 @@ def _decoded(content: bytes) -> bytes | str:
     if name.lower() in _READ_BY_EXPAT:
         return content
     if (codec := _ascii_superset(name)) is None:
-        raise ValueError(f"declares the encoding {shown(name)}, which is unknown or not that of the file; expected UTF-8")
+        raise ValueError(f"declares the encoding {shown(name)}, which is unknown or does not match the file; expected UTF-8")
     return _text(content.removeprefix(codecs.BOM_UTF8), codec)
 
 
@@ -80,4 +80,4 @@ def _text(content: bytes, encoding: str) -> str:
         except UnicodeDecodeError:
             return content.decode(_SUPERSETS.get(encoding, encoding))
     except UnicodeError as error:
-        raise ValueError(f"is not of its encoding {encoding} ({str(error)[:120]})") from error
+        raise ValueError(f"is not valid {encoding} ({str(error)[:120]})") from error

@@ -47,13 +47,13 @@ def read_yaml(path: str | os.PathLike, *, loader: type = _TextLoader) -> tuple[A
     try:
         content = read_regular_file(path)
         if len(content) > _MOST_BYTES:
-            raise InputError(f"is of {len(content)} bytes, expected at most {_MOST_BYTES}")
+            raise InputError(f"has {len(content)} bytes, expected at most {_MOST_BYTES}")
         return yaml.load(content.decode("utf-8-sig"), Loader=loader), content
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except RecursionError as error:
-        raise InputError(f"{path}: is nested too deeply to be read") from error
+        raise InputError(f"{path}: is nested too deeply to parse") from error
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:  # as of `!!timestamp 5`, `!!bool x`
         raise InputError(f"{path}: is not YAML ({' '.join(str(error).split())[:120]})") from error

@@ -67,7 +67,7 @@ class DecodedCache:
                 self._images[int(number)] = image.copy()  # the argument's memory is TensorFlow's
             else:
                 self._is_full = True
-                self._say(f"--cache=decoded: {len(self._images)} images fill the memory; the others are decoded each time")
+                self._say(f"--cache=decoded: {len(self._images)} images fill the memory; the others are decoded in every epoch")
         return _cut(image, offset, size)
 
 

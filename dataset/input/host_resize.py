@@ -45,7 +45,7 @@ class HostResize:
         except InputError:
             raise
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"a resize rule is {stated!r}; expected its kind, its size and their like") from error
+            raise InputError(f"a resize rule is {stated!r}; expected its kind, size and other fields") from error
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -135,7 +135,7 @@ def host_resize(rule: ResizeRule) -> HostResize:
         return HostResize(kind="fit", shorter=rule.shorter, longer=rule.longer, **resampling)
     kinds = {Letterbox: "letterbox", Stretch: "stretch"}
     if type(rule) not in kinds:
-        raise InputError(f"resize rule {type(rule).__name__} has no form without TensorFlow; expected Letterbox, Stretch or "
+        raise InputError(f"resize rule {type(rule).__name__} has no NumPy implementation; expected Letterbox, Stretch or "
                          "FitWithin")
     return HostResize(kind=kinds[type(rule)], **resampling)
 

@@ -87,6 +87,6 @@ def _classes(labels: np.ndarray, class_names: ClassNames, index: RecordIndex) ->
     known = np.array(class_names.category_ids)
     classes = np.minimum(np.searchsorted(known, labels), len(known) - 1)
     if unknown := sorted({*labels[known[classes] != labels].tolist()}):
-        raise InputError(f"{index.paths[0]}: the records hold unknown category ids {unknown[:8]}, the categories are "
+        raise InputError(f"{index.paths[0]}: the records have unknown category ids {unknown[:8]}; the categories are "
                          f"{class_names.category_ids}")
     return classes.astype(np.int32)

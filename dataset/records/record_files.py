@@ -11,7 +11,7 @@ from program_support.errors import InputError
 _SHARD_NAME = re.compile(r"(?P<prefix>.*)-\d{5}-of-(?P<total>\d{5})(?P<suffix>\.tfrecord)?")
 _NAMES_SHOWN = 5
 _FILES_LOOKED_AT = 1000
-_CONVERT = "make records of the data set first (dataset/create_coco_tfrecord.py, dataset/create_pascal_tfrecord.py)"
+_CONVERT = "convert the data set to records first (dataset/create_tfrecord.py)"
 
 
 def expand_glob(pattern: str | Path) -> list[str]:
@@ -37,7 +37,7 @@ def expand_glob(pattern: str | Path) -> list[str]:
     for prefix, found in totals.items():
         if len(found) > 1:
             counts = " and of ".join(str(int(total)) for total in sorted(found))
-            raise InputError(f"{pattern}: {prefix} are shards of several conversions, of {counts}; expected one of them")
+            raise InputError(f"{pattern}: {prefix} are shards of several conversions, of {counts}; expected shards of one")
     return paths
 
 
@@ -46,8 +46,8 @@ def _instead_of(path: str, kind: FileKind, *, among: list[str]) -> str:
     if patterns := _patterns([Path(other) for other in among]):
         return f"give {patterns}"
     if kind is FileKind.COCO:
-        return (f"convert it (dataset/create_coco_tfrecord.py --object_annotations_file={path}) and give the records; "
-                "what takes a COCO json is --val_json_file")
+        return (f"convert it (dataset/create_coco_tfrecord.py --object_annotations_file={path}) and use the records; "
+                "the flag for a COCO JSON file is --val_json_file")
     return _CONVERT
 
 

@@ -47,7 +47,7 @@ class RecordIndex:
 
     def damage(self, number: int) -> InputError:
         """The error of a record whose checksum does not fit."""
-        return InputError(f"{self.path(number)}: damaged: the checksum of the record at byte {self.start(number)} does not fit "
+        return InputError(f"{self.path(number)}: damaged: checksum mismatch in the record at byte {self.start(number)} "
                           f"(image {number + 1} of {len(self)}); copy the file again or convert again")
 
     def only(self, kept: np.ndarray) -> "RecordIndex":
@@ -66,7 +66,7 @@ def index_records(paths: Sequence[str]) -> RecordIndex:
         spans = list(pool.map(_record_spans, paths))
     counts = [len(offsets) for offsets, _ in spans]
     if not sum(counts):
-        raise InputError(f"{', '.join(map(str, paths)) or 'no file'}: no record in it")
+        raise InputError(f"{', '.join(map(str, paths)) or 'no file'}: contains no records")
     return RecordIndex(
         paths=tuple(map(str, paths)),
         file_numbers=np.repeat(np.arange(len(counts), dtype=np.int32), counts),
@@ -126,14 +126,14 @@ def _walk(path: str, descriptor: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _cut_short(path: str, offset: int, size: int) -> InputError:
     return InputError(f"{path}: cut short: the record at byte {offset} continues past the end of the file, which has "
-                      f"{size} bytes; expected a whole TFRecord file (convert again)")
+                      f"{size} bytes; expected a complete TFRecord file; convert again")
 
 
 def _not_a_record(path: str, header: bytes, offset: int) -> InputError:
     if offset == 0 and header[:2] == b"\x1f\x8b":
         return InputError(f"{path}: compressed with gzip; expected an uncompressed TFRecord file")
     kind = "not a TFRecord file" if offset == 0 else "damaged TFRecord file"
-    return InputError(f"{path}: {kind}: the checksum of the record length at byte {offset} does not fit")
+    return InputError(f"{path}: {kind}: checksum mismatch in the record length at byte {offset}")
 
 
 def _masked_crc32c(content: bytes) -> bytes:

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from dataset.files import image_decoding
 
-NO_BOX_KEYS = "no keys of boxes (image/object/bbox/..)"
+NO_BOX_KEYS = "no box keys (image/object/bbox/..)"
 _SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
 _LABELS = "image/object/class/label"
 _OPTIONAL = ("image/object/is_crowd", "image/object/difficult", "image/object/mask")  # none, or one of each object
@@ -90,7 +90,7 @@ def _contradicting_objects(boxes: list[Box], labels: Sequence[int], category_ids
     broken = next((box for box in boxes if not all(map(math.isfinite, box))), None)
     if broken:
         numbers = ", ".join(f"{value:g}" for value in broken)
-        return f"a box that is no four finite numbers (ymin, xmin, ymax, xmax: {numbers})"
+        return f"a box that is not four finite numbers (ymin, xmin, ymax, xmax: {numbers})"
     unknown = [] if category_ids is None else sorted({*labels}.difference(category_ids))
     return f"unknown category ids {unknown}, the categories are {sorted(category_ids)}" if unknown else ""
 

@@ -68,8 +68,8 @@ def _look_at_sample(index: RecordIndex, *, max_bad_fraction: float, say: Callabl
     for number, payload in zip(numbers.tolist(), RecordReader(index).read(numbers), strict=True):
         tally.add(number, payload, category_ids=category_ids)
     tally.judge(max_bad_fraction=max(max_bad_fraction, _SAMPLE_BAD_FRACTION))
-    tally.warn(say, fate="not left out, --verify_records=always would")
-    say(f"looked at {len(numbers)} of {len(index)} records ({index.lengths.sum() / 1e9:.1f} GB); --verify_records=always "
+    tally.warn(say, fate="not skipped; use --verify_records=always to skip them")
+    say(f"checked {len(numbers)} of {len(index)} records ({index.lengths.sum() / 1e9:.1f} GB); --verify_records=always "
         "verifies the checksums of all")
 
 
@@ -103,25 +103,25 @@ class _Tally:
         """Raises InputError where too much is of no use."""
         bad = sum(map(len, self.useless.values()))
         if bad > max_bad_fraction * self.records or bad == self.records:
-            raise InputError(f"{self._useless_records()}: {bad / self.records:.2%} of the records, and at most "
-                             f"{max_bad_fraction:.2%} may be left out; {self._advice(bad)}")
+            raise InputError(f"{self._useless_records()}: {bad / self.records:.2%} of the records; expected at most "
+                             f"{max_bad_fraction:.2%}; {self._advice(bad)}")
         outside = len(self.boxes_outside)
         if outside > max_bad_fraction * self.boxes:
-            raise InputError(f"{self._useless_boxes()}: {outside / self.boxes:.2%}, and at most {max_bad_fraction:.2%} may "
-                             "be; are they in pixels, or maximum before minimum? expected fractions of the image; if that "
-                             f"is as it should be, allow it by --max_bad_fraction={allowing_fraction(outside, self.boxes)}")
+            raise InputError(f"{self._useless_boxes()}: {outside / self.boxes:.2%}; expected at most {max_bad_fraction:.2%}, "
+                             "in fractions of the image (not pixels, minimum before maximum); to accept this, set "
+                             f"--max_bad_fraction={allowing_fraction(outside, self.boxes)}")
 
     def demand_boxes(self) -> None:
         """Raises InputError where there is not a single one."""
         if not self.boxes:
-            raise InputError(f"{self.index.paths[0]}: not a single box in {self.records} records; expected records made with "
-                             "annotations of objects (--verify_records=never trains without)")
+            raise InputError(f"{self.index.paths[0]}: no boxes in {self.records} records; expected records with object "
+                             "annotations (--verify_records=never trains without boxes)")
 
     def warn(self, say: Callable[[str], None], *, fate: str) -> None:
         if self.useless:
             say(f"warning: {self._useless_records()}; {fate}")
         if self.boxes_outside:
-            say(f"warning: {self._useless_boxes()}; training never shows them")
+            say(f"warning: {self._useless_boxes()}; training ignores them")
 
     def _advice(self, bad: int) -> str:
         keep = ("if they are images without objects, --verify_records=never keeps them as such"

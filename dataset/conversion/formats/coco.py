@@ -38,8 +38,8 @@ def read_coco(
     """
     if caption_annotations_file and not object_annotations_file:
         raise InputError(
-            f"{caption_annotations_file}: captions alone hold no box, a detector would learn nothing; "
-            "give --object_annotations_file (instances_*.json) with it")
+            f"{caption_annotations_file}: captions alone hold no boxes; "
+            "also give --object_annotations_file (instances_*.json)")
     if not object_annotations_file and not image_info_file:
         raise InputError("give --object_annotations_file, or --image_info_file alone for images without annotations")
     hasher = hashlib.sha256()
@@ -116,7 +116,7 @@ def _read_categories(content: dict, path: str, *, required: bool) -> ClassNames 
         return None
     categories = _without_groups(_list_of_objects(content, "categories", path=path), content.get("annotations"))
     if not categories:
-        raise InputError(f"{path}: lists no categories, so every category id of its annotations is unknown")
+        raise InputError(f"{path}: lists no categories; expected every category id of its annotations")
     with told_with(f"{path}:"):
         return ClassNames.from_categories(categories)
 
@@ -141,13 +141,13 @@ def _is_above_all_others(entry: dict, categories: list[dict]) -> bool:
 
 def _boxed_annotations(content: dict, path: str) -> list[dict]:
     """The annotations, of which at least one has a box."""
-    advice = "(a detector needs instances_*.json; for images without annotations give --image_info_file instead)"
+    advice = "(expected instances_*.json; for images without annotations use --image_info_file instead)"
     if content.get("annotations") is None:
         raise InputError(f"{path}: has no annotations {advice}")
     annotations = _list_of_objects(content, "annotations", path=path)
     if not any(entry.get("bbox") is not None for entry in annotations):
         what = "captions" if any("caption" in entry for entry in annotations) else "annotations"
-        raise InputError(f"{path}: holds {len(annotations)} {what} and not a single box {advice}")
+        raise InputError(f"{path}: holds {len(annotations)} {what} without a box {advice}")
     return annotations
 
 
@@ -234,7 +234,7 @@ def _odd_images(images: list[AnnotatedImage]) -> Iterable[Finding]:
                           reason=f"{times[image.file_name]} image ids share this file")
         if image.size is None:
             yield Finding(kind="image", file=image.file_name, image_id=image.image_id,
-                          reason="the annotation file gives no size: taken from the image")
+                          reason="the annotation file has no size: taken from the image")
 
 
 def _odd_annotation_ids(annotations: list[dict], path: str) -> Iterable[Finding]:
@@ -243,7 +243,7 @@ def _odd_annotation_ids(annotations: list[dict], path: str) -> Iterable[Finding]
     for annotation_id, count in times.items():
         if count > 1:
             yield Finding(kind="box", file=path, annotation_id=int(annotation_id),
-                          reason=f"{count} annotations share this id: pycocotools would take one for the other")
+                          reason=f"{count} annotations share this id: pycocotools would confuse them")
     if 0 in times:
         yield Finding(kind="box", file=path, annotation_id=0,
                       reason="annotation id 0: pycocotools counts a match with it as a miss")

@@ -67,7 +67,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
         for image in found.values():
             images.in_pixels(image, upright=False)
     elif "width" not in table.columns:
-        noted.append(Finding(kind="image", file=path, reason="the annotation file gives no sizes: taken from the images"))
+        noted.append(Finding(kind="image", file=path, reason="the annotation file has no sizes: taken from the images"))
     return AnnotatedDataSet(
         source=path, images=[*found.values()], class_names=classes.class_names(path), fingerprint=hasher.hexdigest(),
         listed_boxes=sum(len(image.objects) for image in found.values()), noted=noted)
@@ -94,13 +94,14 @@ def _table(path: str, hasher) -> _Table:
     for name, known in _NAMES.items():
         places = [place for place, field in enumerate(header) if field in known]
         if len(places) > 1:
-            raise InputError(f"{path}: has the columns {listed(shown(first[place]) for place in places)}, of which only one "
-                             f"can be the {name}: rename the others")
+            raise InputError(f"{path}: has the columns {listed(shown(first[place]) for place in places)}, expected only "
+                             f"one for {name}: rename the others")
         if places:
             columns[name] = places[0]
     if missing := [name for name in _NEEDED if name not in columns]:
-        raise InputError(f"{path}: its first line {shown(','.join(first))} names no {listed(missing)}; expected columns such as "
-                         "filename,xmin,ymin,xmax,ymax,class, or rows path,x1,y1,x2,y2,class without a header")
+        raise InputError(f"{path}: its first line {shown(','.join(first))} lacks columns for {listed(missing)}; "
+                         "expected columns such as filename,xmin,ymin,xmax,ymax,class, or rows path,x1,y1,x2,y2,class "
+                         "without a header")
     in_shares = {"imageid", "labelname"} <= {*header}
     return _Table(columns, in_shares, rows)
 
@@ -123,7 +124,7 @@ def _coordinate(text: str, *, in_shares: bool, where: str) -> float:
         return number_in_text(text, where=where)
     share = number_in_text(text.replace(",", ".", 1), where=where)  # of a share a comma is no separator of thousands
     if not LEAST_SHARE <= share <= MOST_SHARE:
-        raise InputError(f"{where} is {shown(text)}, expected a share of the image's side, 0 to 1, and no pixels")
+        raise InputError(f"{where} is {shown(text)}, expected a fraction of the image's side, 0 to 1, not pixels")
     return share
 
 

@@ -46,10 +46,10 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, 
     for node, split in zip(nodes, split_of, strict=True):
         image = _read_image(node, images, path=path, split=split, classes=classes, with_masks=with_masks)
         parts.setdefault(split, []).append(image)
-        skipped += [Finding(kind="box", file=image.file_name, reason=f"a {tag} of {path}, which encloses no area: passed over")
+        skipped += [Finding(kind="box", file=image.file_name, reason=f"a {tag} of {path} encloses no area: ignored")
                     for tag in _WITHOUT_AREA for _ in node.iterfind(tag)]
     if not any(image.objects for found in parts.values() for image in found):
-        raise InputError(f"{path}: the {len(nodes)} images that it lists have not a single box")
+        raise InputError(f"{path}: no boxes in the {len(nodes)} images that it lists")
     class_names = classes.class_names(path)
     return {split: AnnotatedDataSet(
         source=path, images=found, class_names=class_names, fingerprint=hashlib.sha256(content).hexdigest(),

@@ -35,7 +35,7 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
     files = FolderFiles(path if path.is_dir() else path.parent, (".json",))
     names = [name for name in files.names if not is_of_a_conversion(files.path(name))] if path.is_dir() else [path.name]
     if not names:
-        raise InputError(f"{annotations}: holds no json file")
+        raise InputError(f"{annotations}: contains no JSON file")
     splits = [split_of_folders(name) for name in names]
     split_of = splits if None not in splits and "train" in splits else [""] * len(names)
     classes, hasher = ClassesAsMet(), hashlib.sha256()
@@ -47,7 +47,7 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
         with told_with(f"{files.path(name)}:"):
             image, passed_over = _read_image(content, name, images, classes=classes, with_masks=with_masks)
         parts.setdefault(split, []).append(image)
-        noted += [Finding(kind="box", file=str(files.path(name)), reason=f"a {kind}, which encloses no area: passed over")
+        noted += [Finding(kind="box", file=str(files.path(name)), reason=f"a {kind} encloses no area: ignored")
                   for kind in passed_over]
     class_names = classes.class_names(annotations)
     return {split: AnnotatedDataSet(
@@ -61,7 +61,7 @@ def _read_image(
 ) -> tuple[AnnotatedImage, list[str]]:
     """The image and the kinds of the shapes that are no objects."""
     if not isinstance(content, dict) or not isinstance(content.get("shapes"), list):
-        raise InputError("is no labelme json: has no list of shapes")
+        raise InputError("is not a labelme JSON file: has no list of shapes")
     sides = [content.get("imageHeight"), content.get("imageWidth")]
     size = None if sides == [None, None] else tuple(
         whole_number(side, what, least=1) for side, what in zip(sides, ("imageHeight", "imageWidth"), strict=True))
@@ -83,7 +83,7 @@ def _read_image(
             if kind in ("rectangle", "mask"):
                 boxes_only.add(key)
             if with_masks and kind == "mask":
-                raise InputError("is a mask of pixels, which is not read with --include_masks: expected polygons")
+                raise InputError("is a pixel mask, which --include_masks does not support; expected polygons")
     if with_masks and boxes_only:
         raise InputError("has rectangles, and --include_masks needs outlines")
     for (category_id, *_), polygons in outlines.items():

@@ -59,7 +59,7 @@ def read_voc(
                                size=_image_size(root, path))
         if image.size is None:
             noted.append(Finding(kind="image", file=image.file_name, image_id=image_id,
-                                 reason="the annotation file gives no size: taken from the image"))
+                                 reason="the annotation file has no size: taken from the image"))
         for index, node in enumerate(root.findall("object")):
             annotation = _read_object(node, where=f"{path}: object {index}", by_name=by_name)
             if not (annotation.is_difficult and ignore_difficult):
@@ -67,7 +67,7 @@ def read_voc(
         images.append(image)
     listed_boxes = sum(len(image.objects) for image in images)
     if not listed_boxes:
-        raise InputError(f"{annotations_folder}: the {len(paths)} annotation files hold not a single box")
+        raise InputError(f"{annotations_folder}: the {len(paths)} annotation files contain no boxes")
     return AnnotatedDataSet(source=annotations_folder, images=images, class_names=class_names,
                             fingerprint=hasher.hexdigest(), listed_boxes=listed_boxes, noted=noted)
 
@@ -75,7 +75,7 @@ def read_voc(
 def _annotation_paths(folder: str, image_set_file: str) -> list[Path]:
     """The XML files, in the order of their names."""
     if not Path(folder).is_dir():
-        raise InputError(f"{folder or 'annotations folder'}: no such folder; expected the one with the XML files")
+        raise InputError(f"{folder or 'annotations folder'}: no such folder; expected the folder with the XML files")
     if not image_set_file:
         paths = _xml_files(folder)
         if not paths:

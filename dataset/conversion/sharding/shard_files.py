@@ -39,7 +39,7 @@ def refuse_other_shards(config: ConversionConfig) -> None:
         if total != config.num_shards:
             raise InputError(
                 f"{path} is left from a conversion into {total} shards; readers of {Path(config.output_prefix).name}-* "
-                f"would mix it with the {config.num_shards} wanted: delete those shards or choose another "
+                f"would mix it with the new {config.num_shards}: delete those shards or choose another "
                 "--output_file_prefix")
 
 

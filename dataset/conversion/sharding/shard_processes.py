@@ -18,7 +18,7 @@ from program_support.errors import InputError
 from program_support.progress import Progress
 from program_support.stderr_capture import captured_stderr
 
-CONTINUE = "finished shards are kept, the same command continues"
+CONTINUE = "finished shards are kept; run the same command to resume"
 _POLL_SECONDS = 0.2
 _SECONDS_OF_A_START = 2.0
 _SECONDS_OF_A_GROUP = 2.0  # within which a signal sent to all processes has reached this one, if it ended another
@@ -84,8 +84,8 @@ def _convert_in_processes(
                     future.result()
     except BrokenProcessPool as error:
         signals.check(seconds=_SECONDS_OF_A_GROUP)
-        raise InputError(f"a converting process died, killed or out of memory; {CONTINUE}, perhaps with a smaller "
-                         "--num_threads") from error
+        raise InputError(f"a worker process died (killed or out of memory); {CONTINUE}, if needed with a "
+                         "smaller --num_threads") from error
     finally:
         for task in tasks:
             task.partial_path.unlink(missing_ok=True)

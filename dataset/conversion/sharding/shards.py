@@ -144,12 +144,12 @@ def _announce(
         if changed:
             say(f"changed since the last conversion to {config.output_prefix}: {', '.join(changed)}; converting again")
         elif finished:
-            say(f"{finished} of {len(tasks)} shards are finished and kept")
+            say(f"{finished} of {len(tasks)} shards are complete and reused")
     elif config.shard_path(0).exists():
-        say(f"replacing the shards {config.output_prefix}-*, of which nothing is known here")
+        say(f"replacing the existing shards {config.output_prefix}-*, whose source is unknown")
     if config.num_shards > len(data.images):
-        say(f"{config.num_shards - len(data.images)} of {config.num_shards} shards will be empty, for there are "
-            f"{len(data.images)} images; readers pass over them")
+        say(f"{config.num_shards - len(data.images)} of {config.num_shards} shards will be empty, because there are "
+            f"{len(data.images)} images; readers ignore empty shards")
     write_text(job_path, json.dumps(settings, indent=1) + "\n")
 
 

@@ -71,7 +71,7 @@ def _read_descriptions(path: str) -> dict[str, str]:
         if found.setdefault(label, name) != name:
             raise InputError(f"{path}: line {line} names {label} {shown(name)}, and an earlier one {shown(found[label])}")
     if not found:
-        raise InputError(f"{path}: names no class")
+        raise InputError(f"{path}: contains no classes")
     return found
 
 
@@ -85,7 +85,7 @@ def _names_asked_for(classes: str) -> list[str]:
         raise InputError(f"--classes={classes}: cannot be read ({error})") from error
     names = [line.strip() for line in text.splitlines() if line.strip()]
     if not names:
-        raise InputError(f"--classes={classes}: holds no name")
+        raise InputError(f"--classes={classes}: contains no names")
     return names
 
 
@@ -100,7 +100,7 @@ def _by_name(names: list[str], name_of: dict[str, str], path: str) -> dict[str, 
             hint = f"; the nearest is {nearest}" if nearest else f" (nor is there such a file); it has {listed(labels)}"
             raise InputError(f"--classes: {path} has no class {shown(name)}{hint}")
         if len(labels[name]) > 1:
-            raise InputError(f"{path}: {shown(name)} is the name of {listed(labels[name])}: give "
+            raise InputError(f"{path}: {shown(name)} is the name of {listed(labels[name])}; use "
                              "class-descriptions-boxable.csv, in which names are distinct")
     if len({*names}) < len(names):
         raise InputError(f"--classes: names {shown(Counter(names).most_common(1)[0][0])} twice")
@@ -111,7 +111,7 @@ def _check_same_labels(wanted: dict[str, str], name_of: dict[str, str], path: st
     """MLPerf's labels must be there, and its names must mean nothing else; that a name has changed is no matter."""
     for label, name in wanted.items():
         if label not in name_of:
-            raise InputError(f"{path}: lacks {label} ({name}), which --classes={MLPERF} wants: give "
+            raise InputError(f"{path}: lacks {label} ({name}), which --classes={MLPERF} requires; use "
                              "class-descriptions-boxable.csv")
     names = {*wanted.values()}
     for label, name in name_of.items():
@@ -134,8 +134,8 @@ def _add_descendants(category_of: dict[str, int | None], wanted: dict[str, str],
             seen |= row
         nearest = sorted(wanted[parent] for parent in row & wanted.keys())
         if len(nearest) > 1:
-            raise InputError(f"{path}: {label} is of the kinds {listed(nearest)} alike: with --with_descendants name it in "
-                             "--classes too, or only one of them")
+            raise InputError(f"{path}: {label} is a descendant of {listed(nearest)}: with --with_descendants add it to "
+                             "--classes, or select only one of them")
         if nearest:
             category_of[label] = next(category_of[parent] for parent in row & wanted.keys())
 

@@ -17,7 +17,7 @@ from program_support.errors import InputError
 from program_support.progress import Progress
 
 SITE = "https://open-images-dataset.s3.amazonaws.com"  # the bucket that the page of the data set names
-_CONTINUE = "run this again and it continues"
+_CONTINUE = "run this again to resume"
 _TRIES, _FIRST_PAUSE_SECONDS, _TIMEOUT_SECONDS = 5, 0.5, 60.0
 _NOT_THERE = (403, 404, 410)  # S3 answers 403 for what is not there to those who may not list
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
@@ -72,7 +72,7 @@ def _bring(url: str, path: Path, parts: Path) -> bool:
     if content is None:
         return False
     if not content.startswith(_JPEG_START):
-        raise InputError(f"{url}: what came is no JPEG but begins with {content[:40]!r}; a page of a proxy?")
+        raise InputError(f"{url}: the response is not a JPEG, it begins with {content[:40]!r}; check for a proxy page")
     part = parts / path.name
     part.write_bytes(content)
     os.replace(part, path)
@@ -91,13 +91,13 @@ def _content(url: str) -> bytes | None:
             error.close()
             if error.code in _NOT_THERE:
                 return None
-            reason = f"the server answers {error.code} ({error.reason})"
+            reason = f"the server returned {error.code} ({error.reason})"
             if error.code not in _PASSING:
                 break
         except (OSError, http.client.HTTPException) as error:  # no connection, no name, a proxy that refuses, cut off
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
         except ValueError as error:
-            raise InputError(f"{url}: is no address ({error})") from error
+            raise InputError(f"{url}: is not a valid URL ({error})") from error
     raise InputError(f"{url}: download failed ({reason}); {_CONTINUE}")
 
 
@@ -105,6 +105,5 @@ def _check_missing(missing: list[str], total: int, *, site: str, max_bad_fractio
     if len(missing) > max_bad_fraction * total:
         fraction = allowing_fraction(len(missing), total)
         raise InputError(
-            f"{site}: the server answers 404, 410 or 403 for {len(missing)} of {total} images, such as {missing[0]}, and at "
-            f"most {max_bad_fraction:.2%} may be missing; if that is as it should be, allow it by --max_bad_fraction="
-            f"{fraction} or more; {_CONTINUE}")
+            f"{site}: the server returned 404, 410 or 403 for {len(missing)} of {total} images, such as {missing[0]}; expected "
+            f"at most {max_bad_fraction:.2%}; to accept this, set --max_bad_fraction={fraction} or more; {_CONTINUE}")

@@ -49,16 +49,16 @@ def read_open_images(
             rows, object_annotations_file, category_of=wanted.category_of, chosen=chosen, tally=tally))
     images = IndexedImages(index, range(1, index.count_images() + 1))
     if not images:
-        raise InputError(f"{object_annotations_file}: holds not a single box of the wanted classes"
+        raise InputError(f"{object_annotations_file}: contains no boxes of the selected classes"
                          + (f" in an image of {image_ids_file}" if image_ids_file else ""))
     if expect and len(images) != EXPECTED_IMAGES[expect]:
         raise InputError(f"{object_annotations_file}: {len(images)} images have a box of the {len(wanted.class_names)} classes "
-                         f"and --expect={expect} wants {EXPECTED_IMAGES[expect]}: another split or version, or cut short")
+                         f"; expected {EXPECTED_IMAGES[expect]} by --expect={expect}: another split or version, or truncated")
     noted = [Finding(kind="box", file=object_annotations_file, reason=reason) for reason in _odd_rows(repeated, tally)]
     noted += _odd_classes(wanted, class_descriptions_file)
     if chosen is not None and len(images) < len(chosen):
         noted.append(Finding(kind="image", file=image_ids_file, reason=f"{len(chosen) - len(images)} of {len(chosen)} images "
-                             "have no box of the wanted classes, and become no records"))
+                             "have no boxes of the selected classes and are not converted"))
     return AnnotatedDataSet(
         source=object_annotations_file, images=images, class_names=wanted.class_names, fingerprint=hasher.hexdigest(),
         listed_boxes=index.count_boxes(), noted=noted)
@@ -90,21 +90,21 @@ def _read_image_ids(path: str) -> set[str]:
         raise InputError(f"{path}: cannot be read ({error})") from error
     found = {line.strip().rpartition("/")[2] for line in lines} - {""}
     if not found:
-        raise InputError(f"{path}: names no image")
+        raise InputError(f"{path}: contains no image ids")
     return found
 
 
 def _odd_rows(repeated: int, tally: Counter[str]) -> Iterator[str]:
     if repeated:
-        yield f"{repeated} rows repeat another one of the same image, class, box and IsGroupOf: each box is taken once"
+        yield f"{repeated} rows duplicate another row (image, class, box and IsGroupOf): duplicates are ignored"
     if tally["low"]:
-        yield f"{tally['low']} boxes have a Confidence between 0 and 1: taken like any other"
+        yield f"{tally['low']} boxes have a Confidence between 0 and 1: converted like all other boxes"
     if tally["none"]:
-        yield f"{tally['none']} rows have Confidence 0, by which the object is not there: left out"
+        yield f"{tally['none']} rows have Confidence 0 (object absent): ignored"
 
 
 def _odd_classes(wanted: WantedClasses, path: str) -> list[Finding]:
     if not wanted.renamed:
         return []
-    reason = f"other names than in the list, for the same labels: {listed(wanted.renamed)}"
+    reason = f"class names differ from the list for the same labels: {listed(wanted.renamed)}"
     return [Finding(kind="class", file=path, reason=reason)]

@@ -40,8 +40,8 @@ def boxes_in(
         try:
             category = category_of[label]
         except KeyError:
-            raise InputError(f"{path}: line {line} has LabelName {shown(label)}, which the class descriptions lack; expected a "
-                             "label of theirs, such as /m/01g317: the files are of different versions or sets") from None
+            raise InputError(f"{path}: line {line} has LabelName {shown(label)}, which the class descriptions lack; expected "
+                             "one of their labels, such as /m/01g317: the files have different versions") from None
         if category is None or (chosen is not None and image not in chosen):
             continue
         if has_confidence and confidence != "1" and not _holds(confidence, tally, where=f"{path}: line {line}"):
@@ -63,8 +63,8 @@ def _column_picker(header: Sequence[str], path: str) -> tuple[Callable[[list[str
     names = [name.strip() for name in header]
     missing = [name for name in _COLUMNS if names.count(name) != 1]
     if missing:
-        raise InputError(f"{path}: is no csv of Open Images boxes: its first line has no column {missing[0]}, or several of it "
-                         f"(found {shown(listed(names))}); expected one such as oidv6-train-annotations-bbox.csv")
+        raise InputError(f"{path}: is not a CSV of Open Images boxes: its first line lacks the column {missing[0]} or repeats "
+                         f"it (found {shown(listed(names))}); expected one such as oidv6-train-annotations-bbox.csv")
     places = [names.index(name) for name in _COLUMNS]
     has_confidence = "Confidence" in names
     return itemgetter(*places, names.index("Confidence") if has_confidence else places[0]), has_confidence
@@ -89,10 +89,10 @@ def _what_is_wrong(image: str, sides: Sequence[str], group: str) -> str:
         try:
             value = float(text)
         except ValueError:
-            comma = ", with a point and no comma" if "," in text else ""
-            return f"has {name} {shown(text)}, expected a share of the image's side such as 0.25{comma}"
+            comma = ", with a decimal point" if "," in text else ""
+            return f"has {name} {shown(text)}, expected a fraction of the image's side such as 0.25{comma}"
         if not LEAST_SHARE <= value <= MOST_SHARE:
-            return f"has {name} {shown(text)}, expected a share of the image's side, 0 to 1, and no pixels"
+            return f"has {name} {shown(text)}, expected a fraction of the image's side, 0 to 1, not pixels"
     if group not in _CROWD:
         return f"has IsGroupOf {shown(group)}, expected 1, 0 or -1"
     return f"has ImageID {shown(image)}, expected letters, digits, '_', '-' and '.': the name of the image without .jpg"

@@ -50,7 +50,7 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
             part.images.append(AnnotatedImage(image_id=0, file_name=missing, size=None))
     if not any(part.listed_boxes for part in parts.values()):
         raise InputError(f"{annotations}: {len(label_of)} label files were found for the {len(images.names)} images of "
-                         f"{images.folder}, and they hold not a single box")
+                         f"{images.folder}, and they contain no boxes")
     return parts
 
 
@@ -75,7 +75,7 @@ def _read_part(
     noted = list(layout.noted)
     if without:
         noted.append(Finding(kind="image", file=str(labels.folder), reason=f"{without} of {len(found)} images have no label "
-                             "file: taken as images without objects"))
+                             "file: used as images without objects"))
     return AnnotatedDataSet(source=layout.source, images=found, class_names=layout.class_names, fingerprint=hasher.hexdigest(),
                             listed_boxes=sum(len(image.objects) for image in found), noted=noted)
 
@@ -95,15 +95,15 @@ def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> di
         best = agreeing_best(label, [_label_name(name, images) for name in claimants])
         owners = [name for name in claimants if _label_name(name, images) in best]
         if len(owners) > 1:
-            raise InputError(f"{labels.path(label)}: may be of any of {listed(owners)}; expected images whose names differ by "
-                             "more than the suffix, or folders of labels called like those of the images")
+            raise InputError(f"{labels.path(label)}: matches several images, {listed(owners)}; expected image names that "
+                             "differ in more than the suffix, or label folders named like the image folders")
         found[owners[0]] = label
     labeled = {PurePosixPath(name).parent for name in found}
     for label, claimants in claims.items():
         for name in claimants:
             if PurePosixPath(name).parent not in labeled:
-                raise InputError(f"{labels.path(label)}: is of another image called alike, and no image of the folder of "
-                                 f"{name} has labels; expected an empty label file for what shows nothing, or no copies")
+                raise InputError(f"{labels.path(label)}: belongs to another image of the same name, and no image in the folder "
+                                 f"of {name} has labels; expected an empty label file for an image without objects")
     return found
 
 
@@ -149,7 +149,7 @@ def _object(fields: list[str], *, known: frozenset[int], has_keypoints: bool, wi
                                box_xywh=(x - width / 2, y - height / 2, width, height))
     if len(shares) < 6 or len(shares) % 2:
         raise InputError(f"has {len(shares)} numbers after its class, expected 4 (a box) or at least 3 pairs of x and y (an "
-                         "outline); a line of a prediction has a score too many")
+                         "outline); lines with a score are predictions")
     return AnnotatedObject(annotation_id=None, category_id=class_number, box_xywh=box_around(shares),
                            segmentation=[shares] if with_masks else None)
 
@@ -157,5 +157,5 @@ def _object(fields: list[str], *, known: frozenset[int], has_keypoints: bool, wi
 def _share(text: str) -> float:
     share = number_in_text(text, where="a coordinate")
     if not LEAST_SHARE <= share <= MOST_SHARE:
-        raise InputError(f"has {shown(text)}, expected shares of the image's sides, 0 to 1, and no pixels")
+        raise InputError(f"has {shown(text)}, expected fractions of the image's sides, 0 to 1, not pixels")
     return share

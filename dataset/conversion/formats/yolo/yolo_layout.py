@@ -120,7 +120,7 @@ class _LayoutReader:
         for name in [named] if named else _NAME_FILES:
             found = [other for other in self._files.names if PurePosixPath(other).name == PurePosixPath(name).name]
             if len({text_of(self._files.path(other))[0].strip() for other in found}) > 1:
-                raise InputError(f"{self._root}: {listed(found)} hold different class names; expected a data.yaml or one of them")
+                raise InputError(f"{self._root}: {listed(found)} hold different class names; expected one of them")
             if found:
                 return self._files.path(found[0])
         raise InputError(f"{self._root}: YOLO labels without class names: looked for a data.yaml and {', '.join(_NAME_FILES)}; "
@@ -134,7 +134,7 @@ class _LayoutReader:
             found = list(self._images_in(entry, _SPLIT_KEYS[key]))
             if not found:
                 self._noted.append(Finding(kind="image", file=str(self._data_file), reason=(
-                    f"{key} is {shown(entry)}, of which there is no image in {self._images.folder}: passed over")))
+                    f"{key} is {shown(entry)}, which has no image in {self._images.folder}: ignored")))
             yield from found
 
     def _images_in(self, entry: str, split: str) -> Iterator[str]:
