@@ -9,10 +9,10 @@ import signal
 import sys
 from pathlib import Path
 
-if __name__ == "__main__" and not __package__:  # run by its path: Python finds dataset/'s files, not the project's packages
+if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C during the imports; `run` handles it later
 
 from absl import flags
 
@@ -34,7 +34,7 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    """Convert what the flags name."""
+    """Convert the data set that the flags describe."""
     values = flags.FLAGS
     config = conversion_config(image_folder=values.image_dir, include_masks=values.include_masks)
     given = values.object_annotations_file or values.image_info_file or values.caption_annotations_file

@@ -13,10 +13,10 @@ import signal
 import sys
 from pathlib import Path
 
-if __name__ == "__main__" and not __package__:  # run by its path: Python finds dataset/'s files, not the project's packages
+if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C during the imports; `run` handles it later
 
 from absl import flags
 
@@ -46,7 +46,7 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    """Convert what the flags name."""
+    """Convert the data set that the flags describe."""
     values = flags.FLAGS
     image_folder, annotations_folder, image_set_file = _places(values)
     config = conversion_config(image_folder=image_folder, keep_annotations=True)
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _places(values: flags.FlagValues) -> tuple[str, str, str]:
-    """Image folder, annotations folder and image set file ("" for all)."""
+    """Return image folder, annotations folder and image set file ("" for all images)."""
     if bool(values.data_dir) == bool(values.image_dir):
         raise InputError("give either --data_dir (the VOC layout) or --image_dir (a plain folder)")
     if values.image_dir:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-if __name__ == "__main__" and not __package__:  # run by its path: Python finds dataset/'s files, not the project's packages
+if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C during the imports; `run` handles it later
 
 from absl import flags
 
@@ -54,12 +54,12 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
 
 
 def main() -> None:
-    """Convert what the flags name."""
+    """Convert the data set that the flags describe."""
     convert_labels(flags.FLAGS)
 
 
 def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None = None) -> dict[str, Report]:
-    """Return the report of each split. start: see `convert_and_report`."""
+    """Convert all splits and return the report of each. start: see `convert_and_report`."""
     images = ImageFolder(image_folder(values.images))
     annotations = values.annotations or values.images
     label_map = read_label_map(values.label_map_json_path) if values.label_map_json_path else None
@@ -81,7 +81,7 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
 
 def _with_val(parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, values: flags.FlagValues
               ) -> dict[str, AnnotatedDataSet]:
-    """The parts by their names, with a val out of the train where the data has none and one is requested; says which."""
+    """Return the splits by name; split val off train if there is none and one is requested. Prints the result."""
     found = {split or "train": data for split, data in parts.items()}
     if "val" in found or not values.val_fraction or "train" not in found:
         whose = "from the data set" if "" not in parts else "none, all images are train"
@@ -97,7 +97,7 @@ def _with_val(parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, values
 
 
 def _tell_of_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:
-    """Images that are learned and measured upon, as in ultralytics' coco128, whose val is its train."""
+    """Warn of images in both train and another split, as in ultralytics' coco128, whose val is its train."""
     learnt = {image.file_name for image in parts["train"].images} if "train" in parts else set()
     for split, data in parts.items():
         if split != "train" and (shared := sum(image.file_name in learnt for image in data.images)):
@@ -106,7 +106,7 @@ def _tell_of_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:
 
 
 def _refuse_other_parts(output_dir: str, parts: dict[str, AnnotatedDataSet]) -> None:
-    """Records of a part that this data does not have would be taken for its own."""
+    """Raise InputError for existing records of a split that this data set does not have; they would be mixed with it."""
     for split in SPLITS:
         if split not in parts and (standing := standing_shards(str(Path(output_dir, split)))):
             raise InputError(f"{next(iter(standing.values()))} is left from another conversion, and these labels have no "

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-if __name__ == "__main__" and not __package__:  # run by its path: Python finds dataset/'s files, not the project's packages
+if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C during the imports; `run` handles it later
 
 from absl import flags
 
@@ -39,7 +39,7 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    """Download what the flags name."""
+    """Download the images that the flags select."""
     values = flags.FLAGS
     if not values.image_dir:
         raise InputError("give --image_dir")

@@ -1,4 +1,4 @@
-"""Labels of any format as the parts of one data set: train, val and test, or the part "" where the data has no split."""
+"""Read labels of any format as the splits of one data set: train, val and test, or "" if there are no splits."""
 
 import functools
 from collections import Counter
@@ -26,7 +26,7 @@ from program_support.atomic_files import unfinished_folder
 from program_support.errors import InputError
 
 Parts = dict[str, AnnotatedDataSet]
-_NUMBERED = ("coco", "yolo", "open_images")  # whose data say which number a class has
+_NUMBERED = ("coco", "yolo", "open_images")  # formats that define class ids
 _WITHOUT_MASKS = ("voc", "open_images", "csv")
 
 
@@ -34,10 +34,10 @@ def read_labels(
     labels: RecognizedLabels, annotations: str, images: ImageFolder, *, with_masks: bool, label_map: ClassNames | None,
     output_folder: str,
 ) -> Parts:
-    """Read labels, with one numbering of classes and images through all parts.
+    """Read labels with consistent class and image ids across all splits.
 
-    Open Images needs `output_folder` for a moment, to index its rows there. Raises InputError for what is no such format, for a
-    part without a box, and for masks of a format that has none.
+    Open Images needs `output_folder` for a temporary index. Raises InputError for invalid labels, for a split without boxes,
+    and if masks are requested of a format that has none.
     """
     if with_masks and labels.format in _WITHOUT_MASKS:
         raise InputError(f"--include_masks: {FORMATS[labels.format][0]} labels have only boxes; expected outlines from COCO, "
@@ -77,7 +77,7 @@ def _only_file(labels: RecognizedLabels, annotations: str) -> str:
 def _of_files(
     labels: RecognizedLabels, annotations: str, read: Callable[[str, str | None], AnnotatedDataSet]
 ) -> Parts:
-    """Each file is a part, if the names of files and folders say which; a single file is all there is."""
+    """Return a split for each file if file or folder names identify it; a single file is the complete data set."""
     if len(labels.files) <= 1:
         return {"": read(_only_file(labels, annotations), None)}
     root, of_split = Path(annotations), {}
@@ -98,7 +98,7 @@ def _read_coco(path: str, images: ImageFolder, *, split: str | None, with_masks:
 
 
 def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -> Parts:
-    """By ImageSets/Main where it has a train.txt or trainval.txt; by folders called train, val and test; else all of one."""
+    """Read splits from ImageSets/Main (train.txt or trainval.txt), else from folders train, val and test, else as one."""
     folders = sorted({file.parent for file in labels.files}) or [Path(annotations)]
     if Path(annotations).is_file():
         folders = [Path(annotations).parent]
@@ -129,7 +129,7 @@ def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -
 def _read_open_images(
     path: str, images: ImageFolder, *, split: str | None, annotations: str, output_folder: str
 ) -> AnnotatedDataSet:
-    """With class descriptions beside them as the converter of Open Images does, else labels are names."""
+    """Read with class descriptions in the same folder if present, else use labels as names."""
     root = Path(annotations) if Path(annotations).is_dir() else Path(annotations).parent
     tables = FolderFiles(root, (".csv",))
     descriptions = next((str(tables.path(name)) for name in tables.names if _describes_classes(str(tables.path(name)))), None)
@@ -160,8 +160,7 @@ def _describes_classes(path: str) -> bool:
 
 
 def _check_part(part: AnnotatedDataSet, label_format: str) -> None:
-    """Raises InputError for two annotations of one image, one of which is of another, but for those of COCO, which have numbers
-    of their own; and for boxes that are no pixels."""
+    """Raise InputError for two annotations of one image (except COCO, which has image ids) and for boxes not in pixels."""
     name, count = Counter(image.file_name for image in part.images).most_common(1)[0]
     if count > 1 and label_format != "coco":
         raise InputError(f"{part.source}: {count} of its annotations are of the image {name}, expected one; remove copies "
@@ -172,7 +171,7 @@ def _check_part(part: AnnotatedDataSet, label_format: str) -> None:
 
 
 def _without_unusable(part: AnnotatedDataSet) -> AnnotatedDataSet:
-    """Without the objects whose outlines can be no mask, which are reported and count as skipped."""
+    """Return the split without objects whose outlines are invalid masks; they are reported as skipped."""
     skipped: list[Finding] = []
     for image in part.images:
         reasons = [reason_to_skip(one.segmentation) for one in image.objects]

@@ -120,8 +120,10 @@ def _in_slots(objects: Objects, slots: int) -> Objects:
 
 
 def _masks_of(record: dict[str, Tensor]) -> Tensor:
-    """The PNG of each object, [N] string; empty ones, of which the first that is requested is reported, where there is not one for
-    each."""
+    """Return the PNG of each object, [N] string.
+
+    Unless there is one per object, all are empty strings, and decoding the first one raises the error.
+    """
     masks, count = record["masks"], tf.shape(record["boxes"])[0]
     return tf.cond(tf.size(masks) == count, lambda: masks, lambda: tf.fill([count], ""))
 

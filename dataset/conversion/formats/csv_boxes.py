@@ -1,4 +1,4 @@
-"""Reads tables of boxes, a row for each: with named columns in any order, or keras-retinanet's without names."""
+"""Read CSV tables with one box per row: with named columns in any order, or in keras-retinanet's format without header."""
 
 import hashlib
 import re
@@ -20,7 +20,7 @@ from dataset.files.csv_files import csv_rows
 from dataset.files.untrusted_values import listed, number_in_text, shown, told_with
 from program_support.errors import InputError
 
-_NAMES = {  # in any case, '_' and blanks left out
+_NAMES = {  # case-insensitive, without '_' and blanks
     "file": ("filename", "file", "image", "imagename", "imagepath", "path", "imageid"),
     "class": ("class", "classname", "label", "labelname", "category", "name"),
     "left": ("xmin", "x1", "left"), "top": ("ymin", "y1", "top"), "right": ("xmax", "x2", "right"),
@@ -38,10 +38,10 @@ class _Table(NamedTuple):
 
 
 def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) -> AnnotatedDataSet:
-    """Read a file, of the images of a `split` where folders tell it.
+    """Read a file, for the images of a `split` if folders name splits.
 
-    Corners are pixels; shares of the image's sides where the columns are those of Open Images. A row without a box is an image
-    without objects. Raises InputError, with file, line and value, for a header or a row of another kind.
+    Corners are in pixels, or in fractions of the image if the columns are those of Open Images. A row without a box is an image
+    without objects. Raises InputError, with file, line and value, for an invalid header or row.
     """
     hasher, classes = hashlib.sha256(), ClassesAsMet()
     table = _table(path, hasher)
@@ -74,7 +74,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
 
 
 def why_no_table(path: str) -> str | None:
-    """What is wrong with the first row, which should name the columns of boxes, or have the fields of one."""
+    """Return the error in the first row, which must contain the column names of boxes or one box, else None."""
     try:
         _table(path, hashlib.sha256())
     except InputError as error:
@@ -83,7 +83,7 @@ def why_no_table(path: str) -> str | None:
 
 
 def _table(path: str, hasher) -> _Table:
-    """The columns of a file whose separator is a comma, a semicolon or a tab: by which the first row has most fields."""
+    """Return the columns of a file; the separator (comma, semicolon or tab) is the one that yields most fields."""
     separator = max(",;\t", key=lambda candidate: _fields_of_first_row(path, candidate))
     rows = csv_rows(path, separator=separator, taken=hasher.update)
     line, first = next(rows, (1, []))
@@ -107,12 +107,12 @@ def _table(path: str, hasher) -> _Table:
 
 
 def _is_number(text: str) -> bool:
-    """Also where a row has none, for an image without objects."""
+    """Return whether the text is a number, or empty as in rows of images without objects."""
     return not text.strip() or re.fullmatch(r"\s*[+-]?[\d.]+(e[+-]?\d+)?\s*", text, re.IGNORECASE) is not None
 
 
 def _fields_of_first_row(path: str, separator: str) -> int:
-    """0 also where the file cannot be read, of which its reading will tell the reason."""
+    """Return the number of fields; 0 for an unreadable file, which its reader reports."""
     try:
         return len(next(csv_rows(path, separator=separator), (1, []))[1])
     except InputError:
@@ -122,14 +122,14 @@ def _fields_of_first_row(path: str, separator: str) -> int:
 def _coordinate(text: str, *, in_shares: bool, where: str) -> float:
     if not in_shares:
         return number_in_text(text, where=where)
-    share = number_in_text(text.replace(",", ".", 1), where=where)  # of a share a comma is no separator of thousands
+    share = number_in_text(text.replace(",", ".", 1), where=where)  # in a fraction, a comma is a decimal separator
     if not LEAST_SHARE <= share <= MOST_SHARE:
         raise InputError(f"{where} is {shown(text)}, expected a fraction of the image's side, 0 to 1, not pixels")
     return share
 
 
 def _add_size(image: AnnotatedImage, fields: dict[str, str], *, where: str) -> None:
-    """Of the columns width and height; all rows of an image must agree."""
+    """Set the size from the columns width and height; all rows of an image must agree."""
     texts = [fields.get("height", ""), fields.get("width", "")]
     if not any(texts) or image.in_shares:
         return

@@ -1,4 +1,4 @@
-"""Reads "CVAT for images 1.1": one XML file with an element for each image and one in it for each shape.
+"""Read "CVAT for images 1.1": one XML file with an element for each image and, inside it, for each shape.
 
 Format: https://docs.cvat.ai/docs/dataset_management/formats/format-cvat. Coordinates are pixels of the image.
 """
@@ -26,10 +26,9 @@ _ELLIPSE_CORNERS = 64
 
 
 def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:
-    """Read a file; by the subsets of a project where each image names one that is a train, val or test, else as the split "".
+    """Read a file by subsets if each image belongs to a train, val or test subset, else as the split "".
 
-    Classes are the labels of the task and those of the shapes. Raises InputError, with file, image and value, for what is no
-    such file.
+    Classes are the labels of the task and of the shapes. Raises InputError, with file, image and value, for an invalid file.
     """
     root, content = read_xml(path, root_tag="annotations", what="a CVAT xml")
     if root.find("track") is not None:
@@ -131,7 +130,7 @@ def _mask(node: ElementTree.Element, where: str) -> tuple[tuple, None]:
 
 
 def _mask_run_lengths(node: ElementTree.Element, size: tuple[int, int], where: str) -> dict:
-    """Of the whole image, from those along the rows of a rectangle, which begin with zeros."""
+    """Return run lengths of the full image from row-wise run lengths of a rectangle, which begin with zeros."""
     left, top, width, height = _mask(node, where)[0]
     inside = min(left, top) >= 0 and min(width, height) >= 1 and left + width <= size[1] and top + height <= size[0]
     if not inside or any(side % 1 for side in (left, top, width, height)) or size[0] * size[1] > LARGEST_IMAGE_PIXELS:
@@ -151,12 +150,12 @@ _SHAPES = {"box": _box, "polygon": _polygon, "ellipse": _ellipse, "mask": _mask}
 
 
 def _turn(node: ElementTree.Element, where: str) -> float:
-    """Radians, clockwise in the image."""
+    """Return the rotation in radians, clockwise in the image."""
     return math.radians(_number(node, "rotation", where=where)) if node.get("rotation") else 0.0
 
 
 def _turned(corners: list, *, center: tuple[float, float], turn: float) -> list[float]:
-    """The corners, turned about the center, as x, y, x, y, .."""
+    """Return the corners, rotated around the center, as x, y, x, y, .."""
     def flat() -> Iterator[float]:
         for x, y in corners:
             right, down = x - center[0], y - center[1]

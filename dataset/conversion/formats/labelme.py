@@ -1,4 +1,4 @@
-"""Reads labelme's files, one json for an image, its points in pixels of the image as EXIF turns it.
+"""Read labelme's files, one JSON file per image, with points in pixels of the image after EXIF rotation.
 
 Format: https://github.com/wkentaro/labelme/blob/main/labelme/_label_file.py.
 """
@@ -25,11 +25,11 @@ _WITHOUT_AREA = ("point", "points", "line", "linestrip")
 
 
 def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:
-    """Read a file, or all json files of a folder and those below it; by folders called train, val and test where every file is
-    in one, else as the split "".
+    """Read a JSON file, or all JSON files in a folder tree.
 
-    Shapes of one label and `group_id` are one object, as in labelme's own conversion to COCO. Raises InputError, with file,
-    shape and value, for what is no such file.
+    Splits are folders named train, val and test if every file is in one, else the split "" has all files. Shapes with the same
+    label and `group_id` are one object, as in labelme's own conversion to COCO. Raises InputError, with file, shape and value,
+    for an invalid file.
     """
     path = Path(annotations)
     files = FolderFiles(path if path.is_dir() else path.parent, (".json",))
@@ -59,7 +59,7 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
 def _read_image(
     content: Any, name: str, images: ImageFolder, *, classes: ClassesAsMet, with_masks: bool
 ) -> tuple[AnnotatedImage, list[str]]:
-    """The image and the kinds of the shapes that are no objects."""
+    """Return the image and the kinds of the shapes that are not objects."""
     if not isinstance(content, dict) or not isinstance(content.get("shapes"), list):
         raise InputError("is not a labelme JSON file: has no list of shapes")
     sides = [content.get("imageHeight"), content.get("imageWidth")]
@@ -94,7 +94,10 @@ def _read_image(
 
 
 def _image_name(content: dict, name: str, images: ImageFolder) -> str:
-    """The last name of imagePath, whose folders are relative to the json or of another machine; else the image called alike."""
+    """Return the file name in imagePath, else the image with the name of the JSON file.
+
+    The folders in imagePath are relative to the JSON file or belong to another machine.
+    """
     path = content.get("imagePath")
     last = PurePosixPath(storable_text(path, "imagePath").replace("\\", "/")).name if path else ""
     place = PurePosixPath(name)
@@ -118,7 +121,7 @@ def _points(shape: dict) -> list[list[float]]:
 
 
 def _outline(kind: str, points: list[list[float]]) -> list[float]:
-    """x, y, x, y, .. of what the shape encloses."""
+    """Return the outline of the shape as x, y, x, y, .."""
     wanted = {"rectangle": (2, 4), "circle": (2,), "mask": (2,)}.get(kind)
     if (wanted and len(points) not in wanted) or (kind == "polygon" and len(points) < 3):
         raise InputError(f"is a {kind} of {len(points)} points, expected {' or '.join(map(str, wanted or ('at least 3',)))}")
@@ -127,7 +130,7 @@ def _outline(kind: str, points: list[list[float]]) -> list[float]:
         radius = math.dist(points[0], rim)
         angles = [2 * math.pi * corner / _CIRCLE_CORNERS for corner in range(_CIRCLE_CORNERS)]
         return [value for angle in angles for value in (x + radius * math.cos(angle), y + radius * math.sin(angle))]
-    if kind == "mask":  # its last row and column belong to it
+    if kind == "mask":  # inclusive of its last row and column
         (left, top), (right, bottom) = points
         return [left, top, right + 1, bottom + 1]
     if kind not in ("polygon", "rectangle", "oriented_rectangle"):

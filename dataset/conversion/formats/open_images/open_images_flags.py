@@ -1,4 +1,4 @@
-"""The flags by which a part of Open Images is chosen, for its conversion and for its download alike."""
+"""Flags that select a subset of Open Images, shared by its conversion and its download."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from program_support.errors import InputError
 
 
 def define_choice_flags() -> None:
-    """Define what to read and which of it is requested."""
+    """Define the input files and the selection."""
     flags.DEFINE_string("object_annotations_file", "", "CSV file with the boxes: oidv6-train-annotations-bbox.csv, "
                         "validation-annotations-bbox.csv or test-annotations-bbox.csv.")
     flags.DEFINE_string("class_descriptions_file", "", "CSV file with labels and class names: class-descriptions-boxable.csv.")
@@ -25,7 +25,7 @@ def define_choice_flags() -> None:
 
 
 def read_choice(index_folder: Path, *, image_ids_file: str = "") -> AnnotatedDataSet:
-    """Read what the flags name."""
+    """Read the annotations that the flags select."""
     values = flags.FLAGS
     for name in ("object_annotations_file", "class_descriptions_file"):
         if not values[name].value:

@@ -1,4 +1,4 @@
-"""Reads the csv files of Open Images V4 to V7, without holding their rows in memory."""
+"""Read the CSV files of Open Images V4 to V7 without keeping their rows in memory."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from program_support.deferred_signals import PutOffSignals
 from program_support.errors import InputError
 from program_support.progress import Progress
 
-# The images of V6 with a box of MLPerf's 264 classes.
+# Number of images of V6 with a box of MLPerf's 264 classes.
 EXPECTED_IMAGES = {"mlperf-train": 1_170_301, "mlperf-validation": 24_781}
 _MIB = 1 << 20
 
@@ -27,11 +27,11 @@ def read_open_images(
     *, object_annotations_file: str, class_descriptions_file: str, index_folder: Path, classes: str = "",
     hierarchy_file: str = "", with_descendants: bool = False, image_ids_file: str = "", expect: str = "",
 ) -> AnnotatedDataSet:
-    """Images that have at least one box of the wanted classes, in the order of their names, with those boxes.
+    """Return the images with at least one box of the selected classes, in the order of their names, with these boxes.
 
-    Only those that `image_ids_file` names, where it is given. They are on the disk, in `index_folder`, which must stay as long
-    as the data set is used. Image ids count from 1. Raises InputError, with file, line and value, for what is no file of Open
-    Images, and where the number of images is not the one of `expect`, a key of `EXPECTED_IMAGES`; Interrupted for a signal.
+    `image_ids_file` restricts them to the listed images. The images are stored in `index_folder`, which must exist as long as
+    the data set is used. Image ids count from 1. Raises InputError, with file, line and value, for invalid files and if the
+    number of images differs from `expect`, a key of `EXPECTED_IMAGES`; Interrupted for a signal.
     """
     wanted = wanted_classes(classes, class_descriptions_file=class_descriptions_file, hierarchy_file=hierarchy_file,
                             with_descendants=with_descendants)
@@ -66,7 +66,7 @@ def read_open_images(
 
 @contextmanager
 def _told(path: str) -> Iterator[Callable[[bytes], None]]:
-    """A block that may be interrupted, and tells how far the file is read whose lines are handed to what it yields."""
+    """Show the progress of reading a file, whose lines are passed to the yielded function; may be interrupted."""
     size = os.stat(path).st_size if os.path.exists(path) else 0
     with Progress("read", total=-(-size // _MIB), noun="MiB", patient=True) as progress, PutOffSignals() as signals:
         rest = 0
@@ -83,7 +83,7 @@ def _told(path: str) -> Iterator[Callable[[bytes], None]]:
 
 
 def _read_image_ids(path: str) -> set[str]:
-    """One image a line, as ImageID or, as the official lists have it, train/ImageID."""
+    """Read one image per line, as ImageID or, as in the official lists, train/ImageID."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Rows of the csv files of Open Images, one at a time: the largest is of gigabytes.
+"""Read rows of the CSV files of Open Images one at a time: the largest file has gigabytes.
 
 Format: https://storage.googleapis.com/openimages/web/download_v7.html. A row of boxes has ImageID, LabelName, XMin, XMax,
 YMin, YMax (shares of width and height) and five flags (1, 0, or -1 where it is not known); V6 adds eight columns of clicks.
@@ -18,7 +18,7 @@ from program_support.errors import InputError
 Box = tuple[str, int, float, float, float, float, int, int]  # image, category, XMin, XMax, YMin, YMax, crowd, line
 
 _COLUMNS = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax", "IsGroupOf")
-_CROWD = {"1": 1, "0": 0, "-1": 0}  # unknown is no crowd
+_CROWD = {"1": 1, "0": 0, "-1": 0}  # unknown counts as no crowd
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -26,10 +26,10 @@ def boxes_in(
     rows: Iterator[tuple[int, list[str]]], path: str, *, category_of: dict[str, int | None], chosen: set[str] | None,
     tally: Counter[str],
 ) -> Iterator[Box]:
-    """The boxes of the labels that have a category id, of the `chosen` images; rows of labels that have none are passed over.
+    """Yield the boxes in the `chosen` images whose labels have a category id.
 
-    `tally` counts the rows whose Confidence is not 1. Raises InputError, with file, line and value, for what is no such row and
-    for a label that `category_of` does not know.
+    `tally` counts the rows whose Confidence is not 1. Raises InputError, with file, line and value, for an invalid row and for
+    a label that `category_of` lacks.
     """
     header = next(rows, (1, []))[1]
     pick, has_confidence = _column_picker(header, path)
@@ -52,14 +52,14 @@ def boxes_in(
         except (ValueError, KeyError):
             left = right = top = bottom = math.nan
         in_reach = (LEAST_SHARE <= left <= MOST_SHARE and LEAST_SHARE <= right <= MOST_SHARE
-                    and LEAST_SHARE <= top <= MOST_SHARE and LEAST_SHARE <= bottom <= MOST_SHARE)  # not so with NaN
+                    and LEAST_SHARE <= top <= MOST_SHARE and LEAST_SHARE <= bottom <= MOST_SHARE)  # false for NaN
         if not in_reach or not _PLAIN_NAME.fullmatch(image):
             raise InputError(f"{path}: line {line} {_what_is_wrong(image, sides, group)}")
         yield image, category, left, right, top, bottom, crowd, line
 
 
 def _column_picker(header: Sequence[str], path: str) -> tuple[Callable[[list[str]], tuple[str, ...]], bool]:
-    """What takes the fields of interest out of a row, Confidence last, and whether there is a Confidence."""
+    """Return a function that extracts the required fields of a row, Confidence last, and whether there is a Confidence."""
     names = [name.strip() for name in header]
     missing = [name for name in _COLUMNS if names.count(name) != 1]
     if missing:
@@ -71,7 +71,7 @@ def _column_picker(header: Sequence[str], path: str) -> tuple[Callable[[list[str
 
 
 def _holds(confidence: str, tally: Counter[str], *, where: str) -> bool:
-    """Whether a box of this Confidence, which is 1 for all that people have drawn or confirmed, is one to keep."""
+    """Return whether to keep a box with this Confidence, which is 1 for boxes drawn or confirmed by people."""
     try:
         value = float(confidence)
     except ValueError:
@@ -84,7 +84,7 @@ def _holds(confidence: str, tally: Counter[str], *, where: str) -> bool:
 
 
 def _what_is_wrong(image: str, sides: Sequence[str], group: str) -> str:
-    """Of a row that was refused."""
+    """Return the error of an invalid row."""
     for name, text in zip(_COLUMNS[2:], sides, strict=False):
         try:
             value = float(text)
