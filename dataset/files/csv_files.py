@@ -1,4 +1,4 @@
-"""Csv files of others, a row at a time: the largest is of gigabytes."""
+"""Read untrusted CSV files one row at a time: the largest has gigabytes."""
 
 import csv
 from collections.abc import Callable, Iterator
@@ -12,9 +12,9 @@ _LONGEST_LINE_BYTES = 1 << 16
 def csv_rows(
     path: str, *, separator: str = ",", taken: Callable[[bytes], None] = lambda line: None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of each row that is not empty of a csv file in UTF-8, whose lines are handed to `taken`.
+    """Yield line number and fields of each non-empty row of a UTF-8 CSV file; every line is passed to `taken`.
 
-    Raises InputError, with file and line, where the file cannot be read or is no csv.
+    Raises InputError, with file and line, if the file cannot be read or is not CSV.
     """
     number = 0
 

@@ -1,4 +1,4 @@
-"""Which files a glob pattern names; free of TensorFlow, so that a wrong pattern is reported before its slow import."""
+"""Expand glob patterns of records. Does not import TensorFlow, so that a wrong pattern is reported immediately."""
 
 import glob
 import re
@@ -15,10 +15,10 @@ _CONVERT = "convert the data set to records first (dataset/create_tfrecord.py)"
 
 
 def expand_glob(pattern: str | Path) -> list[str]:
-    """The files a pattern names, sorted, so that every rank numbers the records alike.
+    """Return the files that match a pattern, sorted, so that every rank numbers the records equally.
 
-    Raises InputError where nothing matches (with what the folder does hold), where something else than records does, and
-    where the shards of two conversions lie together: every image would be read twice.
+    Raises InputError if nothing matches (with the contents of the folder), if other files than records match, and if shards
+    of two conversions match, because every image would be read twice.
     """
     if Path(pattern).is_dir():
         raise InputError(f"{pattern}: is a folder, expected a pattern that names records; {_advice(Path(pattern))}")
@@ -42,7 +42,7 @@ def expand_glob(pattern: str | Path) -> list[str]:
 
 
 def _instead_of(path: str, kind: FileKind, *, among: list[str]) -> str:
-    """What to give in place of a file that holds no records."""
+    """Return advice for a file that contains no records."""
     if patterns := _patterns([Path(other) for other in among]):
         return f"give {patterns}"
     if kind is FileKind.COCO:
@@ -52,7 +52,7 @@ def _instead_of(path: str, kind: FileKind, *, among: list[str]) -> str:
 
 
 def _advice(folder: Path) -> str:
-    """What to do with a folder that was given in place of records."""
+    """Return advice for a folder given instead of records."""
     files = sorted(path for path in folder.iterdir() if path.is_file())[:_FILES_LOOKED_AT]
     if patterns := _patterns(files):
         return f"give {patterns}"
@@ -64,7 +64,7 @@ def _advice(folder: Path) -> str:
 
 
 def _patterns(paths: list[Path]) -> str:
-    """The patterns that name the records among some files, such as 'records/train-*' (8 files)."""
+    """Return patterns that match the records among some files, such as 'records/train-*' (8 files)."""
     found: Counter[str] = Counter()
     for path in paths:
         if match := _SHARD_NAME.fullmatch(str(path)):
