@@ -68,7 +68,7 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
     parts = read_labels(labels, annotations, images, with_masks=values.include_masks, label_map=label_map,
                         output_folder=values.output_dir)
     parts = _with_val(parts, images, values=values)
-    _tell_of_shared_images(parts)
+    _warn_about_shared_images(parts)
     _refuse_other_parts(values.output_dir, parts)
     reports = {}
     for split, data in parts.items():
@@ -96,7 +96,7 @@ def _with_val(parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, values
     return {split: found[split] for split in SPLITS if split in found}
 
 
-def _tell_of_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:
+def _warn_about_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:
     """Warn of images in both train and another split, as in ultralytics' coco128, whose val is its train."""
     learnt = {image.file_name for image in parts["train"].images} if "train" in parts else set()
     for split, data in parts.items():

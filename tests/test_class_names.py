@@ -49,7 +49,7 @@ def test_blanks_around_a_name_are_no_part_of_it():
 
 @pytest.mark.parametrize(("entry", "message"), [
     ({"id": "1", "name": "a"}, r"categories\[0\] has id '1', expected a number"),
-    ({"id": True, "name": "a"}, "has id True"), ({"id": 10**18, "name": "a"}, "has id 10{18}, wanted"),
+    ({"id": True, "name": "a"}, "has id True"), ({"id": 10**18, "name": "a"}, "has id 10{18}, expected"),
     ({"id": -(10**18), "name": "a"}, "expected -9"), ({"id": 1, "name": 3}, "category 1 has name 3, expected text"),
     ({"id": 1, "name": " "}, "category 1 has name ''"), ({"id": 1, "name": "a\0b"}, "category 1 has name"),
     ({"id": 1, "name": "a\tb"}, "expected text of one line"),

@@ -171,7 +171,7 @@ def test_names_of_files_that_are_no_text(tmp_path):
     (["--images=photos/a.jpg"], "--images=photos/a.jpg: is a file; expected the folder with the images"),
     (["--images=a.zip"], "--images=a.zip: is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER"),
     ([f"--images={'x' * 300}"], "no such folder"),
-    (["--images=photos", f"--annotations={'x' * 300}"], "there is no such file or folder"),
+    (["--images=photos", f"--annotations={'x' * 300}"], "no such file or folder"),
     (["--images=photos", "--annotations=voc", "--val_fraction=0", f"--output_dir={'x' * 300}"], "cannot write x"),
     (["--images=photos", "--annotations=both"], "both: holds labels of 2 formats (both/b.xml is a Pascal VOC annotation; both"),
     (["--images=photos", "--annotations=both/b.xml", "--include_masks"], "Pascal VOC labels have only boxes"),

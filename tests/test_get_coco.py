@@ -116,7 +116,7 @@ def test_wrong_md5_is_deleted_and_told(site):
 
 def test_published_md5_are_the_default(site):
     done = call(site, "coco", COCO_ANNOTATIONS_MD5="")
-    assert "MD5 mismatch; expected f4bbac642086de4f52a3fdda2de5fa2c" in done.stderr
+    assert "MD5 mismatch in the download; expected f4bbac642086de4f52a3fdda2de5fa2c" in done.stderr
 
 
 def test_failed_download(site):

@@ -13,7 +13,7 @@ from PIL import Image
 
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.formats.open_images import open_images_labels as open_images
-from dataset.conversion.formats.open_images.open_images_classes import MLPERF_FILE, wanted_classes
+from dataset.conversion.formats.open_images.open_images_classes import MLPERF_FILE, selected_classes
 from dataset.conversion.formats.open_images.open_images_labels import read_open_images
 from dataset.conversion.sharding.shards import convert
 from program_support.deferred_signals import Interrupted
@@ -163,23 +163,23 @@ def test_mlperf_list_is_childless_and_in_the_class_descriptions(samples):
 
 @pytest.mark.parametrize("name", ["class-descriptions-boxable.csv", "oidv6-class-descriptions.csv"])
 def test_mlperf_by_either_layout_of_the_class_descriptions(name, samples):
-    wanted = wanted_classes("mlperf", class_descriptions_file=str(samples / name))
+    wanted = selected_classes("mlperf", class_descriptions_file=str(samples / name))
     assert wanted.class_names.category_ids == tuple(range(264))
     assert wanted.class_names.names[83] == "Egg (Food)"
     assert wanted.category_of["/m/033cnk"] == 83
     assert len([label for label, number in wanted.category_of.items() if number is not None]) == 264
     assert "Horn is French horn" in wanted.renamed
     assert len(wanted.renamed) == 5
-    assert len(wanted_classes("", class_descriptions_file=str(samples / name)).class_names) == 601
+    assert len(selected_classes("", class_descriptions_file=str(samples / name)).class_names) == 601
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (("/m/0898b,Zebra\n", ""), "lacks /m/0898b (Zebra), which --classes=mlperf wants"),
+    (("/m/0898b,Zebra\n", ""), "lacks /m/0898b (Zebra), which --classes=mlperf requires"),
     (("/m/0898b,Zebra\n", "/m/0898b,Horse\n"), "calls /m/0898b 'Horse', which in MLPerf's list is another label")])
 def test_mlperf_by_class_descriptions_of_something_else(tmp_path, change, message):
     (tmp_path / "classes.csv").write_text(MLPERF_FILE.read_text().replace(*change))
     with pytest.raises(InputError, match=r"classes\.csv: ") as caught:
-        wanted_classes("mlperf", class_descriptions_file=str(tmp_path / "classes.csv"))
+        selected_classes("mlperf", class_descriptions_file=str(tmp_path / "classes.csv"))
     assert message in str(caught.value)
 
 

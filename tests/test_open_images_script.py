@@ -64,8 +64,8 @@ def test_the_index_travels_to_other_processes(place, monkeypatch):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--object_annotations_file="], "give --object_annotations_file"),
-    (["--class_descriptions_file="], "give --class_descriptions_file"),
+    (["--object_annotations_file="], "--object_annotations_file is required"),
+    (["--class_descriptions_file="], "--class_descriptions_file is required"),
     (["--object_annotations_file=coco.json"], "coco.json: is a COCO json, expected a csv of Open Images boxes"),
     (["--object_annotations_file=images"], "images: cannot be read (it is a folder)"),
     (["--object_annotations_file=classes.csv"], "classes.csv: is not a CSV of Open Images boxes: its first line lacks"),

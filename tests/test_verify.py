@@ -130,7 +130,7 @@ def test_records_without_keys_are_left_out_up_to_the_fraction(tmp_path):
     index, (warning,) = verified(paths, max_bad_fraction=0.25)
     assert image_ids(index) == ["0", "2", "3"]
     assert warning == (f"warning: 1 of 4 records hold no box keys (image/object/bbox/..): 1.jpg, image 1 "
-                       f"(byte {starts([example(0)] * 2)[1]} of {tmp_path}/a); left out")
+                       f"(byte {starts([example(0)] * 2)[1]} of {tmp_path}/a); skipped")
     message = refusal(paths, max_bad_fraction=0.2)
     assert message.startswith("1 of 4 records hold no box keys")
     assert ": 25.00% of the records; expected at most 20.00%; if they are images without objects, " in message

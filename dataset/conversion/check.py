@@ -22,7 +22,7 @@ from program_support.stderr_capture import captured_stderr
 
 JPEG_QUALITY = 95
 LONGEST_SIDE = 65_500  # limit of libjpeg
-MOST_SCANS = 500  # each passes over the whole image: a small file could keep the decoder busy for hours
+MOST_SCANS = 500  # decoding time is proportional to scans times pixels: a small file could take hours
 
 _START_OF_IMAGE, _END_OF_IMAGE, _START_OF_SCAN = 0xD8, 0xD9, 0xDA
 _FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}

@@ -62,7 +62,7 @@ def recognize(annotations: str, *, wanted: str = "auto") -> RecognizedLabels:
         return RecognizedLabels(name, f"labels: {FORMATS[name][0]}, because {_first(files)}", [file for file, _ in files])
     if other_tables:
         raise InputError(other_tables[0])
-    raise InputError(f"--annotations={annotations}: {_looked_at(path, found)}; expected {_EXPECTED}, or --format to name one")
+    raise InputError(f"--annotations={annotations}: {_description(path, found)}; expected {_EXPECTED}, or --format to name one")
 
 
 def _first(files: Iterable[tuple[Path, FileKind]]) -> str:
@@ -70,7 +70,7 @@ def _first(files: Iterable[tuple[Path, FileKind]]) -> str:
     return f"{file} is {kind.value}"
 
 
-def _looked_at(path: Path, found: list[tuple[Path, FileKind | None]]) -> str:
+def _description(path: Path, found: list[tuple[Path, FileKind | None]]) -> str:
     if not path.is_dir():
         kind = found[0][1]
         return f"is {kind.value}" if kind else "contains no labels of a known format"

@@ -18,7 +18,7 @@ from dataset.records.labeled_images import LabeledImages
 from program_support.errors import InputError
 from program_support.processor_cores import available_cores
 
-_LOOKED_AT = 256  # pixels of the longer side; JPEGs are decoded at the smallest sufficient scale
+_MOST_SIDE = 256  # pixels of the longer side; JPEGs are decoded at the smallest sufficient scale
 
 
 class ImageLooks(NamedTuple):
@@ -60,7 +60,7 @@ def small_picture(encoded: bytes, side: int) -> np.ndarray:
 def _looks(encoded: Callable[[int], bytes], number: int) -> ImageLooks | None:
     with contextlib.suppress(ValueError, OSError, InputError):
         data = encoded(number)
-        pixels = small_picture(data, _LOOKED_AT)
+        pixels = small_picture(data, _MOST_SIDE)
         gray = pixels.mean(axis=-1)
         return ImageLooks(digest=hashlib.sha256(data).digest(), size=stored_size(data), thumbnail=thumbnail(pixels),
                           brightness=float(gray.mean()), contrast=float(gray.std()))

@@ -84,7 +84,7 @@ def _of_files(
     for file in labels.files:
         of_split.setdefault(split_of_file(file.relative_to(root).as_posix()), []).append(file)
     for split, files in of_split.items():
-        instances = [file for file in files if file.name.startswith("instances")]  # COCO has captions and keypoints beside them
+        instances = [file for file in files if file.name.startswith("instances")]  # COCO also has captions and keypoints
         of_split[split] = instances if len(instances) == 1 else files
     if None in of_split or any(len(files) > 1 for files in of_split.values()):
         raise InputError(f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
@@ -136,8 +136,8 @@ def _read_open_images(
     if descriptions is None:
         data = read_csv_boxes(path, images, split=split)
         if codes := [name for name in data.class_names.names if name.startswith(("/m/", "/g/"))]:
-            raise InputError(f"{path}: has labels such as {codes[0]}; expected class-descriptions-boxable.csv beside it, which "
-                             "names them")
+            raise InputError(f"{path}: has labels such as {codes[0]}; expected class-descriptions-boxable.csv in its folder, "
+                             "with their names")
         return data
     try:
         with unfinished_folder(Path(output_folder, "labels.index")) as folder:

@@ -22,7 +22,7 @@ _WHAT_TO_DO = {
     FileKind.CSV: _ANY_FORMAT,
     FileKind.ZIP: "unpack it first",
 }
-_TOLD_BY_THE_READER = (FileKind.JSON, FileKind.COCO_RESULTS)
+_REPORTED_BY_READER = (FileKind.JSON, FileKind.COCO_RESULTS)
 
 
 @contextlib.contextmanager
@@ -42,7 +42,7 @@ def recognized(*paths: str, wanted: FileKind) -> Iterator[None]:
 
 def _recognized_file(path: str, wanted: FileKind) -> str | None:
     kind = kind_of_file(path)
-    if kind is None or kind in _TOLD_BY_THE_READER or (kind is wanted and kind is not FileKind.VOC):
+    if kind is None or kind in _REPORTED_BY_READER or (kind is wanted and kind is not FileKind.VOC):
         return None
     if (kind, wanted) == (FileKind.CSV, FileKind.OPEN_IMAGES):
         return None  # the reader reports which column is missing

@@ -16,10 +16,10 @@ from program_support.errors import InputError
 _HEAD_BYTES = 1 << 16
 _MOST_PARSED_BYTES = 1 << 26  # a larger JSON file is not for a single image
 _LINES_LOOKED_AT = 20
-_FILES_LOOKED_AT = 50  # of each suffix in a folder
+_MOST_FILES = 50  # of each suffix in a folder
 _ANNOTATION_SUFFIXES = (".xml", ".json", ".yaml", ".yml", ".data", ".csv", ".txt")
 _FOLDERS_LOOKED_AT = 100
-_LEVELS_LOOKED_AT = 4  # a zip of VOC has VOCdevkit/VOC2012/Annotations
+_MOST_LEVELS = 4  # a zip of VOC has VOCdevkit/VOC2012/Annotations
 _OF_A_CONVERSION = re.compile(r"(.+)\.(report|classes|instances)\.json")
 _IMAGE_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")
 
@@ -93,7 +93,7 @@ def annotations_in(folder: str | Path) -> Iterator[tuple[Path, FileKind]]:
     for place in islice(_folders(Path(folder)), _FOLDERS_LOOKED_AT):
         files = _entries(place)
         for suffix in _ANNOTATION_SUFFIXES:
-            for path in [file for file in files if file.suffix.lower() == suffix][:_FILES_LOOKED_AT]:
+            for path in [file for file in files if file.suffix.lower() == suffix][:_MOST_FILES]:
                 kind = kind_of_file(path)
                 if kind is not None and kind.holds_annotations:
                     yield path, kind
@@ -102,7 +102,7 @@ def annotations_in(folder: str | Path) -> Iterator[tuple[Path, FileKind]]:
 def _folders(top: Path) -> Iterator[Path]:
     """Yield a folder and its subfolders, three levels deep; links to an ancestor are skipped."""
     level = [top] if top.is_dir() else []
-    for _ in range(_LEVELS_LOOKED_AT):
+    for _ in range(_MOST_LEVELS):
         yield from level
         level = [path for place in level for path in _entries(place)
                  if path.is_dir() and not path.name.startswith(".") and not _leads_above(path)]

@@ -10,7 +10,7 @@ from program_support.errors import InputError
 
 _SHARD_NAME = re.compile(r"(?P<prefix>.*)-\d{5}-of-(?P<total>\d{5})(?P<suffix>\.tfrecord)?")
 _NAMES_SHOWN = 5
-_FILES_LOOKED_AT = 1000
+_MOST_FILES = 1000
 _CONVERT = "convert the data set to records first (dataset/create_tfrecord.py)"
 
 
@@ -53,7 +53,7 @@ def _instead_of(path: str, kind: FileKind, *, among: list[str]) -> str:
 
 def _advice(folder: Path) -> str:
     """Return advice for a folder given instead of records."""
-    files = sorted(path for path in folder.iterdir() if path.is_file())[:_FILES_LOOKED_AT]
+    files = sorted(path for path in folder.iterdir() if path.is_file())[:_MOST_FILES]
     if patterns := _patterns(files):
         return f"give {patterns}"
     if found := next(annotations_in(folder), None):

@@ -45,11 +45,11 @@ def verify_records(index: RecordIndex, *, when: str, max_bad_fraction: float, sa
         demand_unchanged(index)
         tally.judge(max_bad_fraction=max_bad_fraction)
         tally.demand_boxes()
-        tally.warn(say, fate="left out")
+        tally.warn(say, fate="skipped")
         useless = [number for numbers in tally.useless.values() for number in numbers]
         return index.only(~np.isin(np.arange(len(index)), useless)) if useless else index
     if when == "auto":
-        _look_at_sample(index, max_bad_fraction=max_bad_fraction, say=say, category_ids=category_ids)
+        _inspect_sample(index, max_bad_fraction=max_bad_fraction, say=say, category_ids=category_ids)
     return index
 
 
@@ -60,7 +60,7 @@ def _is_due(index: RecordIndex, when: str) -> bool:
     return when == "always" or (when == "auto" and small)
 
 
-def _look_at_sample(index: RecordIndex, *, max_bad_fraction: float, say: Callable[[str], None],
+def _inspect_sample(index: RecordIndex, *, max_bad_fraction: float, say: Callable[[str], None],
                     category_ids: Collection[int] | None) -> None:
     """Inspect a sample, to report a completely wrong data set (captions, boxes in pixels) at any size."""
     tally = _Tally(index)

@@ -68,7 +68,7 @@ def _convert_in_processes(
     tasks: list[ShardTask], processes: int, *, progress: Progress, signals: PutOffSignals
 ) -> None:
     done = multiprocessing.get_context("spawn").Value("q", 0)
-    waiting, running, told = deque(tasks), set(), 0
+    waiting, running, reported = deque(tasks), set(), 0
     try:
         with _worker_processes(processes, done) as executor:
             while waiting or running:
@@ -80,8 +80,8 @@ def _convert_in_processes(
                 ready, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 signals.check()
                 count = done.get_obj().value  # without its lock, which a dead process may hold
-                progress.advance(count - told, images=count - told)
-                told = count
+                progress.advance(count - reported, images=count - reported)
+                reported = count
                 for future in ready:
                     future.result()
     except BrokenProcessPool as error:

@@ -22,7 +22,7 @@ _V6_HEADER = ["LabelName", "DisplayName"]
 
 
 @dataclass(frozen=True)
-class WantedClasses:
+class SelectedClasses:
     """Selected classes; `category_of` has every label of the class descriptions, None for labels that are not selected."""
 
     class_names: ClassNames
@@ -30,9 +30,9 @@ class WantedClasses:
     renamed: list[str] = field(default_factory=list)  # such as "Horn is French horn"
 
 
-def wanted_classes(
+def selected_classes(
     classes: str, *, class_descriptions_file: str, hierarchy_file: str = "", with_descendants: bool = False
-) -> WantedClasses:
+) -> SelectedClasses:
     """Return the classes that `classes` selects.
 
     `classes` is "mlperf" (264 classes), a file with one name per line, comma-separated names, or "" for all. Category ids count
@@ -55,7 +55,7 @@ def wanted_classes(
         if not hierarchy_file:
             raise InputError("--with_descendants needs --hierarchy_file: bbox_labels_600_hierarchy.json")
         _add_descendants(category_of, wanted, hierarchy_file)
-    return WantedClasses(class_names, category_of, [
+    return SelectedClasses(class_names, category_of, [
         f"{name_of[label]} is {name}" for label, name in wanted.items() if name_of[label] != name])
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dataset.conversion.annotations import AnnotatedDataSet, Finding
-from dataset.conversion.formats.open_images.open_images_classes import WantedClasses, wanted_classes
+from dataset.conversion.formats.open_images.open_images_classes import SelectedClasses, selected_classes
 from dataset.conversion.formats.open_images.open_images_index import BoxIndex, IndexedImages
 from dataset.conversion.formats.open_images.open_images_rows import boxes_in
 from dataset.files.csv_files import csv_rows
@@ -33,16 +33,16 @@ def read_open_images(
     the data set is used. Image ids count from 1. Raises InputError, with file, line and value, for invalid files and if the
     number of images differs from `expect`, a key of `EXPECTED_IMAGES`; Interrupted for a signal.
     """
-    wanted = wanted_classes(classes, class_descriptions_file=class_descriptions_file, hierarchy_file=hierarchy_file,
+    wanted = selected_classes(classes, class_descriptions_file=class_descriptions_file, hierarchy_file=hierarchy_file,
                             with_descendants=with_descendants)
     chosen = _read_image_ids(image_ids_file) if image_ids_file else None
     tally: Counter[str] = Counter()
     hasher = hashlib.sha256(json.dumps([wanted.class_names.to_categories(), sorted(wanted.category_of.items()),
                                         chosen and sorted(chosen)]).encode())
-    with _told(object_annotations_file) as told:
+    with _reading_progress(object_annotations_file) as line_read:
         def taken(line: bytes) -> None:
             hasher.update(line)
-            told(line)
+            line_read(line)
 
         rows = csv_rows(object_annotations_file, taken=taken)
         index, repeated = BoxIndex.build(index_folder / "boxes", boxes_in(
@@ -52,7 +52,7 @@ def read_open_images(
         raise InputError(f"{object_annotations_file}: contains no boxes of the selected classes"
                          + (f" in an image of {image_ids_file}" if image_ids_file else ""))
     if expect and len(images) != EXPECTED_IMAGES[expect]:
-        raise InputError(f"{object_annotations_file}: {len(images)} images have a box of the {len(wanted.class_names)} classes "
+        raise InputError(f"{object_annotations_file}: {len(images)} images have a box of the {len(wanted.class_names)} classes"
                          f"; expected {EXPECTED_IMAGES[expect]} by --expect={expect}: another split or version, or truncated")
     noted = [Finding(kind="box", file=object_annotations_file, reason=reason) for reason in _odd_rows(repeated, tally)]
     noted += _odd_classes(wanted, class_descriptions_file)
@@ -65,13 +65,13 @@ def read_open_images(
 
 
 @contextmanager
-def _told(path: str) -> Iterator[Callable[[bytes], None]]:
+def _reading_progress(path: str) -> Iterator[Callable[[bytes], None]]:
     """Show the progress of reading a file, whose lines are passed to the yielded function; may be interrupted."""
     size = os.stat(path).st_size if os.path.exists(path) else 0
     with Progress("read", total=-(-size // _MIB), noun="MiB", patient=True) as progress, PutOffSignals() as signals:
         rest = 0
 
-        def told(line: bytes) -> None:
+        def line_read(line: bytes) -> None:
             nonlocal rest
             rest += len(line)
             if rest >= _MIB:
@@ -79,7 +79,7 @@ def _told(path: str) -> Iterator[Callable[[bytes], None]]:
                 rest %= _MIB
                 signals.check()
 
-        yield told
+        yield line_read
 
 
 def _read_image_ids(path: str) -> set[str]:
@@ -103,7 +103,7 @@ def _odd_rows(repeated: int, tally: Counter[str]) -> Iterator[str]:
         yield f"{tally['none']} rows have Confidence 0 (object absent): ignored"
 
 
-def _odd_classes(wanted: WantedClasses, path: str) -> list[Finding]:
+def _odd_classes(wanted: SelectedClasses, path: str) -> list[Finding]:
     if not wanted.renamed:
         return []
     reason = f"class names differ from the list for the same labels: {listed(wanted.renamed)}"

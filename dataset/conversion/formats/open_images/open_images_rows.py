@@ -1,7 +1,7 @@
 """Read rows of the CSV files of Open Images one at a time: the largest file has gigabytes.
 
 Format: https://storage.googleapis.com/openimages/web/download_v7.html. A row of boxes has ImageID, LabelName, XMin, XMax,
-YMin, YMax (shares of width and height) and five flags (1, 0, or -1 where it is not known); V6 adds eight columns of clicks.
+YMin, YMax (fractions of width and height) and five flags (1, 0, or -1 if unknown); V6 adds eight columns of clicks.
 Columns are found by their names.
 """
 

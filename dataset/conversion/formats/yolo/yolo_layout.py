@@ -124,7 +124,7 @@ class _LayoutReader:
             if found:
                 return self._files.path(found[0])
         raise InputError(f"{self._root}: YOLO labels without class names: looked for a data.yaml and {', '.join(_NAME_FILES)}; "
-                         f"expected {shown(named) if named else 'one of them'} beside the labels")
+                         f"expected {shown(named) if named else 'one of them'} next to the labels")
 
     def _images_of(self, key: str, value: Any) -> Iterator[str]:
         entries = value if isinstance(value, list) else [value]
