@@ -359,7 +359,7 @@ def test_an_image_labeled_as_its_exif_turns_it_is_skipped_with_that_reason(place
     turned(place, "2.jpg", orientation)
     annotate_turned(place, 2)
     with pytest.raises(InputError, match=r"1 of 10 images would be skipped.*2\.jpg \(image 102\): labeled as turned by its "
-                                         rf"EXIF orientation {orientation}: the annotations say 48x64, 64x48 pixels"):
+                                         rf"EXIF orientation {orientation}: the annotations say 48x64, but 64x48 pixels"):
         convert(read(place), config(place))
     report = convert(read(place), config(place, max_bad_fraction=0.3))
     assert [(finding.file, "mogrify -auto-orient" in finding.reason) for finding in report.skipped] == [("2.jpg", True)]
@@ -392,7 +392,7 @@ def test_what_killed_runs_left_is_cleared_up(place):
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"num_shards": 0}, "--num_shards=0"), ({"processes": 0}, "--num_threads=0"),
-    ({"max_bad_fraction": 1.5}, "--max_bad_fraction=1.5"), ({"output_prefix": "/tmp/"}, "wanted FOLDER/name"),
+    ({"max_bad_fraction": 1.5}, "--max_bad_fraction=1.5"), ({"output_prefix": "/tmp/"}, "expected FOLDER/name"),
     ({"image_folder": "/nowhere"}, "/nowhere: no such folder")])
 def test_settings_are_checked(place, change, message):
     with pytest.raises(InputError, match=message):
