@@ -1,6 +1,6 @@
-"""Class names and category ids: the only place that knows both numberings.
+"""Class names and category ids, and the mapping between class indices and category ids.
 
-Inside, classes are 0 .. K-1 in ascending order of the data set's own category ids; records and COCO files hold the ids.
+Class indices are 0 .. K-1 in ascending order of the data set's category ids; records and COCO files hold category ids.
 """
 
 import json
@@ -22,10 +22,10 @@ _SHARD_NAME = re.compile(r"(?P<prefix>.+)-\d{5}-of-\d{5}(\.tfrecord)?")
 
 @dataclass(frozen=True)
 class ClassNames:
-    """The classes a data set names, in ascending order of category id; no two share a name.
+    """The classes of a data set in ascending order of category id, with distinct names.
 
-    Names are all that a label map, a VOC file or a reader of results goes by: two classes of one name are one class
-    whose boxes would be learned as each other's mistakes.
+    Label maps, VOC files and results identify a class by its name: training would treat the boxes of two classes with the
+    same name as each other's background.
     """
 
     category_ids: tuple[int, ...]
@@ -44,14 +44,14 @@ class ClassNames:
         if len(set(self.names)) < len(self.names):
             name = Counter(self.names).most_common(1)[0][0]
             ids = [number for number, other in zip(self.category_ids, self.names, strict=True) if other == name]
-            raise InputError(f"class names: {shown(name)} is the name of categories {shown(ids)}, wanted distinct names: "
+            raise InputError(f"class names: {shown(name)} is the name of categories {shown(ids)}, expected distinct names: "
                              "give both the same id, or rename or delete one")
 
     def __len__(self) -> int:
         return len(self.names)
 
     def has_names_of(self, other: "ClassNames") -> bool:
-        """Return whether both name the same classes, whatever their category ids and order."""
+        """Return whether both have the same class names, regardless of category ids and order."""
         return set(self.names) == set(other.names)
 
     @classmethod
@@ -61,32 +61,32 @@ class ClassNames:
 
     @classmethod
     def from_categories(cls, categories: list[dict]) -> "ClassNames":
-        """From COCO's list of `{"id": ..., "name": ...}`, in any order; blanks around a name are no part of it."""
+        """Create from COCO's list of `{"id": ..., "name": ...}` in any order; whitespace around names is stripped."""
         ordered = sorted(_id_and_name(entry, index) for index, entry in enumerate(categories))
         return cls(tuple(i for i, _ in ordered), tuple(name for _, name in ordered))
 
     def to_categories(self) -> list[dict]:
-        """COCO's list of categories: dictionaries with `id` and `name`, ascending."""
+        """Return COCO's list of categories: dictionaries with `id` and `name`, in ascending order of id."""
         return [{"id": i, "name": name} for i, name in zip(self.category_ids, self.names, strict=True)]
 
     def write(self, path: str | Path) -> None:
-        """Write as `{"categories": [...]}`, whole or not at all. Raises OSError."""
+        """Write `{"categories": [...]}` atomically. Raises OSError."""
         write_text(path, json.dumps({"categories": self.to_categories()}, indent=1) + "\n")
 
 
 def read_class_names(path: str | Path) -> ClassNames:
-    """Read any json with COCO's `categories`: a `.classes.json`, an annotation file, or a checkpoint's own.
+    """Read a JSON file with COCO's `categories`: a `.classes.json`, an annotation file or the metadata of a checkpoint.
 
-    Raises InputError, naming the file, where that list is missing or broken.
+    Raises InputError with the file name if the list is missing or invalid.
     """
     return class_names_in(read_json(str(path)), path)
 
 
 def class_names_in(content: Any, path: str | Path) -> ClassNames:
-    """The class names in the content of a json file; InputError as `read_class_names`."""
+    """Return the class names in the content of a JSON file. Raises InputError as `read_class_names` does."""
     with told_with(f"{path}:"):
         if not isinstance(content, dict) or not isinstance(content.get("categories"), list):
-            raise InputError("no list of categories with id and name in it")
+            raise InputError("holds no list of categories with id and name")
         return ClassNames.from_categories(content["categories"])
 
 
@@ -98,26 +98,26 @@ def _id_and_name(entry: object, index: int) -> tuple[int, str]:
     with told_with(f"category {category_id}"):
         name = storable_text(entry.get("name"), "name").strip()
         if not name or printable(name) != name:
-            raise InputError(f"has name {shown(name)}, wanted text of one line without control characters")
+            raise InputError(f"has name {shown(name)}, expected text of one line without control characters")
     return category_id, name
 
 
 def class_file_of(record_path: str | Path) -> Path:
-    """`<prefix>.classes.json` beside a shard `<prefix>-00000-of-00032.tfrecord`."""
+    """Return the path `<prefix>.classes.json` for a shard `<prefix>-00000-of-00032.tfrecord`."""
     return beside_records(record_path, ".classes.json")
 
 
 def beside_records(record_path: str | Path, suffix: str) -> Path:
-    """Return the path of the file `<prefix><suffix>` that a conversion writes beside the shards of a prefix."""
+    """Return the path `<prefix><suffix>` of a file that a conversion writes next to its shards."""
     path = Path(record_path)
     match = _SHARD_NAME.fullmatch(path.name)
     return path.with_name((match["prefix"] if match else path.stem) + suffix)
 
 
 def class_names_of_records(record_paths: list[str]) -> ClassNames | None:
-    """The class names beside the shards; None where no shard has any (records made elsewhere).
+    """Return the class names stored next to the shards, or None if there are none (records of other tools).
 
-    Raises InputError where shards of different class sets are mixed.
+    Raises InputError if the shards have different class sets.
     """
     files = sorted({class_file_of(path) for path in record_paths})
     found = {path: read_class_names(path) for path in files if path.exists()}
@@ -136,6 +136,6 @@ _COCO_2017 = (
     "74 mouse|75 remote|76 keyboard|77 cell phone|78 microwave|79 oven|80 toaster|81 sink|82 refrigerator|84 book|"
     "85 clock|86 vase|87 scissors|88 teddy bear|89 hair drier|90 toothbrush")
 
-# Published COCO checkpoints name no classes; theirs are these.
+# Published COCO checkpoints do not store class names; they use these.
 COCO_2017 = ClassNames.from_categories([
     {"id": int(entry.split(" ", 1)[0]), "name": entry.split(" ", 1)[1]} for entry in _COCO_2017.split("|")])

@@ -1,4 +1,4 @@
-"""Converts a COCO data set to TFRecords.
+"""Convert a COCO data set to TFRecords.
 
     python dataset/create_coco_tfrecord.py --image_dir=coco/train2017 \
         --object_annotations_file=coco/annotations/instances_train2017.json \
@@ -9,10 +9,10 @@ import signal
 import sys
 from pathlib import Path
 
-if __name__ == "__main__" and not __package__:  # run by its path: Python finds dataset/'s files, not the project's packages
+if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C during the imports; `run` handles it later
 
 from absl import flags
 
@@ -26,15 +26,15 @@ from program_support import command_line
 def define_flags() -> None:
     """Define the flags of this script."""
     define_shared_flags()
-    flags.DEFINE_boolean("include_masks", False, "Whether to store the instance masks, as PNG.")
-    flags.DEFINE_string("image_info_file", "", "COCO json that lists the images, if not the object annotations; alone, "
-                        "for images without annotations such as test sets.")
-    flags.DEFINE_string("object_annotations_file", "", "COCO json with boxes: instances_*.json.")
-    flags.DEFINE_string("caption_annotations_file", "", "COCO json with captions, stored beside the boxes.")
+    flags.DEFINE_boolean("include_masks", False, "Store instance masks as PNG.")
+    flags.DEFINE_string("image_info_file", "", "COCO JSON file that lists the images. Default: the object annotations. "
+                        "Give only this file for images without annotations, such as test sets.")
+    flags.DEFINE_string("object_annotations_file", "", "COCO JSON file with boxes: instances_*.json.")
+    flags.DEFINE_string("caption_annotations_file", "", "COCO JSON file with captions, stored in addition to the boxes.")
 
 
 def main() -> None:
-    """Convert what the flags name."""
+    """Convert the data set that the flags describe."""
     values = flags.FLAGS
     config = conversion_config(image_folder=values.image_dir, include_masks=values.include_masks)
     given = values.object_annotations_file or values.image_info_file or values.caption_annotations_file

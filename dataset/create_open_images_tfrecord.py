@@ -1,4 +1,4 @@
-"""Converts Open Images (V4 to V7) to TFRecords.
+"""Convert Open Images (V4 to V7) to TFRecords.
 
     python dataset/create_open_images_tfrecord.py --image_dir=open_images/validation \
         --object_annotations_file=open_images/validation-annotations-bbox.csv \
@@ -10,10 +10,10 @@ import signal
 import sys
 from pathlib import Path
 
-if __name__ == "__main__" and not __package__:  # run by its path: Python finds dataset/'s files, not the project's packages
+if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C during the imports; `run` handles it later
 
 from absl import flags
 
@@ -33,21 +33,21 @@ def define_flags() -> None:
     """Define the flags of this script."""
     define_shared_flags()
     define_choice_flags()
-    flags.DEFINE_string("image_ids_file", "", "Text file with the ids of the images to convert, one a line; by default all "
-                        "that have a box of the wanted classes.")
-    flags.DEFINE_boolean("write_instances", False, "Whether to write what is in the records as a COCO json too, which takes "
-                         "memory: 1.3 GB for each million boxes.")
+    flags.DEFINE_string("image_ids_file", "", "Text file with the ids of the images to convert, one per line. Default: all "
+                        "images with a box of the selected classes.")
+    flags.DEFINE_boolean("write_instances", False, "Also write the contents of the records as a COCO JSON file. Takes 1.3 GB "
+                         "of memory per million boxes.")
 
 
 def main() -> None:
-    """Convert what the flags name."""
+    """Convert the data set that the flags describe."""
     values = flags.FLAGS
     config = conversion_config(image_folder=values.image_dir, keep_annotations=values.write_instances)
     try:
         with ending_when_interrupted(), unfinished_folder(config.beside(".index")) as folder:
             convert_and_report(read_choice(folder, image_ids_file=values.image_ids_file), config)
     except OSError as error:
-        raise InputError(f"cannot write beside {config.output_prefix}: {error}") from error
+        raise InputError(f"cannot write to the folder of {config.output_prefix}: {error}") from error
 
 
 if __name__ == "__main__":

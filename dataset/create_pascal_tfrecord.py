@@ -1,4 +1,4 @@
-"""Converts Pascal VOC annotations to TFRecords, and writes the same annotations as a COCO json for evaluation.
+"""Convert Pascal VOC annotations to TFRecords and to a COCO JSON file for evaluation.
 
 A plain folder of images and XML files:
 
@@ -13,10 +13,10 @@ import signal
 import sys
 from pathlib import Path
 
-if __name__ == "__main__" and not __package__:  # run by its path: Python finds dataset/'s files, not the project's packages
+if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C during the imports; `run` handles it later
 
 from absl import flags
 
@@ -32,21 +32,21 @@ def define_flags() -> None:
     """Define the flags of this script."""
     define_shared_flags()
     flags.DEFINE_alias("output_path", "output_file_prefix")
-    flags.DEFINE_string("data_dir", "", "Root of VOC data (VOCdevkit); not needed with --image_dir.")
+    flags.DEFINE_string("data_dir", "", "Root folder of the VOC data (VOCdevkit); not needed with --image_dir.")
     flags.DEFINE_enum("set", "train", ["train", "val", "trainval", "test"], "Image set, with --data_dir.")
-    flags.DEFINE_enum("year", "VOC2007", ["VOC2007", "VOC2012"], "Which VOC, with --data_dir.")
-    flags.DEFINE_string("annotations_dir", "", "Folder of the XML files, by default that of the images; with "
-                        "--data_dir relative to the year's folder, by default Annotations.")
-    flags.DEFINE_string("image_set_file", "", "Text file with the names, without suffix, of the images to convert.")
-    flags.DEFINE_string("label_map_json_path", "", 'Class ids: {"name": id, ...}, or the .classes.json of another '
-                        "conversion; by default VOC's twenty, or all names in the folder in alphabetical order.")
+    flags.DEFINE_enum("year", "VOC2007", ["VOC2007", "VOC2012"], "VOC year, with --data_dir.")
+    flags.DEFINE_string("annotations_dir", "", "Folder with the XML files. Default: the folder of the images. With "
+                        "--data_dir: relative to the folder of the year; default: Annotations.")
+    flags.DEFINE_string("image_set_file", "", "Text file with the names of the images to convert, without suffix.")
+    flags.DEFINE_string("label_map_json_path", "", 'JSON file with class ids, {"name": id, ...}, or the .classes.json of '
+                        "another conversion. Default: the 20 VOC classes, or all names in the folder in alphabetical order.")
     flags.DEFINE_alias("label_map_json", "label_map_json_path")
-    flags.DEFINE_boolean("ignore_difficult_instances", False, "Whether to leave out objects marked difficult.")
+    flags.DEFINE_boolean("ignore_difficult_instances", False, "Skip objects marked as difficult.")
     flags.DEFINE_alias("ignore_difficult", "ignore_difficult_instances")
 
 
 def main() -> None:
-    """Convert what the flags name."""
+    """Convert the data set that the flags describe."""
     values = flags.FLAGS
     image_folder, annotations_folder, image_set_file = _places(values)
     config = conversion_config(image_folder=image_folder, keep_annotations=True)
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _places(values: flags.FlagValues) -> tuple[str, str, str]:
-    """Image folder, annotations folder and image set file ("" for all)."""
+    """Return image folder, annotations folder and image set file ("" for all images)."""
     if bool(values.data_dir) == bool(values.image_dir):
         raise InputError("give either --data_dir (the VOC layout) or --image_dir (a plain folder)")
     if values.image_dir:

@@ -1,9 +1,9 @@
-"""Converts labels of COCO, Pascal VOC, YOLO, Open Images, CVAT, labelme or a csv table to TFRecords of train and val.
+"""Convert labels of COCO, Pascal VOC, YOLO, Open Images, CVAT, labelme or a CSV table to TFRecords of train and val.
 
     python dataset/create_tfrecord.py --images=photos --annotations=labels --output_dir=records
 
-The format is reported by content and said in a line. What the data has as train, val and test stays so; where it has no val,
---val_fraction of the images is kept aside for it.
+The format is detected from the content and printed. Existing train, val and test splits are kept. Without a val split,
+--val_fraction of the images is used for validation.
 """
 
 import signal
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-if __name__ == "__main__" and not __package__:  # run by its path: Python finds dataset/'s files, not the project's packages
+if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C during the imports; `run` handles it later
 
 from absl import flags
 
@@ -41,25 +41,25 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Define the flags of this script."""
     define = Define(values)
     define_writing_flags(values)
-    define.string("images", "", "Folder of the images, which may lie in folders below it.")
-    define.string("annotations", "", "File or folder of the labels, by default the folder of the images.")
-    define.enum("format", "auto", ["auto", *FORMATS], "Format of the labels; auto tells it by their content.")
-    define.string("output_dir", "records", "Folder of the records: train-*, val-* and test-*.")
-    define_flag("val_fraction", Annotated[float, between(0, 0.9)], 0.1, "Share of the images that becomes val where the "
-                "data has none; 0 for no val.", values)
-    define_flag("split_seed", CountOrZero, 0, "Which images become val is a function of it.", values)
-    define.boolean("include_masks", False, "Whether to store the instance masks, as PNG.")
-    define.string("label_map_json_path", "", 'Class ids by name: {"name": id, ...}, or the .classes.json of another '
-                  "conversion; by default those of the data, or names counted from 1 in alphabetical order.")
+    define.string("images", "", "Folder with the images, searched recursively.")
+    define.string("annotations", "", "File or folder with the labels. Default: the folder of the images.")
+    define.enum("format", "auto", ["auto", *FORMATS], "Label format; auto detects it from the content.")
+    define.string("output_dir", "records", "Output folder for the records: train-*, val-* and test-*.")
+    define_flag("val_fraction", Annotated[float, between(0, 0.9)], 0.1, "Fraction of the images used for validation if the "
+                "data set has no val split; 0: no val split.", values)
+    define_flag("split_seed", CountOrZero, 0, "Random seed that selects the validation images.", values)
+    define.boolean("include_masks", False, "Store instance masks as PNG.")
+    define.string("label_map_json_path", "", 'JSON file with class ids, {"name": id, ...}, or the .classes.json of another '
+                  "conversion. Default: the ids of the data set, or names numbered from 1 in alphabetical order.")
 
 
 def main() -> None:
-    """Convert what the flags name."""
+    """Convert the data set that the flags describe."""
     convert_labels(flags.FLAGS)
 
 
 def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None = None) -> dict[str, Report]:
-    """Return the report of each split. start: see `convert_and_report`."""
+    """Convert all splits and return the report of each. start: see `convert_and_report`."""
     images = ImageFolder(image_folder(values.images))
     annotations = values.annotations or values.images
     label_map = read_label_map(values.label_map_json_path) if values.label_map_json_path else None
@@ -68,7 +68,7 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
     parts = read_labels(labels, annotations, images, with_masks=values.include_masks, label_map=label_map,
                         output_folder=values.output_dir)
     parts = _with_val(parts, images, values=values)
-    _tell_of_shared_images(parts)
+    _warn_about_shared_images(parts)
     _refuse_other_parts(values.output_dir, parts)
     reports = {}
     for split, data in parts.items():
@@ -81,32 +81,32 @@ def convert_labels(values: flags.FlagValues, *, start: Callable[[], None] | None
 
 def _with_val(parts: dict[str, AnnotatedDataSet], images: ImageFolder, *, values: flags.FlagValues
               ) -> dict[str, AnnotatedDataSet]:
-    """The parts by their names, with a val out of the train where the data has none and one is requested; says which."""
+    """Return the splits by name; split val off train if there is none and one is requested. Prints the result."""
     found = {split or "train": data for split, data in parts.items()}
     if "val" in found or not values.val_fraction or "train" not in found:
-        whose = "that of the data" if "" not in parts else "none, all is train"
+        whose = "from the data set" if "" not in parts else "none, all images are train"
         print(f"split: {whose}")
     else:
         found["train"], found["val"], alike = split_off(found["train"], images, fraction=values.val_fraction,
                                                         seed=values.split_seed)
         kept, aside = (len(found[split].images) for split in ("train", "val"))
-        print(f"split: {aside} images kept aside for val, {kept} stay, a share of each class (--val_fraction="
+        print(f"split: {aside} images for val, {kept} for train, stratified by class (--val_fraction="
               f"{values.val_fraction:g}, --split_seed={values.split_seed}); {alike} possible near-duplicates are in the "
-              "split of the image that they look like")
+              "same split as the image that they resemble")
     return {split: found[split] for split in SPLITS if split in found}
 
 
-def _tell_of_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:
-    """Images that are learned and measured upon, as in ultralytics' coco128, whose val is its train."""
+def _warn_about_shared_images(parts: dict[str, AnnotatedDataSet]) -> None:
+    """Warn of images in both train and another split, as in ultralytics' coco128, whose val is its train."""
     learnt = {image.file_name for image in parts["train"].images} if "train" in parts else set()
     for split, data in parts.items():
         if split != "train" and (shared := sum(image.file_name in learnt for image in data.images)):
-            print(f"warning: {shared} of the {len(data.images)} images of {split} are in train, too: what is measured on them "
-                  "says little")
+            print(f"warning: {shared} of the {len(data.images)} images of {split} are also in train: metrics on them do not "
+                  "measure generalization")
 
 
 def _refuse_other_parts(output_dir: str, parts: dict[str, AnnotatedDataSet]) -> None:
-    """Records of a part that this data does not have would be taken for its own."""
+    """Raise InputError for existing records of a split that this data set does not have; they would be mixed with it."""
     for split in SPLITS:
         if split not in parts and (standing := standing_shards(str(Path(output_dir, split)))):
             raise InputError(f"{next(iter(standing.values()))} is left from another conversion, and these labels have no "

@@ -1,4 +1,4 @@
-"""Downloads the images of Open Images that have a box of the wanted classes; dataset/get_open_images.sh does that and the rest.
+"""Download the images of Open Images that have a box of the selected classes; a step of dataset/get_open_images.sh.
 
     python dataset/download_open_images.py --object_annotations_file=open_images/validation-annotations-bbox.csv \
         --class_descriptions_file=open_images/class-descriptions-boxable.csv --classes=Apple,Banana --max_images=1000 \
@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-if __name__ == "__main__" and not __package__:  # run by its path: Python finds dataset/'s files, not the project's packages
+if __name__ == "__main__" and not __package__:  # run by path: sys.path[0] is dataset/, not the repository
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C among the other imports; `run` listens
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for Ctrl-C during the imports; `run` handles it later
 
 from absl import flags
 
@@ -29,17 +29,17 @@ from program_support.field_flags import define_flag
 def define_flags() -> None:
     """Define the flags of this script."""
     define_choice_flags()
-    flags.DEFINE_enum("split", None, ["train", "validation", "test"], "Which images: those of the csv.", required=True)
-    flags.DEFINE_string("image_dir", "", "Folder that receives the images.")
-    flags.DEFINE_string("image_ids_file", "", "Text file that receives the ids of the images, one a line.")
-    define_flag("max_images", Count | None, None, "How many images, the first in the order of their ids, which are random.")
-    define_flag("connections", Annotated[int, between(1, 1024)], 32, "Downloads at a time.")
-    flags.DEFINE_string("site", SITE, "Address under which train/ID.jpg and so on lie.")
-    define_flag("max_bad_fraction", Share, 0.01, "Share of the images that the server may lack.")
+    flags.DEFINE_enum("split", None, ["train", "validation", "test"], "Split of the images in the CSV file.", required=True)
+    flags.DEFINE_string("image_dir", "", "Output folder for the images.")
+    flags.DEFINE_string("image_ids_file", "", "Output text file for the ids of the images, one per line.")
+    define_flag("max_images", Count | None, None, "Maximum number of images, in the order of their (random) ids. Default: all.")
+    define_flag("connections", Annotated[int, between(1, 1024)], 32, "Number of parallel downloads.")
+    flags.DEFINE_string("site", SITE, "Base URL of the images (train/ID.jpg and so on).")
+    define_flag("max_bad_fraction", Share, 0.01, "Maximum fraction of the images that the server may lack.")
 
 
 def main() -> None:
-    """Download what the flags name."""
+    """Download the images that the flags select."""
     values = flags.FLAGS
     if not values.image_dir:
         raise InputError("give --image_dir")
@@ -56,7 +56,7 @@ def main() -> None:
         listed = folder.with_name(f"{folder.name}.missing.txt")
         write_text(listed, "".join(f"{name}\n" for name in missing))
     except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error}; run this again and it continues") from error
+        raise InputError(f"cannot write to {folder}: {error}; run this again to resume") from error
     print(f"images   {len(images) - len(missing)} in {folder}" + (
         f"; the server lacks {len(missing)}, listed in {listed}" if missing else ""))
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# COCO 2017 from its site to TFRecords: downloads (and continues after an interruption), checks, unpacks, converts.
-# What stands is not done again. COCO_MASKS=1 stores masks too, for Mask R-CNN, in a folder of its own.
+# Downloads COCO 2017 (resuming after an interruption), verifies and unpacks it, and converts it to TFRecords.
+# Completed steps are skipped. COCO_MASKS=1 also stores masks, for Mask R-CNN, in a separate folder.
 set -euo pipefail
 
 usage="usage: bash dataset/get_coco.sh [FOLDER]
-  FOLDER (default: /workspace/coco in the image, else coco in the current folder) receives the archives (20 GB), the images (20 GB) and the records (20 GB): train-*.tfrecord, val-*.tfrecord
+  FOLDER (default: /workspace/coco in the container, else ./coco): output folder for the archives (20 GB), the images (20 GB)
+         and the records (20 GB): train-*.tfrecord, val-*.tfrecord
   environment: COCO_URL (a mirror), PYTHON (the interpreter that has this project installed)"
 
 train_md5=${COCO_TRAIN_MD5:-cced6f7f71b7629ddf16f17bbcfab6b2}
@@ -26,18 +27,18 @@ has_md5() { # file, md5
 download() { # url, file, md5
   local url=$1 file=$2 md5=$3 part=$2.part
   if [[ -f $file ]]; then
-    has_md5 "$file" "$md5" || fail "$file has another md5 than $md5: delete it and run this again"
-    echo "$file: here and whole"
+    has_md5 "$file" "$md5" || fail "$file: MD5 mismatch; expected $md5; delete it and run this again"
+    echo "$file: complete, already downloaded"
     return
   fi
-  # a part that is whole already cannot be continued: the server would answer with an error
+  # A complete partial file cannot be resumed: the server would return an error.
   if ! [[ -f $part ]] || ! has_md5 "$part" "$md5"; then
     echo "$file: downloading $url"
     curl --fail --location --retry 5 --continue-at - --output "$part" "$url" ||
-      fail "$url: download failed; run this again and it continues"
+      fail "$url: download failed; run this again to resume"
     if ! has_md5 "$part" "$md5"; then
       rm -f "$part"
-      fail "$url: what came has another md5 than $md5; it is deleted, run this again"
+      fail "$url: MD5 mismatch in the download; expected $md5; the file is deleted, run this again"
     fi
   fi
   mv "$part" "$file"
@@ -46,7 +47,7 @@ download() { # url, file, md5
 fetch() { # name of the archive, folder on the site, md5
   local name=$1 place=$2 md5=$3 done_mark=$folder/.$1.unpacked
   if [[ -f $done_mark ]]; then
-    echo "$name: unpacked already"
+    echo "$name: already unpacked"
     return
   fi
   download "$site/$place/$name.zip" "$folder/$name.zip" "$md5"
@@ -56,8 +57,8 @@ fetch() { # name of the archive, folder on the site, md5
 }
 
 convert() { # prefix, images, annotations, number of shards
-  if [[ -f $folder/$1.report.json ]]; then # written last
-    echo "$folder/$1-*.tfrecord: converted already"
+  if [[ -f $folder/$1.report.json ]]; then # the converter writes the report last
+    echo "$folder/$1-*.tfrecord: already converted"
     return
   fi
   "$python" "$root/dataset/create_coco_tfrecord.py" --image_dir="$folder/$2" \
@@ -86,14 +87,14 @@ target=${1:-coco}
 if [[ -z ${1:-} && -d /workspace && -w /workspace ]]; then
   target=/workspace/coco # where the recipes look for it
 fi
-mkdir -p "$target" || fail "$target: cannot be made"
+mkdir -p "$target" || fail "$target: cannot be created"
 folder=$(cd "$target" && pwd)
-echo "COCO 2017 goes to $folder"
+echo "COCO 2017: output folder $folder"
 
 fetch annotations_trainval2017 annotations "$annotations_md5"
 fetch val2017 zips "$val_md5"
 fetch train2017 zips "$train_md5"
-# instances_*.json: captions_*.json hold no boxes
+# Only instances_*.json hold boxes.
 convert val val2017 instances_val2017.json 32
 convert train train2017 instances_train2017.json 256
-echo "records: $folder/train-*.tfrecord, $folder/val-*.tfrecord; the archives and image folders may be deleted"
+echo "records: $folder/train-*.tfrecord, $folder/val-*.tfrecord; the archives and image folders can be deleted"

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Open Images, or a part of it, from its servers to TFRecords: downloads the tables and the images (and continues after an
-# interruption), converts. What stands is not done again.
+# Downloads the tables and images of Open Images or of a subset (resuming after an interruption) and converts them to
+# TFRecords. Completed steps are skipped.
 set -euo pipefail
 
 usage="usage: bash dataset/get_open_images.sh FOLDER [--classes=mlperf] [--max_images=N] [--splits=validation,train]
-  FOLDER receives tables (2.5 GB), images (one folder a split) and records: train-*.tfrecord, validation-*.tfrecord
-  --classes           mlperf (264 classes; 352 GB of images), a file with one name a line, or names: --classes=Apple,Banana;
-                      by default all 601 (534 GB)
-  --max_images        how many images of each split, by default all
-  --splits            of train, validation and test, with commas between them
-  --connections       downloads at a time, by default 32
-  --max_bad_fraction  share of the images that the server may lack or that may be damaged, by default 0.01
+  FOLDER              output folder for tables (2.5 GB), images (one folder per split) and records: train-*.tfrecord,
+                      validation-*.tfrecord
+  --classes           mlperf (264 classes; 352 GB of images), a file with one name per line, or names: --classes=Apple,Banana;
+                      default: all 601 classes (534 GB)
+  --max_images        maximum number of images per split; default: all
+  --splits            comma-separated list of train, validation and test; default: validation,train
+  --connections       number of parallel downloads; default: 32
+  --max_bad_fraction  maximum fraction of images that may be missing on the server or damaged; default: 0.01
   environment: OPEN_IMAGES_TABLES_URL, OPEN_IMAGES_IMAGES_URL (mirrors), PYTHON (the interpreter that has this project installed)"
 
 tables=${OPEN_IMAGES_TABLES_URL:-https://storage.googleapis.com/openimages}
@@ -28,7 +29,7 @@ table_of() { # split; the csv of boxes below the address of the tables
   esac
 }
 
-transfer() { # url, file that is continued; says why it failed
+transfer() { # url, file to resume; prints the reason of a failure
   local flags=(--fail --location --retry 5 --continue-at - --output "$2")
   if [[ -t 2 ]]; then
     curl "${flags[@]}" --progress-bar "$1"
@@ -40,21 +41,21 @@ transfer() { # url, file that is continued; says why it failed
 download() { # place below the address of the tables
   local url=$tables/$1 file=$folder/${1##*/} part=$folder/${1##*/}.part why code=0
   if [[ -f $file ]]; then
-    echo "$file: here"
+    echo "$file: already downloaded"
     return
   fi
   echo "$file: downloading $url"
   why=$(transfer "$url" "$part") || code=$?
-  if [[ ($code == 22 || $code == 33) && -f $part ]]; then # whole already, or no server of parts: from the start
+  if [[ ($code == 22 || $code == 33) && -f $part ]]; then # complete already, or no range requests: start over
     code=0
     rm -f "$part"
     why=$(transfer "$url" "$part") || code=$?
   fi
-  [[ $code == 0 ]] || fail "$url: download failed (${why:-curl ends with $code}); run this again and it continues"
+  [[ $code == 0 ]] || fail "$url: download failed (${why:-curl ends with $code}); run this again to resume"
   mv "$part" "$file"
 }
 
-expectation_of() { # split; the flag that holds the set against MLPerf's count, where it is the whole set
+expectation_of() { # split; the flag that compares the number of images with MLPerf's, for the complete set
   if [[ $classes == mlperf && -z $max_images && $1 != test ]]; then
     echo "--expect=mlperf-$1"
   fi
@@ -66,7 +67,7 @@ get_split() { # split
   boxes=$folder/${boxes##*/}
   settings="--classes=$classes --max_images=$max_images $(if [[ -f $classes ]]; then cksum < "$classes"; fi)"
   if [[ -f $folder/$split.report.json && -f $done_mark && $(< "$done_mark") == "$settings" ]]; then
-    echo "$folder/$split-*.tfrecord: converted already"
+    echo "$folder/$split-*.tfrecord: already converted"
     return
   fi
   rm -f "$done_mark"
@@ -99,10 +100,10 @@ for argument in "${@:2}"; do
     --splits=*) splits=${argument#*=} ;;
     --connections=*) connections=${argument#*=} ;;
     --max_bad_fraction=*) max_bad_fraction=${argument#*=} ;;
-    *) fail "$argument: there is no such option; see bash dataset/get_open_images.sh --help" ;;
+    *) fail "$argument: unknown option; see bash dataset/get_open_images.sh --help" ;;
   esac
 done
-[[ $max_images != *[!0-9]* ]] || fail "--max_images=$max_images: expected a whole number"
+[[ $max_images != *[!0-9]* ]] || fail "--max_images=$max_images: expected an integer"
 IFS=, read -r -a wanted <<< "$splits"
 [[ ${#wanted[@]} -gt 0 ]] || fail "--splits=: expected train, validation or test, with commas between them"
 for split in "${wanted[@]}"; do
@@ -118,12 +119,12 @@ if [[ -z ${PYTHON:-} && ! -x $python ]]; then
   python=python3
 fi
 command -v "$python" > /dev/null || fail "no Python found: install the project or set PYTHON"
-mkdir -p "$1" || fail "$1: cannot be made"
+mkdir -p "$1" || fail "$1: cannot be created"
 folder=$(cd "$1" && pwd)
 
-# of V5, whose names MLPerf's list has
+# MLPerf's class list uses the names of V5.
 download v5/class-descriptions-boxable.csv
 for split in "${wanted[@]}"; do
   get_split "$split"
 done
-echo "records: ${wanted[*]/%/-*.tfrecord} in $folder; the tables and image folders may be deleted"
+echo "records: ${wanted[*]/%/-*.tfrecord} in $folder; the tables and image folders can be deleted"

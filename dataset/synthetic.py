@@ -1,8 +1,8 @@
-"""The embedded data set: images that are drawn, with exact boxes and masks, as JPEGs and COCO annotation files.
+"""The synthetic data set: drawn images with exact boxes and masks, as JPEGs and COCO annotation files.
 
-Five classes of very different size and shape lie on textured ground, cover one another and reach over the border; some
-images are crowded, some hold a shoal that is annotated as one crowd region, a few are empty. A mask shows exactly the pixels
-of its object that are seen, and a box encloses them. The same seed draws the same bytes.
+Objects of five classes of very different size and shape lie on a textured background, occlude each other and cross the
+border; some images are crowded, some contain a shoal annotated as one crowd region, a few are empty. A mask covers exactly
+the visible pixels of its object, and the box encloses them. The same seed generates the same bytes.
 """
 
 import io
@@ -29,12 +29,12 @@ def draw_data_set(
     """Draw `images[split]` images for each split.
 
     Writes `<folder>/<split>/<image id>.jpg` and `<folder>/annotations/instances_<split>.json`. Each side of an image is
-    0.8 to 1.25 times that of `image_size` (height, width). Image ids differ between the splits. An image depends on the
-    seed, the split's name and its number in it alone. Raises InputError where a file cannot be written.
+    0.8 to 1.25 times that of `image_size` (height, width). Image ids differ between the splits. An image depends only on the
+    seed, the split's name and its number in the split. Raises InputError if a file cannot be written.
     """
     if min(image_size) < 32 or min(images.values(), default=0) < 1 or seed < 0:
         raise InputError(f"drawing {images} images of {image_size[0]}x{image_size[1]} with seed {seed}; expected at "
-                         "least one image a split, sides of at least 32 and a seed of at least 0")
+                         "least one image per split, sides of at least 32 and a seed of at least 0")
     folder = Path(folder)
     with telling_write_errors(folder):
         (folder / "annotations").mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def draw_data_set(
 
 
 def _draw_split(folder: Path, image_ids: range, *, image_size: tuple[int, int], seeds: list[int]) -> dict:
-    """Write the JPEGs of one split; returns COCO's dictionary."""
+    """Write the JPEGs of one split and return COCO's dictionary."""
     images, annotations = [], []
     for number, image_id in enumerate(image_ids):
         random = np.random.default_rng([*seeds, number])
@@ -59,7 +59,7 @@ def _draw_split(folder: Path, image_ids: range, *, image_size: tuple[int, int], 
         pixels, objects = draw_image((height, width), random)
         file_name = f"{image_id:06d}.jpg"
         Image.fromarray(pixels).save(encoded := io.BytesIO(), "JPEG", quality=92)
-        with telling_write_errors(folder / file_name):  # by Python, as Pillow does not notice a disk that takes a part
+        with telling_write_errors(folder / file_name):  # written by Python, because Pillow does not detect partial writes
             write_bytes(folder / file_name, encoded.getvalue())
         images.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
         for entry in objects:
@@ -69,11 +69,11 @@ def _draw_split(folder: Path, image_ids: range, *, image_size: tuple[int, int], 
 
 
 def _define_flags() -> None:
-    flags.DEFINE_string("output_dir", None, "Folder to draw the data set into.", required=True)
-    define_flag("train_images", CountOrZero, 1000, "Images of the split 'train'.")
-    define_flag("val_images", CountOrZero, 200, "Images of the split 'val'.")
-    flags.DEFINE_string("image_size", "128", "Typical size in pixels: one side, or height x width such as 480x640.")
-    define_flag("seed", CountOrZero, 0, "The same seed draws the same bytes.")
+    flags.DEFINE_string("output_dir", None, "Output folder for the data set.", required=True)
+    define_flag("train_images", CountOrZero, 1000, "Number of images in the train split.")
+    define_flag("val_images", CountOrZero, 200, "Number of images in the val split.")
+    flags.DEFINE_string("image_size", "128", "Typical image size in pixels: one side, or HEIGHTxWIDTH such as 480x640.")
+    define_flag("seed", CountOrZero, 0, "Random seed; the same seed generates the same files, byte for byte.")
 
 
 def _parse_size(text: str) -> tuple[int, int]:
@@ -84,7 +84,7 @@ def _parse_size(text: str) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Draw what the flags say."""
+    """Generate the data set that the flags describe."""
     values = flags.FLAGS
     draw_data_set(
         values.output_dir,

@@ -248,7 +248,7 @@ def changed(folder, tmp_path, **props):
     ({"efficientdet.version": "2"}, "has version 2 of the metadata; expected 1"),
     ({"efficientdet.input": None}, "it lacks efficientdet.input; export.py writes them"),
     ({"efficientdet.input": '{"kind": "zoom", "size": [1, 1]}'}, "resize rule 'zoom'; expected one of letterbox, stretch, fit"),
-    ({"efficientdet.input": '{"kind": "fit", "size": [9]}'}, "wanted all above zero"),
+    ({"efficientdet.input": '{"kind": "fit", "size": [9]}'}, "expected all above zero"),
     ({"efficientdet.input": "[]"}, "a resize rule is"),
     ({"efficientdet": "{}"}, "the metadata is damaged"),
     ({"efficientdet": "not json"}, "the metadata is damaged"),

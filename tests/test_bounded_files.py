@@ -15,7 +15,7 @@ def test_a_file_is_its_bytes(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to("a")
     assert read_regular_file(tmp_path / "a") == read_regular_file(tmp_path / "link") == b"12345"
     monkeypatch.setattr(bounded_files, "LARGEST_FILE_BYTES", 4)
-    with pytest.raises(OSError, match=r"it is of 5 bytes; the limit is 4"):
+    with pytest.raises(OSError, match=r"it has 5 bytes; the limit is 4"):
         read_regular_file(tmp_path / "a")
 
 
@@ -50,7 +50,7 @@ def test_json_may_come_through_a_pipe_and_not_from_a_device(tmp_path):
     (b"", "is not json .0 bytes"),
     (b"\xff{}", "is not json"),
     (b"[" * 100_000, "nested too deeply"),
-    (b'{"id": ' + b"9" * 5000 + b"}", "holds a whole number of thousands of digits"),
+    (b'{"id": ' + b"9" * 5000 + b"}", "contains an integer with thousands of digits"),
     (b'{"id": 3, "bbox": [1], "bbox": [2]}', r"an object with id 3 gives 'bbox' twice, as \[1\] and as \[2\]"),
     (b'{"images": [1], "images": []}', "gives 'images' twice"),
 ])

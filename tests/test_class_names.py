@@ -27,7 +27,7 @@ def test_broken_sets(ids, names):
 
 
 def test_two_classes_of_one_name():
-    with pytest.raises(InputError, match=r"'cat' is the name of categories \[1, 3\], wanted distinct names"):
+    with pytest.raises(InputError, match=r"'cat' is the name of categories \[1, 3\], expected distinct names"):
         ClassNames((1, 2, 3), ("cat", "dog", "cat"))
 
 
@@ -49,12 +49,12 @@ def test_blanks_around_a_name_are_no_part_of_it():
 
 @pytest.mark.parametrize(("entry", "message"), [
     ({"id": "1", "name": "a"}, r"categories\[0\] has id '1', expected a number"),
-    ({"id": True, "name": "a"}, "has id True"), ({"id": 10**18, "name": "a"}, "has id 10{18}, wanted"),
-    ({"id": -(10**18), "name": "a"}, "wanted -9"), ({"id": 1, "name": 3}, "category 1 has name 3, wanted text"),
+    ({"id": True, "name": "a"}, "has id True"), ({"id": 10**18, "name": "a"}, "has id 10{18}, expected"),
+    ({"id": -(10**18), "name": "a"}, "expected -9"), ({"id": 1, "name": 3}, "category 1 has name 3, expected text"),
     ({"id": 1, "name": " "}, "category 1 has name ''"), ({"id": 1, "name": "a\0b"}, "category 1 has name"),
-    ({"id": 1, "name": "a\tb"}, "wanted text of one line"),
+    ({"id": 1, "name": "a\tb"}, "expected text of one line"),
     ({"id": 1, "name": "a\x1b[2J"}, "without control characters"),
-    ({"id": 1, "name": "photo\u202egpj"}, r"'photo\\u202egpj', wanted text of one line without control"),
+    ({"id": 1, "name": "photo\u202egpj"}, r"'photo\\u202egpj', expected text of one line without control"),
     ({"id": 1, "name": "\ud800"}, "UTF-8"),
     (7, "is 7, expected an object")])
 def test_broken_entries(entry, message):

@@ -80,14 +80,14 @@ def test_agrees_with_pycocotools(data_folder, capsys):
     (changed("categories", 0, "id", "9"), r"categories\[0\] has id '9'"),
     (changed("categories", 0, "name", None), "category 9 has name None"),
     (changed("categories", 0, "id", 0), "not ascending and distinct"),
-    (changed("images", 0, "file_name", "\ud800.jpg"), r"image 20180000001 has file name '\\ud800.jpg', wanted text .* UTF-8"),
+    (changed("images", 0, "file_name", "\ud800.jpg"), r"image 20180000001 has file name '\\ud800.jpg', expected text .* UTF-8"),
     (changed("images", 0, "file_name", "a\0.jpg"), "without NUL"),
     (changed("images", 0, "id", 10**4000), r"images\[0\] has id 1000+\.\.\.0+, expected 0 to"),
-    (changed("categories", 0, "name", "\udcff"), r"category 9 has name '\\udcff', wanted text"),
-    (changed("categories", 0, "name", "a\nb"), r"category 9 has name 'a\\nb', wanted text of one line"),
-    (changed("categories", 0, "name", " cat "), r"'cat' is the name of categories \[0, 9\], wanted distinct names"),
+    (changed("categories", 0, "name", "\udcff"), r"category 9 has name '\\udcff', expected text"),
+    (changed("categories", 0, "name", "a\nb"), r"category 9 has name 'a\\nb', expected text of one line"),
+    (changed("categories", 0, "name", " cat "), r"'cat' is the name of categories \[0, 9\], expected distinct names"),
     (changed("annotations", 0, "image_id", {"a": [7] * 99}), r"has image_id \{'a': \[7, 7, 7, 7, 7, 7, \.\.\.\]\}"),
-    (changed("annotations", [{"id": 1, "image_id": 0, "caption": "a dog"}]), "holds 1 captions and not a single box"),
+    (changed("annotations", [{"id": 1, "image_id": 0, "caption": "a dog"}]), "holds 1 captions without a box"),
 ])
 def test_refuses(write, content, message):
     path = write(content)
@@ -108,7 +108,7 @@ def test_captions_need_boxes_beside_them(write):
     data = read_coco(object_annotations_file=write(GOOD), caption_annotations_file=captions)
     assert data.images[1].captions == ["a cat"]
     assert [finding.kind for finding in data.noted].count("caption") == 1
-    with pytest.raises(InputError, match="captions alone hold no box"):
+    with pytest.raises(InputError, match="captions alone hold no boxes"):
         read_coco(caption_annotations_file=captions)
 
 
@@ -134,7 +134,7 @@ def test_text_that_json_holds_and_utf8_does_not(write):
 def test_numbers_of_thousands_of_digits(place, tmp_path):
     text = json.dumps(GOOD).replace(place, place[:place.rindex(" ") + 1] + "1" * 5000)
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(InputError, match=r"a\.json: holds a whole number of thousands of digits"):
+    with pytest.raises(InputError, match=r"a\.json: contains an integer with thousands of digits"):
         read_coco(object_annotations_file=str(tmp_path / "a.json"))
 
 

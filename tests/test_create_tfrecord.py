@@ -126,7 +126,7 @@ def test_from_a_folder_of_yolo_labels_to_records_of_train_and_val(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "labels: YOLO, because data/labels/p0.txt is a file of YOLO labels"
-    assert lines[1].startswith("split: 3 images kept aside for val, 6 stay")
+    assert lines[1].startswith("split: 3 images for val, 6 for train")
     assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == sorted(
         f"{split}{end}" for split in ("train", "val")
         for end in ("-00000-of-00001.tfrecord", ".classes.json", ".instances.json", ".report.json"))
@@ -150,10 +150,10 @@ def test_images_of_val_that_are_in_train_are_told(tmp_path):
           "names:\n  0: washer\n  1: bolt\n  2: nut\n")
     done = call("--images=.", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "warning: 2 of the 2 images of val are in train, too" in done.stdout
+    assert "warning: 2 of the 2 images of val are also in train" in done.stdout
     again = call("--images=.", cwd=tmp_path)  # the records lie among the images
     assert again.returncode == 0
-    assert "1 of 1 shards are finished and kept" in again.stdout
+    assert "1 of 1 shards are complete and reused" in again.stdout
 
 
 def test_names_of_files_that_are_no_text(tmp_path):
@@ -167,14 +167,14 @@ def test_names_of_files_that_are_no_text(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ([], "--images=: no such folder; expected the one with the images"),
-    (["--images=photos/a.jpg"], "--images=photos/a.jpg: is a file; expected the one with the images"),
+    ([], "--images=: no such folder; expected the folder with the images"),
+    (["--images=photos/a.jpg"], "--images=photos/a.jpg: is a file; expected the folder with the images"),
     (["--images=a.zip"], "--images=a.zip: is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER"),
     ([f"--images={'x' * 300}"], "no such folder"),
-    (["--images=photos", f"--annotations={'x' * 300}"], "there is no such file or folder"),
+    (["--images=photos", f"--annotations={'x' * 300}"], "no such file or folder"),
     (["--images=photos", "--annotations=voc", "--val_fraction=0", f"--output_dir={'x' * 300}"], "cannot write x"),
     (["--images=photos", "--annotations=both"], "both: holds labels of 2 formats (both/b.xml is a Pascal VOC annotation; both"),
-    (["--images=photos", "--annotations=both/b.xml", "--include_masks"], "Pascal VOC labels are boxes alone"),
+    (["--images=photos", "--annotations=both/b.xml", "--include_masks"], "Pascal VOC labels have only boxes"),
 ])
 def test_mistakes_end_in_one_line(tmp_path, arguments, message):
     draw(PICTURES[:1], tmp_path / "photos")

@@ -64,7 +64,7 @@ def test_what_does_not_fit_is_decoded_each_time(index, wanted):
     cache = DecodedCache(say=told.append, memory=lambda: (200_000 + 5 * image - len(cache) * image, 1_000_000))
     found = images(index, count=10, cache=cache)
     assert len(cache) == 4  # the fifth would leave a fifth of the memory, not more
-    assert told == ["--cache=decoded: 4 images fill the memory; the others are decoded each time"]
+    assert told == ["--cache=decoded: 4 images fill the memory; the others are decoded in every epoch"]
     np.testing.assert_array_equal(found, wanted)
 
 

@@ -101,9 +101,9 @@ def test_what_is_not_recognized(tmp_path):
     write(tmp_path / "notes.md", "words")
     with pytest.raises(InputError, match=r"no labels of a known format in this folder, which holds notes\.md, or in three"):
         recognize(str(tmp_path))
-    with pytest.raises(InputError, match=r"notes\.md: is no labels of a known format; expected a COCO json, .* or --format"):
+    with pytest.raises(InputError, match=r"notes\.md: contains no labels of a known format; expected a COCO .* or --format"):
         recognize(str(tmp_path / "notes.md"))
-    with pytest.raises(InputError, match="there is no such file or folder"):
+    with pytest.raises(InputError, match="no such file or folder"):
         recognize(str(tmp_path / "gone"))
     write(tmp_path / "a.zip", "PK\x03\x04rest")
     with pytest.raises(InputError, match="is a zip archive; expected"):
@@ -120,14 +120,14 @@ def test_other_tables_beside_the_labels(tmp_path):
         recognize(str(tmp_path))
     for name in ("coco.json", "boxes.csv"):
         (tmp_path / name).unlink()
-    with pytest.raises(InputError, match=r"licenses\.csv: its first line 'image,author,.* names no class, left"):
+    with pytest.raises(InputError, match=r"licenses\.csv: its first line 'image,author,.* lacks columns for class, left"):
         recognize(str(tmp_path))
 
 
 def test_two_formats_are_ambiguous_until_one_is_named(tmp_path, photos):
     write_voc(PICTURES, tmp_path)
     write_yolo(PICTURES, tmp_path)
-    with pytest.raises(InputError, match=r"holds labels of 2 formats .*the one file or folder to convert, or --format=voc"):
+    with pytest.raises(InputError, match=r"holds labels of 2 formats .*the file or folder to convert, or --format=voc"):
         recognize(str(tmp_path))
     for wanted in ("voc", "yolo"):
         assert content(parts_of(tmp_path, photos, wanted=wanted)[""]) == drawn(PICTURES)
@@ -152,7 +152,7 @@ def test_label_map(tmp_path, photos):
     given = ClassNames((4, 5, 6, 7), ("nut", "washer", "screw", "bolt"))
     [data] = parts_of(tmp_path, photos, label_map=given).values()
     assert (content(data), data.class_names) == (drawn(PICTURES), given)
-    with pytest.raises(InputError, match="holds an object of class 'nut', which the label map lacks; it has bolt, washer"):
+    with pytest.raises(InputError, match="class 'nut' of an object is not in the label map; expected one of bolt, washer"):
         parts_of(tmp_path, photos, label_map=ClassNames((1, 2), ("bolt", "washer")))
 
 
@@ -194,7 +194,7 @@ def test_yolo_as_roboflow_lays_it_out(tmp_path):
         parts = parts_of(annotations, tmp_path)
         assert {split: content(data) for split, data in parts.items()} == {
             "train": drawn(pictures[:3]), "val": drawn(pictures[3:])}
-        assert "test is '../test/images', of which there is no image" in parts["train"].noted[0].reason
+        assert "test is '../test/images', which has no image" in parts["train"].noted[0].reason
 
 
 @pytest.mark.parametrize("images", [".", "images"])
@@ -342,7 +342,7 @@ def test_labelme_shapes(tmp_path, photos):
     assert content(data)["a.jpg"] == [("bolt", 1, 2, 25, 39), ("nut", 5, 15, 15, 25)]
     assert [len(one.segmentation) for one in data.images[0].objects] == [2, 1]
     assert data.images[0].size is None
-    assert "a point, which encloses no area" in data.noted[0].reason
+    assert "a point encloses no area" in data.noted[0].reason
 
 
 @pytest.mark.parametrize("header", ["filename,xmin,ymin,xmax,ymax,class", "Class;x_min;y_min;x_max;y_max;Image",
@@ -361,7 +361,7 @@ def test_headers_of_csv_tables(tmp_path, photos, header):
         write_retinanet_csv(PICTURES, tmp_path / "boxes.csv")
     data = parts_of(tmp_path / "boxes.csv", photos)[""]
     assert content(data) == drawn(PICTURES)
-    assert "gives no sizes" in data.noted[0].reason
+    assert "has no sizes" in data.noted[0].reason
 
 
 def test_names_of_other_machines_are_found_below_the_folder_of_images(tmp_path):
@@ -372,11 +372,11 @@ def test_names_of_other_machines_are_found_below_the_folder_of_images(tmp_path):
     assert files.find("a.jpg", split="train") == "train/a.jpg"
     assert files.find("x/b.jpg") == "val/B.JPG"
     assert files.find("c.jpg") is None
-    with pytest.raises(InputError, match=r"'a\.jpg' may be any of train/a\.jpg, val/a\.jpg"):
+    with pytest.raises(InputError, match=r"'a\.jpg' is ambiguous, it matches train/a\.jpg, val/a\.jpg"):
         files.find("a.jpg")
     images = ImageFolder(tmp_path)
     assert images.named("cam1/b.jpg", where="x") == images.named("cam1/b.jpg", where="y") == "val/B.JPG"
-    with pytest.raises(InputError, match=r"^z names 'cam2/b\.jpg', and an earlier entry 'cam1/b\.jpg': only 'val/B\.JPG' is"):
+    with pytest.raises(InputError, match=r"^z names 'cam2/b\.jpg', and an earlier entry 'cam1/b\.jpg': both match 'val/B\.JPG'"):
         images.named("cam2/b.jpg", where="z")
     assert images.named(f"{tmp_path.resolve()}/val/a.jpg", where="x") == "val/a.jpg"
     for name in ("/etc/passwd", "../../etc/passwd", "a\0.jpg", "\udcff.jpg", "", 7, None):
@@ -414,12 +414,12 @@ def test_yolo_images_of_one_name_share_no_label_file(tmp_path):
     found = content(parts_of(tmp_path / "videos", tmp_path / "videos")[""])
     assert {name: len(boxes) for name, boxes in found.items()} == dict(zip(images, (1, 0, 1), strict=True))
     yolo_folder(tmp_path / "flat", images=images, labels=["labels/0001.txt"])
-    assert r"0001.txt: may be of any of images/v1/0001.jpg, images/v2/0001.jpg; expected" in refusal(
+    assert r"0001.txt: matches several images, images/v1/0001.jpg, images/v2/0001.jpg; expected" in refusal(
         tmp_path / "flat", tmp_path / "flat")
     yolo_folder(tmp_path / "suffixes", images=["a.jpg", "a.png"], labels=["a.txt"])
-    assert "a.txt: may be of any of a.jpg, a.png" in refusal(tmp_path / "suffixes", tmp_path / "suffixes")
+    assert "a.txt: matches several images, a.jpg, a.png" in refusal(tmp_path / "suffixes", tmp_path / "suffixes")
     yolo_folder(tmp_path / "copies", images=["images/a.jpg", "backup/a.jpg"], labels=["labels/a.txt"])
-    assert "no image of the folder of backup/a.jpg has labels" in refusal(tmp_path / "copies", tmp_path / "copies")
+    assert "no image in the folder of backup/a.jpg has labels" in refusal(tmp_path / "copies", tmp_path / "copies")
 
 
 def test_yolo_labels_without_image_belong_to_the_split_of_their_folder(tmp_path):
@@ -466,7 +466,7 @@ def test_one_annotation_for_each_image(tmp_path, photos):
         WRITERS[name](PICTURES[:1], tmp_path / name)
         [file] = (tmp_path / name).iterdir()
         (tmp_path / name / f"z{file.suffix}").write_text(file.read_text())  # a copy that names the image of the other
-        assert "2 of its annotations are of the image a.jpg, wanted one" in refusal(tmp_path / name, photos)
+        assert "2 of its annotations are of the image a.jpg, expected one" in refusal(tmp_path / name, photos)
 
 
 def test_coco_categories_of_one_name(tmp_path, photos):
@@ -532,65 +532,65 @@ REFUSED = [
     ("yolo", "a.txt", "0 0.5 0.5 nan 0.5", r"a\.txt: line 1 a coordinate is 'nan', expected a finite number"),
     ("yolo", "a.txt", "0 0.5 0.5 0.5 1e999", "is '1e999', expected a finite number"),
     ("yolo", "a.txt", "0 0.5 0.5 0.5 x", "is 'x', expected a finite number"),
-    ("yolo", "a.txt", "0 12 30 20 40", "has '12', wanted shares of the image's sides"),
+    ("yolo", "a.txt", "0 12 30 20 40", "has '12', expected fractions of the image's sides"),
     ("yolo", "a.txt", "7 0.5 0.5 0.5 0.5", "line 1 has class '7'; the classes are numbered 0 to 2"),
     ("yolo", "a.txt", "-1 0.5 0.5 0.5 0.5", "has class '-1'"),
     ("yolo", "a.txt", "9" * 5000 + " 0.5 0.5 0.5 0.5", "has class '9{3,}"),
     ("yolo", "a.txt", "0 0.5 0.5 0.5 0.5 0.9", "has 5 numbers after its class"),
     ("yolo", "a.txt", "0 0.5 0.5", "has 2 numbers after its class"),
-    ("yolo", "a.txt", "", "hold not a single box"),
+    ("yolo", "a.txt", "", "contain no boxes"),
     ("yolo", "classes.txt", "nut\nnut\n", "'nut' is the name of categories"),
     ("yolo", "classes.txt", None, r"YOLO labels without class names: looked for a data\.yaml and classes\.txt"),
     ("yolo", "data.yaml", "names: &a [x]\nnc: *a\n", "uses aliases"),
     ("yolo", "data.yaml", "names:\n  0: x\n  0: y\nnc: 1\n", "gives a key twice"),
     ("yolo", "data.yaml", "names: {a: b}\nnc: 1\n", "has id 'a', expected a number"),
-    ("yolo", "data.yaml", "names: 7\nnc: 1\n", "wanted '7' beside the labels"),
+    ("yolo", "data.yaml", "names: 7\nnc: 1\n", "expected '7' next to the labels"),
     ("yolo", "data.yaml", "names: []\nnc: 1\n", r"is \[\], expected a list of class names"),
     ("yolo", "data.yaml", "names: [a, [b]]\nnc: 1\n", "has name"),
     ("yolo", "data.yaml", "names: [a]\nnc: 1\nx: " + "[" * 5000, "is nested too deeply"),
     ("yolo", "data.yaml", "names: [a\nnc: 1\n", r"data\.yaml: is not YAML"),
     ("yolo", "data.yaml", "names: !!python/object/apply:os._exit [1]\nnc: 1\n", "the classes are numbered 0 to 0"),
     ("yolo", "data.yaml", "names: [a]\ntrain: ../../../etc\n", "none of the images that it names is in"),
-    ("yolo", "data.yaml", "names: [a]\ntrain: {a: b}\n", "train is {'a': 'b'}, wanted folders"),
-    ("yolo", "data.yaml", "names: [a]\nnc: 1\n" + "#" * (1 << 20), "wanted at most 1048576"),
+    ("yolo", "data.yaml", "names: [a]\ntrain: {a: b}\n", "train is {'a': 'b'}, expected folders"),
+    ("yolo", "data.yaml", "names: [a]\nnc: 1\n" + "#" * (1 << 20), "expected at most 1048576"),
     ("cvat", "annotations.xml", BOMB + "<annotations/>", "declares entities"),
     ("cvat", "annotations.xml", "<annotations><track/></annotations>", "is 'CVAT for video 1.1'"),
-    ("cvat", "annotations.xml", "<annotations><image name='a.jpg' width='6' height='4'/></annotations>", "not a single box"),
-    ("cvat", "annotations.xml", "<annotations><image name='../../x.jpg' width='6' height='4'/></annotations>", "leaves the"),
-    ("cvat", "annotations.xml", "<annotations><image name='a.jpg' width='6.5' height='4'/></annotations>", "wanted whole"),
+    ("cvat", "annotations.xml", "<annotations><image name='a.jpg' width='6' height='4'/></annotations>", "no boxes"),
+    ("cvat", "annotations.xml", "<annotations><image name='../../x.jpg' width='6' height='4'/></annotations>", "is outside"),
+    ("cvat", "annotations.xml", "<annotations><image name='a.jpg' width='6.5' height='4'/></annotations>", "expected whole"),
     ("cvat", "annotations.xml", "<annotations><image name='a.jpg'/></annotations>", "height is '', expected a finite"),
     ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("nut", "nan")), "box 0: xtl is 'nan'"),
-    ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("nut", "1e300")), "wanted at most 1e"),
+    ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("nut", "1e300")), "expected at most 1e"),
     ("cvat", "annotations.xml", CVAT_IMAGE.format(CVAT_BOX.format("", "1")), "box 0 has no class name"),
-    ("cvat", "annotations.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;3"/>'), "has the point '3', wanted x,y"),
+    ("cvat", "annotations.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;3"/>'), "has the point '3', expected x,y"),
     ("cvat", "annotations.xml", CVAT_IMAGE.format('<polygon label="nut"/>'), "has the point ''"),
     ("labelme", "a.json", json.dumps({"shapes": 7}), "has no list of shapes"),
     ("labelme", "a.json", json.dumps({"shapes": [7]}), "shape 0 is 7, expected an object"),
-    ("labelme", "a.json", json.dumps({"shapes": [{"label": 5, "points": [[1, 2]]}]}), "has label 5, wanted text"),
+    ("labelme", "a.json", json.dumps({"shapes": [{"label": 5, "points": [[1, 2]]}]}), "has label 5, expected text"),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": "", "points": [[1, 2]]}]}), "has no class name"),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, 2], [3, 4]]}]}), "is a polygon of 2 points"),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, float("nan")]]}]}), "in its points nan"),
-    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, 1e300]]}]}), "wanted at most 1e"),
-    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [1, 2]}]}), "has the point 1, wanted x and y"),
+    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [[1, 1e300]]}]}), "expected at most 1e"),
+    ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "points": [1, 2]}]}), "has the point 1, expected x and y"),
     ("labelme", "a.json", json.dumps({"shapes": [{"label": "x", "shape_type": "cube", "points": [[1, 2]]}]}), "type 'cube'"),
     ("labelme", "a.json", json.dumps({"shapes": [], "imageHeight": -4, "imageWidth": 4}), "has imageHeight -4"),
-    ("labelme", "a.json", json.dumps({"shapes": [], "imagePath": 7}), "has imagePath 7, wanted text"),
+    ("labelme", "a.json", json.dumps({"shapes": [], "imagePath": 7}), "has imagePath 7, expected text"),
     ("labelme", "a.json", '{"shapes": [', "is not json"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,inf,3,4,nut\n", "line 2: top is 'inf', expected a finite"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4,\n", "line 2 has no class name"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n../a.jpg,1,2,3,4,nut\n", "line 2 names '../a.jpg', and an earlier entry 'a.jpg'"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n/etc/a.jpg,1,2,3,4,nut\n", "line 2 names '/etc/a.jpg', and an earlier"),
-    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n/etc/z.jpg,1,2,3,4,nut\n", "line 2 has file name '/etc/z.jpg', which leaves"),
-    ("csv", "boxes.csv", "a.jpg,1,2,x,4,nut\na.jpg,1,2,3,4,nut\n", "names no file, class, left"),
-    ("csv", "boxes.csv", "filename,xmin,ymin,xmax,class\na.jpg,1,2,3,nut\n", "names no bottom; expected columns such as"),
-    ("csv", "boxes.csv", "file,path,xmin,ymin,xmax,ymax,class\na,a,1,2,3,4,nut\n", "of which only one can be the file"),
+    ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n/etc/z.jpg,1,2,3,4,nut\n", "line 2 has file name '/etc/z.jpg', which is outside"),
+    ("csv", "boxes.csv", "a.jpg,1,2,x,4,nut\na.jpg,1,2,3,4,nut\n", "lacks columns for file, class, left"),
+    ("csv", "boxes.csv", "filename,xmin,ymin,xmax,class\na.jpg,1,2,3,nut\n", "lacks columns for bottom; expected columns"),
+    ("csv", "boxes.csv", "file,path,xmin,ymin,xmax,ymax,class\na,a,1,2,3,4,nut\n", "expected only one for file"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\na.jpg,1,2,3,4\n", "line 2 has 5 fields, expected 6"),
-    ("csv", "boxes.csv", SIZED + "a,9.5,9,x,1,2,3,4\n", "wanted whole numbers of pixels"),
+    ("csv", "boxes.csv", SIZED + "a,9.5,9,x,1,2,3,4\n", "expected whole numbers of pixels"),
     ("csv", "boxes.csv", SIZED + "a,9,9,x,1,2,3,4\na,8,9,x,1,2,3,4\n", "says 8x9 of 'a.jpg', an earlier line 9x9"),
     ("csv", "boxes.csv", "a.jpg,1,2,3,4,nut\n" + "x" * (1 << 16), "has more than 65536 bytes"),
     ("open_images", "boxes.csv", "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf\na,/m/1,0,NaN,0,1,0\n", "has XMax 'NaN'"),
-    ("coco", "coco.json", '{"images": [{"id": 1, "file_name": "../../z.jpg"}], "annotations": []}', "leaves the image folder"),
-    ("csv", "boxes.csv", "a.jpg,0.1,0.2,0.3,0.4,nut\nb.jpg,0.1,0.2,1,1,nut\n", "its boxes are from 0 to 1, which are shares"),
+    ("coco", "coco.json", '{"images": [{"id": 1, "file_name": "../../z.jpg"}], "annotations": []}', "is outside the image"),
+    ("csv", "boxes.csv", "a.jpg,0.1,0.2,0.3,0.4,nut\nb.jpg,0.1,0.2,1,1,nut\n", "its boxes are from 0 to 1, fractions"),
     ("voc", "a.xml", BOMB + "<annotation/>", "declares entities"),
 ]
 
@@ -610,17 +610,17 @@ def test_masks_that_are_none(tmp_path, photos):
     for name in ("yolo", "labelme", "cvat"):
         WRITERS[name](PICTURES[:1], tmp_path / name)
         assert "--include_masks needs outlines" in refusal(tmp_path / name, photos, with_masks=True)
-    assert "boxes alone" in refusal(tmp_path / "yolo", photos, wanted="csv", with_masks=True)
+    assert "only boxes" in refusal(tmp_path / "yolo", photos, wanted="csv", with_masks=True)
     write(tmp_path / "a.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;5,9"/><mask label="nut" {}/>'))
     for mask, message in (('left="3" top="4" width="2" height="3" rle="9"', "has run lengths"),
-                          ('left="63" top="4" width="2" height="3" rle="6"', "wanted whole pixels inside the image"),
+                          ('left="63" top="4" width="2" height="3" rle="6"', "expected whole pixels inside the image"),
                           ('left="3" top="4" width="2" height="3" rle="7,-1"', "has run lengths")):
         write(tmp_path / "a.xml", CVAT_IMAGE.format(f'<mask label="nut" {mask}/>'))
         assert message in refusal(tmp_path / "a.xml", photos, with_masks=True)
     write(tmp_path / "a.xml", CVAT_IMAGE.format('<polygon label="nut" points="1,2;5,9"/>'))
     data = parts_of(tmp_path / "a.xml", photos, with_masks=True)[""]
     assert (data.images[0].objects, data.listed_boxes) == ([], 1)
-    assert "wanted at least 3 pairs" in data.skipped[0].reason
+    assert "expected at least 3 pairs" in data.skipped[0].reason
 
 
 def mutated(text, draw):
@@ -669,7 +669,7 @@ def test_pictures_that_are_pipes_are_not_waited_for(tmp_path):
     with pytest.raises(OSError, match="it is a named pipe"):
         labeled.encoded(0)
     write(tmp_path / "csv" / "boxes.csv", "a.jpg,1,2,30,40,nut\n")
-    with pytest.raises(InputError, match="it is a named pipe; its annotations tell no size"):
+    with pytest.raises(InputError, match="it is a named pipe; its annotations have no size"):
         labeled_annotations(parts_of(tmp_path / "csv" / "boxes.csv", tmp_path, wanted="csv")[""], str(tmp_path))
 
 

@@ -109,14 +109,14 @@ def test_part_that_is_whole_is_not_asked_for_again(site):
 def test_wrong_md5_is_deleted_and_told(site):
     done = call(site, "coco", COCO_VAL_MD5="0" * 32)
     assert done.returncode == 2
-    assert "another md5 than 0000" in done.stderr
+    assert "MD5 mismatch in the download; expected 0000" in done.stderr
     assert not list((site.parent / "coco").glob("val2017*"))
     assert not (site / "python.log").exists()
 
 
 def test_published_md5_are_the_default(site):
     done = call(site, "coco", COCO_ANNOTATIONS_MD5="")
-    assert "another md5 than f4bbac642086de4f52a3fdda2de5fa2c" in done.stderr
+    assert "MD5 mismatch in the download; expected f4bbac642086de4f52a3fdda2de5fa2c" in done.stderr
 
 
 def test_failed_download(site):
@@ -129,7 +129,7 @@ def test_failed_download(site):
 def test_without_a_folder_as_the_references_first_command(site):
     done = call(site)
     assert done.returncode == 0, done.stderr
-    folder = Path(done.stdout.splitlines()[0].removeprefix("COCO 2017 goes to "))
+    folder = Path(done.stdout.splitlines()[0].removeprefix("COCO 2017: output folder "))
     assert folder == site.parent / "coco"
     assert (folder / "val2017" / "a.jpg").exists()
 

@@ -162,7 +162,7 @@ def test_downloads_and_converts(tmp_path, site, environment):
     done = call(environment, tmp_path, "a b", "--classes=Apple")
     assert done.returncode == 0
     assert len(site.asked) == asked
-    assert done.stdout.count("converted already") == 2
+    assert done.stdout.count("already converted") == 2
     assert len(conversions(tmp_path)) == 2
 
 
@@ -181,7 +181,7 @@ def test_a_number_of_images(tmp_path, site, environment):
 def test_the_whole_set_of_mlperf_is_counted(tmp_path, site, environment):
     done = call(environment, tmp_path, "out", "--classes=mlperf")
     assert done.returncode == 2
-    assert "6 images have a box of the 264 classes and --expect=mlperf-validation wants 24781" in done.stderr
+    assert "6 images have a box of the 264 classes; expected 24781 by --expect=mlperf-validation" in done.stderr
     assert not [place for place in site.asked if place.endswith(".jpg")]
     assert call(environment, tmp_path, "out", "--classes=mlperf", "--max_images=1").returncode == 0
 
@@ -243,7 +243,7 @@ def test_images_that_the_server_lacks(tmp_path, site, environment):
     site.answers[f"validation/{4:016x}.jpg"] = [403]
     done = call(environment, tmp_path, "out", "--splits=validation")
     assert done.returncode == 2
-    assert "the server answers 404, 410 or 403 for 1 of 6 images, such as 000000000000000" in done.stderr
+    assert "the server returned 404, 410 or 403 for 1 of 6 images, such as 000000000000000" in done.stderr
     done = call(environment, tmp_path, "out", "--splits=validation", "--max_bad_fraction=0.2")
     assert done.returncode == 0, done.stderr
     assert "the server lacks 1" in done.stdout
@@ -274,7 +274,7 @@ def test_offline_is_one_line(tmp_path, environment):
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "http://127.0.0.1:9/v5/class-descriptions-boxable.csv: download failed (curl: (7)" in done.stderr
-    assert "run this again and it continues" in done.stderr
+    assert "run this again to resume" in done.stderr
 
 
 # Downloads
@@ -292,7 +292,7 @@ def test_passing_errors_are_tried_again(tmp_path, site, monkeypatch):
     assert download(site, tmp_path / "images") == []
     assert site.asked.count(f"train/{1:016x}.jpg") == 3
     site.answers[f"train/{'f' * 16}.jpg"] = [503] * 9
-    with pytest.raises(InputError, match=r"f\.jpg: download failed \(the server answers 503 .*\); run this again"):
+    with pytest.raises(InputError, match=r"f\.jpg: download failed \(the server returned 503 .*\); run this again"):
         download(site, tmp_path / "images", names=["f" * 16 + ".jpg"])
     assert list((tmp_path / "images").glob(".*")) == []
 
@@ -312,13 +312,13 @@ def test_no_server_and_no_address(tmp_path, site, monkeypatch):
     monkeypatch.setattr(open_images_download, "_FIRST_PAUSE_SECONDS", 0.01)
     with pytest.raises(InputError, match="Connection refused"):
         download(site, tmp_path / "images", url="http://127.0.0.1:9")
-    with pytest.raises(InputError, match="is no address"):
+    with pytest.raises(InputError, match="is not a valid URL"):
         download(site, tmp_path / "images", url="nowhere")
 
 
 def test_a_page_of_a_proxy_is_no_image(tmp_path, site):
     site.files[f"train/{2:016x}.jpg"] = b"<html>Please log in</html>"
-    with pytest.raises(InputError, match="is no JPEG but begins with b'<html>"):
+    with pytest.raises(InputError, match="is not a JPEG, it begins with b'<html>"):
         download(site, tmp_path / "images")
     assert not (tmp_path / "images" / f"{2:016x}.jpg").exists()
 

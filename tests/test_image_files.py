@@ -167,7 +167,7 @@ def test_pipes_and_devices_are_refused_without_waiting(tmp_path):
     for name in ("pipe.jpg", "endless.jpg"):
         with pytest.raises(InputError, match=f"{name}: cannot be decoded .it is a (named pipe|device)"):
             read_image(str(tmp_path / name))
-        with pytest.raises(InputError, match=f"{name}: no regular file but a pipe or a device; expected an image"):
+        with pytest.raises(InputError, match=f"{name}: a pipe or a device, not a regular file; expected an image"):
             find_images([str(tmp_path / name)])
     with pytest.raises(InputError, match="no image in this folder"):
         find_images([str(tmp_path)])

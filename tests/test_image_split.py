@@ -94,5 +94,5 @@ def test_split_of_files(data, tmp_path):
 
 
 def test_nothing_to_keep_aside(data, tmp_path):
-    with pytest.raises(InputError, match=r"--val_fraction=0\.01: 13 images in 11 groups that look alike, of which none can"):
+    with pytest.raises(InputError, match=r"--val_fraction=0\.01: 13 images in 11 groups of near-duplicates, none can"):
         split_off(data, ImageFolder(tmp_path), fraction=0.01, seed=0)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from dataset.conversion.conversion_config import ConversionConfig
 from dataset.conversion.formats.open_images import open_images_labels as open_images
-from dataset.conversion.formats.open_images.open_images_classes import MLPERF_FILE, wanted_classes
+from dataset.conversion.formats.open_images.open_images_classes import MLPERF_FILE, selected_classes
 from dataset.conversion.formats.open_images.open_images_labels import read_open_images
 from dataset.conversion.sharding.shards import convert
 from program_support.deferred_signals import Interrupted
@@ -85,7 +85,7 @@ def test_only_images_with_a_box_of_the_wanted_classes(read, tmp_path):
     (tmp_path / "ids").write_text("validation/c\na\n\n")
     data = read(*rows, classes="Bat", image_ids_file=str(tmp_path / "ids"))
     assert [*content(data)] == ["c.jpg"]
-    assert reasons(data) == ["1 of 2 images have no box of the wanted classes, and become no records"]
+    assert reasons(data) == ["1 of 2 images have no boxes of the selected classes and are not converted"]
 
 
 def test_ids_of_a_list_of_classes_are_its_places(read, tmp_path):
@@ -99,14 +99,14 @@ def test_repeated_rows_are_one_box(read):
     rows = [row("a"), row("b"), row("a", group="1"), row("a")]
     data = read(*rows, *rows)
     assert data.listed_boxes == 3
-    assert reasons(data) == ["5 rows repeat another one of the same image, class, box and IsGroupOf: each box is taken once"]
+    assert reasons(data) == ["5 rows duplicate another row (image, class, box and IsGroupOf): duplicates are ignored"]
 
 
 def test_confidence(read):
     data = read(row("a"), row("b", confidence="0.7"), row("c", confidence="0"))
     assert [*content(data)] == ["a.jpg", "b.jpg"]
-    assert reasons(data) == ["1 boxes have a Confidence between 0 and 1: taken like any other",
-                             "1 rows have Confidence 0, by which the object is not there: left out"]
+    assert reasons(data) == ["1 boxes have a Confidence between 0 and 1: converted like all other boxes",
+                             "1 rows have Confidence 0 (object absent): ignored"]
 
 
 def test_the_fingerprint_changes_with_whatever_is_read(read, tmp_path):
@@ -163,23 +163,23 @@ def test_mlperf_list_is_childless_and_in_the_class_descriptions(samples):
 
 @pytest.mark.parametrize("name", ["class-descriptions-boxable.csv", "oidv6-class-descriptions.csv"])
 def test_mlperf_by_either_layout_of_the_class_descriptions(name, samples):
-    wanted = wanted_classes("mlperf", class_descriptions_file=str(samples / name))
+    wanted = selected_classes("mlperf", class_descriptions_file=str(samples / name))
     assert wanted.class_names.category_ids == tuple(range(264))
     assert wanted.class_names.names[83] == "Egg (Food)"
     assert wanted.category_of["/m/033cnk"] == 83
     assert len([label for label, number in wanted.category_of.items() if number is not None]) == 264
     assert "Horn is French horn" in wanted.renamed
     assert len(wanted.renamed) == 5
-    assert len(wanted_classes("", class_descriptions_file=str(samples / name)).class_names) == 601
+    assert len(selected_classes("", class_descriptions_file=str(samples / name)).class_names) == 601
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (("/m/0898b,Zebra\n", ""), "lacks /m/0898b (Zebra), which --classes=mlperf wants"),
+    (("/m/0898b,Zebra\n", ""), "lacks /m/0898b (Zebra), which --classes=mlperf requires"),
     (("/m/0898b,Zebra\n", "/m/0898b,Horse\n"), "calls /m/0898b 'Horse', which in MLPerf's list is another label")])
 def test_mlperf_by_class_descriptions_of_something_else(tmp_path, change, message):
     (tmp_path / "classes.csv").write_text(MLPERF_FILE.read_text().replace(*change))
     with pytest.raises(InputError, match=r"classes\.csv: ") as caught:
-        wanted_classes("mlperf", class_descriptions_file=str(tmp_path / "classes.csv"))
+        selected_classes("mlperf", class_descriptions_file=str(tmp_path / "classes.csv"))
     assert message in str(caught.value)
 
 
@@ -195,7 +195,7 @@ def test_descendants_only_where_they_are_asked_for(read, tmp_path):
     assert found("Zebra") == {"1": ["Zebra"]}
     assert found("Zebra", with_descendants=True) == {"1": ["Zebra"], "2": ["Zebra"], "4": ["Zebra"]}
     assert found("Zebra,Apple", with_descendants=True) == {"1": ["Zebra"], "2": ["Apple"], "4": ["Apple"]}
-    with pytest.raises(InputError, match=r"tree.json: /m/02 is of the kinds Bat, Zebra alike"):
+    with pytest.raises(InputError, match=r"tree.json: /m/02 is a descendant of Bat, Zebra"):
         found("Zebra,Bat", with_descendants=True)
     with pytest.raises(InputError, match="--with_descendants needs --hierarchy_file"):
         read(row(), with_descendants=True)
@@ -214,8 +214,8 @@ def test_a_broken_hierarchy(read, tmp_path, text):
 @pytest.mark.parametrize(("line", "message"), [
     (row(label="/m/09"), "line 2 has LabelName '/m/09', which the class descriptions lack"),
     (row(label="Zebra"), "line 2 has LabelName 'Zebra'"),
-    (row(sides='"0,1",0.5,0.2,0.6'), "line 2 has XMin '0,1', expected a share of the image's side such as 0.25, with a point"),
-    (row(sides="0.1,512,0.2,0.6"), "line 2 has XMax '512', expected a share of the image's side, 0 to 1, and no pixels"),
+    (row(sides='"0,1",0.5,0.2,0.6'), "line 2 has XMin '0,1', expected a fraction of the image's side such as 0.25, with"),
+    (row(sides="0.1,512,0.2,0.6"), "line 2 has XMax '512', expected a fraction of the image's side, 0 to 1, not pixels"),
     (row(sides="0.1,0.5,nan,0.6"), "line 2 has YMin 'nan'"),
     (row(sides="0.1,0.5,0.2,inf"), "line 2 has YMax 'inf'"),
     (row(sides="0.1,0.5,0.2,"), "line 2 has YMax ''"),
@@ -223,13 +223,13 @@ def test_a_broken_hierarchy(read, tmp_path, text):
     (row(group="2"), "line 2 has IsGroupOf '2'"),
     (row(confidence="much"), "line 2 has Confidence 'much', expected a number from 0 to 1"),
     (row(confidence="nan"), "line 2 has Confidence 'nan'"),
-    (row(image="../a"), "line 2 has ImageID '../a', wanted letters"),
+    (row(image="../a"), "line 2 has ImageID '../a', expected letters"),
     (row(image=""), "line 2 has ImageID ''"),
     ("a,xclick", "line 2 has 2 fields, the header 13"),
     (row() + ",0.5", "line 2 has 14 fields, the header 13"),
-    (row(image='"a'), "line 2 is no row of a csv"),
+    (row(image='"a'), "line 2 is not a CSV row"),
     (row(image="a" * 70000), "line 2 has more than 65536 bytes"),
-    ("", "holds not a single box of the wanted classes")])
+    ("", "contains no boxes of the selected classes")])
 def test_a_wrong_row_is_named(read, line, message):
     with pytest.raises(InputError) as caught:
         read(line)
@@ -239,19 +239,19 @@ def test_a_wrong_row_is_named(read, line, message):
 
 
 @pytest.mark.parametrize(("settings", "message"), [
-    ({"header": HEADER.replace("YMax", "YMaximum")}, "its first line has no column YMax"),
-    ({"header": HEADER.replace("IsInside", "XMin")}, "no column XMin, or several"),
+    ({"header": HEADER.replace("YMax", "YMaximum")}, "its first line lacks the column YMax"),
+    ({"header": HEADER.replace("IsInside", "XMin")}, "the column XMin or repeats"),
     ({"classes": "Zebr"}, "classes.csv has no class 'Zebr'; the nearest is Zebra"),
     ({"classes": "Horse"}, "has no class 'Horse' (nor is there such a file); it has Zebra, Apple, Bat"),
     ({"classes": "Bat,Bat"}, "--classes: names 'Bat' twice"),
     ({"classes": ","}, "class names: 0 ids"),
     ({"classes": "x" * 5000}, "has no class"),
-    ({"classes_text": "LabelName,DisplayName\n"}, "classes.csv: names no class"),
+    ({"classes_text": "LabelName,DisplayName\n"}, "classes.csv: contains no classes"),
     ({"classes_text": "Zebra,/m/01\n"}, "classes.csv: line 1 is 'Zebra,/m/01', expected a label and its name"),
     ({"classes_text": CLASSES + "/m/01,Horse\n"}, "line 4 names /m/01 'Horse', and an earlier one 'Zebra'"),
     ({"classes_text": CLASSES + "/m/09,Zebra\n"}, "'Zebra' is the name of /m/01, /m/09"),
     ({"image_ids_file": "/nowhere"}, "/nowhere: cannot be read"),
-    ({"expect": "mlperf-train"}, "1 images have a box of the 3 classes and --expect=mlperf-train wants 1170301")])
+    ({"expect": "mlperf-train"}, "1 images have a box of the 3 classes; expected 1170301 by --expect=mlperf-train")])
 def test_wrong_settings(read, settings, message):
     with pytest.raises(InputError) as caught:
         read(row(), **settings)

@@ -64,16 +64,16 @@ def test_the_index_travels_to_other_processes(place, monkeypatch):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--object_annotations_file="], "give --object_annotations_file"),
-    (["--class_descriptions_file="], "give --class_descriptions_file"),
+    (["--object_annotations_file="], "--object_annotations_file is required"),
+    (["--class_descriptions_file="], "--class_descriptions_file is required"),
     (["--object_annotations_file=coco.json"], "coco.json: is a COCO json, expected a csv of Open Images boxes"),
     (["--object_annotations_file=images"], "images: cannot be read (it is a folder)"),
-    (["--object_annotations_file=classes.csv"], "classes.csv: is no csv of Open Images boxes: its first line has no column"),
+    (["--object_annotations_file=classes.csv"], "classes.csv: is not a CSV of Open Images boxes: its first line lacks"),
     (["--class_descriptions_file=boxes.csv"], "boxes.csv: line 1 is 'ImageID,"),
     (["--object_annotations_file=/dev/zero"], "/dev/zero: cannot be read (it is a device)"),
     (["--image_dir=nowhere"], "nowhere: no such folder"),
     (["--expect=coco"], "expect"),
-    (["--output_file_prefix=boxes.csv/train"], "cannot write beside boxes.csv/train"),
+    (["--output_file_prefix=boxes.csv/train"], "cannot write to the folder of boxes.csv/train"),
     (["--classes=Zebraa"], "no class 'Zebraa'; the nearest is Zebra")])
 def test_mistakes_end_in_one_line(place, arguments, message):
     done = call(place, *arguments)
@@ -98,7 +98,7 @@ def test_a_signal_while_it_reads_leaves_nothing(place, number, code):
         if run.returncode != 2:
             break
     assert run.returncode == code, errors
-    assert errors == "interrupted; finished shards are kept, the same command continues\n"
+    assert errors == "interrupted; finished shards are kept; run the same command to resume\n"
     assert list((place / "out").iterdir()) == []
 
 

@@ -239,7 +239,7 @@ def is_running(process):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ([], "--images=: no such folder; expected the one with the images"),
+    ([], "--images=: no such folder; expected the folder with the images"),
     (["/nowhere"], "--images=/nowhere: no such folder"),
     (["--model_name=ssd300-resnet34", "tests"], "unexpected argument"),
     (["tests", "--model_name=ssd300-resnet34"], "expected one of efficientdet-d0, efficientdet-d1"),

@@ -191,7 +191,8 @@ def test_a_single_flipped_bit_never_gives_other_data(tmp_path, monkeypatch, read
     for place in [rng.randrange(len(whole)) for _ in range(15)]:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << rng.randrange(8)]) + whole[place + 1 :])
         number = bisect.bisect(starts(payloads), place) - 1
-        with pytest.raises(InputError, match=f"^{path}: .*at byte {starts(payloads)[number]} does not fit") as raised:
+        message = rf"^{path}: .*checksum mismatch in the record .*at byte {starts(payloads)[number]}\b"
+        with pytest.raises(InputError, match=message) as raised:
             list(READERS[reader](index_records([str(path)])))
         assert "\n" not in str(raised.value)
         header = place - starts(payloads)[number] < HEADER
@@ -207,7 +208,7 @@ def test_a_bit_that_flips_while_a_training_reads_is_told(shards):
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([bit]))
     message, _ = failure_of(batches)
-    assert message.startswith(f"{shards[1]}: damaged: the checksum of the record at byte ")
+    assert message.startswith(f"{shards[1]}: damaged: checksum mismatch in the record at byte ")
     assert "(image 61 of 80)" in message
 
 

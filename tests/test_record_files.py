@@ -64,7 +64,7 @@ def test_a_folder_of_records_names_the_patterns(tmp_path):
                               f"(2 files) or '{tmp_path}/val-*' (1 file)")
     assert line(tmp_path / "train") == f"{tmp_path}/train: no file matches; give '{tmp_path}/train-*' (2 files)"
     assert line(tmp_path / "*") == (
-        f"{tmp_path}/train.classes.json: is json, wanted records; give '{tmp_path}/train-*' (2 files) or "
+        f"{tmp_path}/train.classes.json: is json, expected records; give '{tmp_path}/train-*' (2 files) or "
         f"'{tmp_path}/val-*' (1 file)")
 
 
@@ -78,18 +78,18 @@ def test_a_folder_of_records_of_another_tool(tmp_path):
 def test_a_folder_of_something_else(tmp_path):
     assert "is empty" in line(tmp_path)
     Image.new("RGB", (8, 8)).save(tmp_path / "a.jpg")
-    assert "it holds images and no records: make records" in line(tmp_path)
+    assert "it holds images and no records: convert the data set to records" in line(tmp_path)
     (tmp_path / "labels").mkdir()
     (tmp_path / "labels" / "a.txt").write_text("0 0.5 0.5 0.25 0.125\n")
-    assert "it holds no records but a.txt, which is a file of YOLO labels: make records" in line(tmp_path)
+    assert "it holds no records but a.txt, which is a file of YOLO labels: convert the data set to records" in line(tmp_path)
 
 
 @pytest.mark.parametrize(("name", "content", "message"), [
-    ("a.json", '{"images": []}', "is a COCO json, wanted records; convert it (dataset/create_coco_tfrecord.py "
+    ("a.json", '{"images": []}', "is a COCO json, expected records; convert it (dataset/create_coco_tfrecord.py "
                                  "--object_annotations_file="),
-    ("data.yaml", "train: images\nnames: [cat]\n", "is a YOLO data.yaml, wanted records; make records"),
-    ("a.csv", "a.jpg,1,2,3,4,cat\n" * 2, "is a csv table, wanted records; make records"),
-    ("a.jpg", "\xff\xd8\xff\xe0", "is an image, wanted records; make records")])
+    ("data.yaml", "train: images\nnames: [cat]\n", "is a YOLO data.yaml, expected records; convert the data set"),
+    ("a.csv", "a.jpg,1,2,3,4,cat\n" * 2, "is a csv table, expected records; convert the data set"),
+    ("a.jpg", "\xff\xd8\xff\xe0", "is an image, expected records; convert the data set")])
 def test_other_files_say_what_they_are(tmp_path, name, content, message):
     (tmp_path / name).write_text(content, encoding="latin-1")
     assert message in line(tmp_path / name)

@@ -43,7 +43,7 @@ def test_every_image_that_training_decodes_is_in_order(kind):
 
 
 def test_keys_of_boxes_that_are_absent_are_not_an_empty_list():
-    assert inspect_record(without_box_keys(7)).useless == "no keys of boxes (image/object/bbox/..)"
+    assert inspect_record(without_box_keys(7)).useless == "no box keys (image/object/bbox/..)"
     one_key = altered(7, {f"object/bbox/{side}": None for side in ("xmax", "ymin", "ymax")}, boxes=0)
     assert inspect_record(one_key).useless == ""
 
@@ -61,12 +61,12 @@ def test_what_is_no_example_is_useless():
     ({"object/mask": [b"1", b"2", b"3"]},
      "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 2 is_crowd, 3 mask)"),
     ({"object/is_crowd": [0]}, "lists of unequal lengths (2 ymin, 2 xmin, 2 ymax, 2 xmax, 2 label, 1 is_crowd)"),
-    ({"object/bbox/xmin": [0.25, math.nan]}, "a box that is no four finite numbers (ymin, xmin, ymax, xmax: 0.0625, nan, "),
-    ({"object/bbox/ymax": [math.inf, 1.0]}, "a box that is no four finite numbers"),
+    ({"object/bbox/xmin": [0.25, math.nan]}, "a box that is not four finite numbers (ymin, xmin, ymax, xmax: 0.0625, nan, "),
+    ({"object/bbox/ymax": [math.inf, 1.0]}, "a box that is not four finite numbers"),
     ({"object/class/label": [1, 4]}, "unknown category ids [4], the categories are [1, 3]"),
     ({"object/bbox/xmin": [1, 2]}, "a int64_list in image/object/bbox/xmin, expected a float_list"),
     ({"encoded": [1]}, "a int64_list in image/encoded, expected a bytes_list"),
-    ({"filename": [b"a", b"b"]}, "2 values in image/filename, wanted one"),
+    ({"filename": [b"a", b"b"]}, "2 values in image/filename, expected one"),
 ])
 def test_a_contradiction_is_told_in_full(features, contradiction):
     found = inspect_record(altered(7, features, boxes=2), category_ids=[3, 1])

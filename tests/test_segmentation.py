@@ -107,13 +107,13 @@ MINUS_ONE = "O"
     ([7], "polygon 7"),
     ([], "0 polygons"),
     ([[1, 2, 3, 4, 5, 6]] * 10_001, "10001 polygons"),
-    ("text", "'text', wanted polygons or run lengths"),
-    (7, "wanted polygons or run lengths"),
-    ({"size": [20, 30]}, "wanted run lengths"),
-    ({"counts": [600]}, "wanted run lengths"),
-    ({"size": [20, "30"], "counts": [600]}, "wanted run lengths"),
-    ({"size": [20, 30], "counts": [True]}, "wanted run lengths"),
-    ({"size": [30, 20], "counts": [600]}, r"\[30, 20\], wanted that of the image, \[20, 30\]"),
+    ("text", "'text', expected polygons or run lengths"),
+    (7, "expected polygons or run lengths"),
+    ({"size": [20, 30]}, "expected run lengths"),
+    ({"counts": [600]}, "expected run lengths"),
+    ({"size": [20, "30"], "counts": [600]}, "expected run lengths"),
+    ({"size": [20, 30], "counts": [True]}, "expected run lengths"),
+    ({"size": [30, 20], "counts": [600]}, r"\[30, 20\], expected that of the image, \[20, 30\]"),
     ({"size": [20, 30], "counts": [-1, 601]}, "run lengths"),
     ({"size": [20, 30], "counts": [2**32, 600]}, "run lengths"),
     ({"size": [20, 30], "counts": [2**63, 600]}, "run lengths"),
@@ -138,5 +138,5 @@ def test_an_outline_without_end(monkeypatch):
     zigzag = [value for step in range(50) for value in (30 * (step % 2), step / 4)]
     assert pixels_of([zigzag])[0].any()
     monkeypatch.setattr(segmentation_module, "LONGEST_OUTLINE", 1000)
-    with pytest.raises(UnusableSegmentation, match="outline of 1500 pixels in its segmentation, wanted at most 1000"):
+    with pytest.raises(UnusableSegmentation, match="outline of 1500 pixels in its segmentation, expected at most 1000"):
         pixels_of([zigzag])

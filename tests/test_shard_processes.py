@@ -150,7 +150,7 @@ def end(process, how):
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds the children in /proc")
 @pytest.mark.parametrize(("how", "exit_codes", "line"), [
-    ("kill a worker", {2}, r"create_coco_tfrecord.py: error: a converting process died.*"),
+    ("kill a worker", {2}, r"create_coco_tfrecord.py: error: a worker process died.*"),
     ("ctrl-c", {130}, r"interrupted; finished shards are kept.*"),
     ("SIGTERM to all", {143}, r"interrupted; finished shards are kept.*"),
     ("SIGTERM to the first", {143}, r"interrupted; finished shards are kept.*"),

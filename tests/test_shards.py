@@ -126,7 +126,7 @@ def test_interrupted_run_continues_at_its_last_whole_shard(place, counted):
     told = []
     report = convert(read(place), config(place), say=told.append)
     assert counted.count == 6
-    assert told == ["1 of 3 shards are finished and kept"]
+    assert told == ["1 of 3 shards are complete and reused"]
     assert (report.images, report.boxes) == (10, 9)
     assert len(shards(place)) == 3
 
@@ -257,7 +257,7 @@ def test_full_disk_leaves_no_shard(place, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(tf.io.TFRecordWriter, "write", full)
-    with pytest.raises(InputError, match=r"cannot write .*No space left on device.*same command continues"):
+    with pytest.raises(InputError, match=r"cannot write .*No space left on device.*same command to resume"):
         convert(read(place), config(place))
     assert [path.name for path in (place / "out").iterdir()] == [".train.conversion"]
 
@@ -318,7 +318,7 @@ def test_paths_with_bytes_that_are_no_utf8(place):
     (place / "images").rename(folder / "images")
     convert(read(place), config(place, image_folder=str(folder / "images")))
     assert "Bilder f\\udcfcr" in (place / "out" / "train.report.json").read_text(encoding="utf-8")
-    with pytest.raises(InputError, match=r"has --output_file_prefix '.*f.udcfcr/train', wanted text"):
+    with pytest.raises(InputError, match=r"has --output_file_prefix '.*f.udcfcr/train', expected text"):
         config(place, image_folder=str(folder / "images"), output_prefix=str(folder / "train"))
 
 
@@ -326,7 +326,7 @@ def test_more_shards_than_images_are_written_when_asked_for_and_read(place):
     told = []
     convert(read(place), config(place, num_shards=12), say=told.append)
     assert sum(len(ids_in(path)) for path in shards(place)) == COUNT
-    assert told == ["2 of 12 shards will be empty, for there are 10 images; readers pass over them"]
+    assert told == ["2 of 12 shards will be empty, because there are 10 images; readers ignore empty shards"]
     assert len(index_records(expand_glob(place / "out" / "train-*"))) == COUNT
 
 
@@ -359,7 +359,7 @@ def test_an_image_labeled_as_its_exif_turns_it_is_skipped_with_that_reason(place
     turned(place, "2.jpg", orientation)
     annotate_turned(place, 2)
     with pytest.raises(InputError, match=r"1 of 10 images would be skipped.*2\.jpg \(image 102\): labeled as turned by its "
-                                         rf"EXIF orientation {orientation}: the annotations say 48x64, 64x48 pixels"):
+                                         rf"EXIF orientation {orientation}: the annotations say 48x64, but 64x48 pixels"):
         convert(read(place), config(place))
     report = convert(read(place), config(place, max_bad_fraction=0.3))
     assert [(finding.file, "mogrify -auto-orient" in finding.reason) for finding in report.skipped] == [("2.jpg", True)]
@@ -392,7 +392,7 @@ def test_what_killed_runs_left_is_cleared_up(place):
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"num_shards": 0}, "--num_shards=0"), ({"processes": 0}, "--num_threads=0"),
-    ({"max_bad_fraction": 1.5}, "--max_bad_fraction=1.5"), ({"output_prefix": "/tmp/"}, "wanted FOLDER/name"),
+    ({"max_bad_fraction": 1.5}, "--max_bad_fraction=1.5"), ({"output_prefix": "/tmp/"}, "expected FOLDER/name"),
     ({"image_folder": "/nowhere"}, "/nowhere: no such folder")])
 def test_settings_are_checked(place, change, message):
     with pytest.raises(InputError, match=message):

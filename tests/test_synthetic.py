@@ -180,7 +180,7 @@ def test_every_object_fits_into_the_shorter_side():
 
 @pytest.mark.parametrize("wrong", [{"images": {"train": 0}}, {"images": {}}, {"image_size": (128, 20)}, {"seed": -1}])
 def test_nonsense_is_refused(tmp_path, wrong):
-    with pytest.raises(InputError, match="wanted at least one image"):
+    with pytest.raises(InputError, match="expected at least one image"):
         synthetic.draw_data_set(tmp_path, **{"images": {"train": 1}, **wrong})
 
 

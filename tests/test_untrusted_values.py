@@ -41,5 +41,5 @@ def test_whole_numbers():
 def test_text_that_can_be_stored():
     assert storable_text("猫 \n", "name") == "猫 \n"
     for value in ("\ud800", "a\udcff.jpg", "a\0", None, 3):
-        with pytest.raises(InputError, match=r"^has name .*, wanted text"):
+        with pytest.raises(InputError, match=r"^has name .*, expected text"):
             storable_text(value, "name")

@@ -1,5 +1,6 @@
 import math
 import os
+import re
 
 import numpy as np
 import pytest
@@ -54,7 +55,8 @@ def test_a_flipped_bit_anywhere_is_found_with_file_and_offset(tmp_path):
         begin = max(begin for begin in begins if begin <= place)
         message = refusal([sound, str(path)])
         assert message.startswith(f"{path}: "), message
-        assert f"at byte {begin} does not fit" in message, (place, message)
+        assert "checksum mismatch in the record" in message, (place, message)
+        assert re.search(rf"at byte {begin}\b", message), (place, message)
 
 
 @pytest.mark.parametrize("change", ["append", "shorten", "delete", "swap"])
@@ -85,15 +87,15 @@ def test_auto_verifies_all_of_small_sets_only(tmp_path, monkeypatch):
         file.seek(starts(payloads)[2] - 1)  # of the second record's checksum
         file.write(b"?")
     for limit in ("AUTO_BYTES", "AUTO_RECORDS"):
-        assert "does not fit" in refusal([path], when="auto")
+        assert "checksum mismatch" in refusal([path], when="auto")
         monkeypatch.setattr(verify, limit, 2)
-        assert "does not fit" in refusal([path], when="auto")  # it is one of those looked at
+        assert "checksum mismatch" in refusal([path], when="auto")  # it is one of those looked at
         monkeypatch.setattr(verify, "_SAMPLE", 1)
         index, said = verified([path], when="auto")
         assert len(index) == 3
         assert len(said) == 1
-        assert said[0].startswith("looked at 1 of 3 records (0.0 GB); --verify_records=always")
-        assert "does not fit" in refusal([path], when="always")
+        assert said[0].startswith("checked 1 of 3 records (0.0 GB); --verify_records=always")
+        assert "checksum mismatch" in refusal([path], when="always")
         assert verified([path], when="never")[1] == []
         monkeypatch.undo()
 
@@ -108,14 +110,14 @@ def test_a_large_set_that_is_wrong_altogether_is_refused_from_a_sample(tmp_path,
     monkeypatch.setattr(verify, "AUTO_RECORDS", 10)
     monkeypatch.setattr(verify, "_SAMPLE", 5)
     no_keys = write(tmp_path / "no_keys", [without_box_keys(i) for i in range(21)])
-    assert refusal([no_keys], when="auto").startswith("5 of 5 records hold no keys of boxes")
+    assert refusal([no_keys], when="auto").startswith("5 of 5 records hold no box keys")
     pixels = write(tmp_path / "pixels", [altered(i, {"object/bbox/xmin": [37.0]}) for i in range(21)])
     assert "5 of 5 boxes have no area inside their image" in refusal([pixels], when="auto")
     some = write(tmp_path / "some", [without_box_keys(i) if i % 4 == 0 else example(i) for i in range(20)])
     index, said = verified([some], when="auto")  # looks at 0, 4, 9, 14, 19
     assert len(index) == 20
-    assert said[0].startswith("warning: 2 of 5 records hold no keys of boxes")
-    assert said[0].endswith("; not left out, --verify_records=always would")
+    assert said[0].startswith("warning: 2 of 5 records hold no box keys")
+    assert said[0].endswith("; not skipped; use --verify_records=always to skip them")
     sparse = write(tmp_path / "sparse", [example(i, boxes=0) for i in range(21)])
     assert len(verified([sparse], when="auto")[0]) == 21
 
@@ -127,11 +129,11 @@ def test_records_without_keys_are_left_out_up_to_the_fraction(tmp_path):
     paths = [write(tmp_path / "a", [example(0), without_box_keys(1)]), write(tmp_path / "b", [example(2), example(3)])]
     index, (warning,) = verified(paths, max_bad_fraction=0.25)
     assert image_ids(index) == ["0", "2", "3"]
-    assert warning == (f"warning: 1 of 4 records hold no keys of boxes (image/object/bbox/..): 1.jpg, image 1 "
-                       f"(byte {starts([example(0)] * 2)[1]} of {tmp_path}/a); left out")
+    assert warning == (f"warning: 1 of 4 records hold no box keys (image/object/bbox/..): 1.jpg, image 1 "
+                       f"(byte {starts([example(0)] * 2)[1]} of {tmp_path}/a); skipped")
     message = refusal(paths, max_bad_fraction=0.2)
-    assert message.startswith("1 of 4 records hold no keys of boxes")
-    assert ": 25.00% of the records, and at most 20.00% may be left out; if they are images without objects, " in message
+    assert message.startswith("1 of 4 records hold no box keys")
+    assert ": 25.00% of the records; expected at most 20.00%; if they are images without objects, " in message
     assert "--verify_records=never keeps them as such; --max_bad_fraction=0.25" in message
 
 
@@ -145,12 +147,12 @@ def test_the_fraction_that_is_advised_lets_it_pass(tmp_path, bad, of):
 def test_nothing_left_to_learn_from_is_refused_whatever_is_allowed(tmp_path):
     path = write(tmp_path / "captions", [without_box_keys(i) for i in range(5)])
     message = refusal([path], max_bad_fraction=1.0)
-    assert message.startswith("5 of 5 records hold no keys of boxes (image/object/bbox/..): 0.jpg, image 0 (byte 0 of ")
+    assert message.startswith("5 of 5 records hold no box keys (image/object/bbox/..): 0.jpg, image 0 (byte 0 of ")
     assert "and 2 more: 100.00% of the records" in message
     assert "were they made without annotations?" in message
     assert len(verified([path], when="never")[0]) == 5
     empty = write(tmp_path / "empty", [example(i, boxes=0) for i in range(3)])
-    assert "empty: not a single box in 3 records" in refusal([empty])
+    assert "empty: no boxes in 3 records" in refusal([empty])
 
 
 def test_reasons_are_counted_together_and_told_apart(tmp_path):
@@ -158,7 +160,7 @@ def test_reasons_are_counted_together_and_told_apart(tmp_path):
                                   altered(4, {"encoded": [b"text"]}), example(5)])
     message = refusal([path], max_bad_fraction=0.5)
     for reason in ("1 of 6 records hold no image", "1 of 6 records hold no tf.train.Example: no name",
-                   "1 of 6 records hold no keys", "1 of 6 records hold an image that cannot be decoded: 4.jpg", "66.67%"):
+                   "1 of 6 records hold no box keys", "1 of 6 records hold an image that cannot be decoded: 4.jpg", "66.67%"):
         assert reason in message
     index, said = verified([path], max_bad_fraction=0.67)
     assert image_ids(index) == ["0", "5"]
@@ -181,9 +183,9 @@ def test_boxes_that_training_never_shows_count_against_the_fraction(tmp_path):
     path = write(tmp_path / "shard", [example(0, boxes=3), swapped])
     message = refusal([path], max_bad_fraction=0.2)
     assert message.startswith("1 of 4 boxes have no area inside their image: 1.jpg, image 1 (byte ")
-    assert "25.00%, and at most 20.00% may be; are they in pixels, or maximum before minimum?" in message
+    assert "25.00%; expected at most 20.00%, in fractions of the image (not pixels, minimum before maximum)" in message
     index, (warning,) = verified([path], max_bad_fraction=0.25)
     assert len(index) == 2
-    assert warning.endswith("; training never shows them")
+    assert warning.endswith("; training ignores them")
     pixels = write(tmp_path / "pixels", [altered(i, {f"object/bbox/{side}": [90.0] for side in SIDES}) for i in range(3)])
     assert "3 of 3 boxes have no area" in refusal([pixels])

@@ -81,7 +81,7 @@ def test_label_maps(tmp_path):
                              ({"nut": "1"}, "class 'nut' has id '1'"), ([], "expected an object"),
                              ({"nut": True}, "class 'nut' has id True"), ({"nut": 10**400}, "class 'nut' has id 100"),
                              ({"nut": 1, " nut": 2}, "'nut' is the name of categories"),
-                             ({"nut": 1, "\ud800": 2}, "has name '.ud800', wanted text"),
+                             ({"nut": 1, "\ud800": 2}, "has name '.ud800', expected text"),
                              ({"nut": 1, "bolt": 1}, "not ascending and distinct")):
         path.write_text(json.dumps(content))
         with pytest.raises(InputError, match=message):
@@ -93,13 +93,13 @@ def test_label_maps(tmp_path):
     ("<html></html>", "found <html> at the top"),
     (xml(("cat", 1, "nan", 3, 4, 0)), r"object 0 \(cat\): ymin is 'nan'"),
     (xml(("cat", 1, "", 3, 4, 0)), r"ymin is ''"),
-    (xml(("cat", 1, 2, 3, 4, 0), name="../../etc/passwd"), "leaves the image folder"),
-    (xml(("cat", 1, 2, 3, 4, 0), size=(20.5, 30)), "wanted whole numbers"),
+    (xml(("cat", 1, 2, 3, 4, 0), name="../../etc/passwd"), "is outside the image folder"),
+    (xml(("cat", 1, 2, 3, 4, 0), size=(20.5, 30)), "expected whole numbers"),
     ("<annotation><object><name>cat</name></object></annotation>", "has no bndbox"),
-    (xml(), "not a single box"),
+    (xml(), "contain no boxes"),
     (xml(("cat", 1, "1" * 5000, 3, 4, 0)), r"ymin is '1{10,}\.\.\.1{10,}', expected a finite number"),
     (xml(("cat", 1, 2, 3, 4, 0), size=("1" * 5000, 30)), r"its height is '1{10,}\.\.\.1{10,}', expected a finite"),
-    (xml(("c&#10;at", 1, 2, 3, 4, 0)), r"has name 'c\\nat', wanted text of one line"),
+    (xml(("c&#10;at", 1, 2, 3, 4, 0)), r"has name 'c\\nat', expected text of one line"),
     ("<?xml version='1.0' encoding='klingon'?>" + xml(), "a.xml: declares the encoding 'klingon', which is unknown"),
     ("<!DOCTYPE a [<!ENTITY b 'c'>]>" + xml(), "a.xml: declares entities"),
 ])
@@ -127,7 +127,7 @@ def test_names_that_no_file_can_have(tmp_path):
         read(tmp_path, image_set_file=str(tmp_path / "set.txt"))
     with open(os.fsencode(tmp_path) + b"/\xff.xml", "w") as file:
         file.write(xml(("cat", 1, 2, 3, 4, 0)))
-    with pytest.raises(InputError, match=r"an XML file has file name '\\udcff\.xml', wanted text .* UTF-8"):
+    with pytest.raises(InputError, match=r"an XML file has file name '\\udcff\.xml', expected text .* UTF-8"):
         read(tmp_path)
 
 

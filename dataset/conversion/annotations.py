@@ -1,4 +1,4 @@
-"""What the annotation readers hand over, and how objects are fitted to the image that was really found."""
+"""Annotations as the format readers return them, and clipping of objects to the actual image size."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from dataset.class_names import ClassNames
 from dataset.files.untrusted_values import shown, storable_text
 from program_support.errors import InputError
 
-LEAST_SHARE, MOST_SHARE = -1.0, 2.0  # a coordinate in shares of the image's side beyond these is none: pixels, most likely
+LEAST_SHARE, MOST_SHARE = -1.0, 2.0  # a coordinate outside this range is not a fraction of the image's side, probably pixels
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatedObject:
-    """One object as its file describes it: nothing is clipped yet. The box is in pixels, or `in_shares` of its image."""
+    """One object as its file describes it, not clipped. The box is in pixels, or in fractions if its image is `in_shares`."""
 
     annotation_id: int | None
     category_id: int
@@ -28,10 +28,10 @@ class AnnotatedObject:
 
 @dataclass(kw_only=True, slots=True)
 class AnnotatedImage:
-    """One image as its file describes it; `size` is (height, width) or None where the file does not say.
+    """One image as its file describes it; `size` is (height, width), or None if unknown.
 
-    `in_shares`: its boxes are in shares of width and height, and become pixels when the file has told its size. `refused`: how
-    many objects its reader left out because they cannot be used.
+    `in_shares`: the boxes are fractions of width and height, converted to pixels when the size is known. `refused`: the number
+    of objects that the reader skipped as unusable.
     """
 
     image_id: int
@@ -45,7 +45,7 @@ class AnnotatedImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """Something fixed, skipped or worth knowing; `kind` is image or box."""
+    """A correction, a skipped item or a note of the conversion; `kind` is image or box."""
 
     kind: str
     file: str
@@ -56,10 +56,10 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotatedDataSet:
-    """Images in the order of their file, with their objects; a list, or a sequence that has them on the disk.
+    """Images with their objects in the order of their file; a list, or a sequence stored on disk.
 
-    `fingerprint` changes whenever anything that was read changes. `skipped` and `noted` are what the reader itself left
-    out (boxes of unknown images) or found odd.
+    `fingerprint` changes if any of the input changes. `skipped` and `noted` are the findings of the reader, such as boxes of
+    unknown images.
     """
 
     source: str
@@ -72,37 +72,38 @@ class AnnotatedDataSet:
 
 
 def checked_file_name(name: Any, *, where: str) -> str:
-    """`name` if it is a file below the image folder; InputError that starts with `where` otherwise."""
+    """Return `name` if it is inside the image folder. Raises InputError, starting with `where`, otherwise."""
     try:
         if not storable_text(name, "file name"):
             raise InputError("has file name ''")
     except InputError as error:
-        raise InputError(f"{where} {error}: a name relative to the image folder is requested") from error
+        raise InputError(f"{where} {error}: expected a name relative to the image folder") from error
     depth = 0
     for part in PurePath(name).parts:
         depth += -1 if part == ".." else 1
         if depth < 0 or part == "/":
-            raise InputError(f"{where} has file name {shown(name)}, which leaves the image folder")
+            raise InputError(f"{where} has file name {shown(name)}, which is outside the image folder")
     return name
 
 
 def box_around(outline: Sequence[float]) -> tuple[float, float, float, float]:
-    """x, y, width, height of what encloses the points x, y, x, y, .. of an outline."""
+    """Return the box (x, y, width, height) around the points x, y, x, y, .. of an outline."""
     left, top = min(outline[::2]), min(outline[1::2])
     return left, top, max(outline[::2]) - left, max(outline[1::2]) - top
 
 
 def in_pixels(annotation: AnnotatedObject, size: tuple[int, int]) -> AnnotatedObject:
-    """An object whose box was in shares of an image of (height, width) pixels."""
+    """Convert an object from fractions to pixels of an image of (height, width)."""
     height, width = size
     x, y, box_width, box_height = annotation.box_xywh
     return replace(annotation, box_xywh=(x * width, y * height, box_width * width, box_height * height))
 
 
 def in_hundredths(annotation: AnnotatedObject, size: tuple[int, int]) -> AnnotatedObject:
-    """As `in_pixels`, polygons too, in whole hundredths of a pixel: what was pixels before a file had it in shares.
+    """Convert box and polygons as `in_pixels` does, rounded to hundredths of a pixel.
 
-    Shares of 6 digits, as most tools write them, tell the hundredths of a image of up to 6,000 pixels a side.
+    This restores coordinates that were pixels before a tool wrote fractions: 6 digits, the usual precision, resolve hundredths
+    of a pixel in images of up to 6,000 pixels per side.
     """
     height, width = size
     x, y, box_width, box_height = annotation.box_xywh
@@ -115,10 +116,10 @@ def in_hundredths(annotation: AnnotatedObject, size: tuple[int, int]) -> Annotat
 
 
 def fitted_object(annotation: AnnotatedObject, size: tuple[int, int]) -> tuple[AnnotatedObject | None, str | None]:
-    """An object clipped to an image of (height, width) pixels, and what was done about it.
+    """Clip an object to an image of (height, width) pixels.
 
-    Returns (object, None) where it stays as it is, (object, reason) where it was changed and (None, reason) where no
-    area is left. An area that is missing becomes that of the box.
+    Returns (object, None) if it is unchanged, (object, reason) if it was changed and (None, reason) if no area is left. A
+    missing area is set to the area of the box.
     """
     height, width = size
     x, y, box_width, box_height = annotation.box_xywh
@@ -135,7 +136,7 @@ def fitted_object(annotation: AnnotatedObject, size: tuple[int, int]) -> tuple[A
         reasons.append(f"box {_shown(annotation.box_xywh)} clipped to {_shown(box)} of the {width}x{height} image")
     area = box[2] * box[3]
     if annotation.area is not None and annotation.area > 0 and (reasons or annotation.area <= width * height):
-        area = min(annotation.area, area) if reasons else annotation.area  # what was cut off has no area in the image
+        area = min(annotation.area, area) if reasons else annotation.area  # the clipped part has no area in the image
     elif annotation.area is not None:
         reasons.append(f"area {annotation.area:g} replaced by that of the box, {area:g}")
     fitted = AnnotatedObject(

@@ -1,7 +1,7 @@
-"""Every image is decoded in full before it becomes a record, by the decoder that training will use.
+"""Check images before conversion: each is decoded completely by the decoder that training uses.
 
-What can be fixed without guessing is fixed: other formats and CMYK become RGB JPEGs, a missing end marker is added,
-bytes between header segments that are no part of the format are dropped. The rest is refused with its reason.
+Unambiguous defects are fixed: other formats and CMYK are converted to RGB JPEG, a missing end marker is added, stray bytes
+between header segments are removed. All other defects are rejected with the reason.
 """
 
 import contextlib
@@ -21,30 +21,30 @@ from dataset.files.image_formats import DECODING_ERRORS, FORMATS, LARGEST_IMAGE_
 from program_support.stderr_capture import captured_stderr
 
 JPEG_QUALITY = 95
-LONGEST_SIDE = 65_500  # that libjpeg writes and reads
-MOST_SCANS = 500  # each passes over the whole image: a small file could keep the decoder busy for hours
+LONGEST_SIDE = 65_500  # limit of libjpeg
+MOST_SCANS = 500  # decoding time is proportional to scans times pixels: a small file could take hours
 
 _START_OF_IMAGE, _END_OF_IMAGE, _START_OF_SCAN = 0xD8, 0xD9, 0xDA
 _FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PROGRESSIVE_FRAMES = frozenset({0xC2, 0xCA})
 _MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
 _MARKER_AFTER_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]", re.DOTALL)
-# libjpeg fills what it could not read with gray and calls that a warning
+# libjpeg replaces unreadable data by gray and reports only a warning.
 _DAMAGE = re.compile(r"premature end of .*|bad Huffman code|bad arithmetic code|found marker .* instead of .*",
                      re.IGNORECASE)
 
 
 class UnusableImage(ValueError):
-    """The file is no image that training could decode in full; the message is the reason."""
+    """The file is not an image that training can decode completely; the message is the reason."""
 
 
 class SizeDisagreement(ValueError):
-    """The image is not of the size that its annotations claim; the message gives both."""
+    """The size of the image differs from its annotations; the message contains both."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedImage:
-    """A JPEG that decodes in full to [height, width, 3]; `fix` says what was changed to get there."""
+    """A JPEG that decodes completely to [height, width, 3]; `fix` describes what was changed."""
 
     encoded: bytes
     height: int
@@ -53,7 +53,7 @@ class CheckedImage:
 
 
 class _Jpeg(NamedTuple):
-    """What the markers of a JPEG stream say of it, without decoding a pixel."""
+    """Contents of the markers of a JPEG stream, read without decoding pixels."""
 
     segments: list[bytes]
     stray_bytes: int
@@ -72,11 +72,11 @@ class _Jpeg(NamedTuple):
 
 
 def check_image(data: bytes, *, expected_size: tuple[int, int] | None = None) -> CheckedImage:
-    """The image of a file as the JPEG to store.
+    """Return the image of a file as the JPEG to store.
 
-    `expected_size` is (height, width) by the annotations. EXIF rotation is ignored: COCO's boxes are in stored pixels.
+    `expected_size` is (height, width) in the annotations. EXIF rotation is ignored: COCO's boxes are in stored pixels.
 
-    Raises UnusableImage, or SizeDisagreement where the file holds another size.
+    Raises UnusableImage, or SizeDisagreement if the file has another size.
     """
     prove_damage_is_seen()
     if not data:
@@ -128,12 +128,12 @@ def _parse_jpeg(data: bytes) -> _Jpeg:
     if len(frame) < 10 or not scans:
         raise UnusableImage("cut off inside its header")
     if len(scans) > MOST_SCANS:
-        raise UnusableImage(f"{len(scans)} scans, wanted at most {MOST_SCANS}")
+        raise UnusableImage(f"{len(scans)} scans, expected at most {MOST_SCANS}")
     return _Jpeg(segments, stray_bytes, has_end, frame, scans)
 
 
 def _scan_header(segment: bytes) -> bytes:
-    """The segment, if it names 1 to 4 components and what of their coefficients follows (ITU T.81, B.2.3)."""
+    """Return the segment if it lists 1 to 4 components and their coefficient range (ITU T.81, B.2.3)."""
     count = segment[4] if len(segment) > 4 else 0
     if not 1 <= count <= 4 or len(segment) != 8 + 2 * count:
         raise UnusableImage("the header of a scan is broken")
@@ -141,14 +141,14 @@ def _scan_header(segment: bytes) -> bytes:
 
 
 def _completed(data: bytes, jpeg: _Jpeg) -> tuple[bytes, str | None]:
-    """The stream without stray bytes and with its end, and what was done for that."""
+    """Return the stream without stray bytes and with an end marker, and a description of the changes."""
     fixes = []
     if not jpeg.has_end:
         if not _scans_are_complete(jpeg):
             raise UnusableImage("truncated: scans are missing")
         fixes.append("end marker added")
     if jpeg.stray_bytes:
-        # the decoder reports the first oddity only, so that these would hide a damaged scan
+        # The decoder reports only the first warning, so stray bytes would hide a damaged scan.
         fixes.append(f"stray bytes between header segments dropped ({jpeg.stray_bytes})")
     if not fixes:
         return data, None
@@ -157,7 +157,7 @@ def _completed(data: bytes, jpeg: _Jpeg) -> tuple[bytes, str | None]:
 
 
 def _scans_are_complete(jpeg: _Jpeg) -> bool:
-    """Whether the scans together hold all bits of all coefficients (ITU T.81, B.2.3 and G.1.1)."""
+    """Return whether the scans together contain all bits of all coefficients (ITU T.81, B.2.3 and G.1.1)."""
     wanted = range(64) if jpeg.frame[1] in _PROGRESSIVE_FRAMES else range(1)
     missing = {(component, k) for component in jpeg.component_ids for k in wanted}
     for scan in jpeg.scans:
@@ -169,7 +169,7 @@ def _scans_are_complete(jpeg: _Jpeg) -> bool:
 
 
 def _decoded_size(encoded: bytes) -> tuple[int, int]:
-    """(height, width) of a JPEG that decodes in full and without damage."""
+    """Decode a JPEG completely and return (height, width). Raises UnusableImage if it is damaged."""
     with captured_stderr() as messages:
         try:
             height, width, _ = tf.io.decode_jpeg(encoded, channels=3).shape
@@ -188,9 +188,9 @@ def _first_line(text: str) -> str:
 
 @functools.cache
 def prove_damage_is_seen() -> None:
-    """Damage is known from libjpeg's messages alone: a TensorFlow that prints none must not pass for a clean data set.
+    """Check that TensorFlow prints libjpeg's warnings, the only sign of a damaged image.
 
-    Raises RuntimeError.
+    Raises RuntimeError if it does not: damaged images would be converted.
     """
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
     whole = io.BytesIO()
@@ -198,25 +198,25 @@ def prove_damage_is_seen() -> None:
     cut = whole.getvalue()[: len(whole.getvalue()) // 2] + bytes((0xFF, _END_OF_IMAGE))
     with contextlib.suppress(UnusableImage):
         _decoded_size(cut)
-        raise RuntimeError(f"TensorFlow {tf.__version__} decodes a JPEG cut in half without saying so; "
-                           "images could not be checked")
+        raise RuntimeError(f"TensorFlow {tf.__version__} decodes a truncated JPEG without a warning; "
+                           "damaged images cannot be detected")
 
 
 def _reencoded(data: bytes, *, expected_size: tuple[int, int] | None) -> CheckedImage:
-    """An RGB JPEG of the first frame of whatever Pillow reads; alpha is dropped, as decoders asked for RGB do."""
+    """Encode the first frame of an image that Pillow reads as RGB JPEG; alpha is dropped, as RGB decoders do."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about metadata, and sizes that are judged here
+        warnings.simplefilter("ignore")  # about metadata, and about sizes, which are checked here
         try:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
             _check_size((image.height, image.width), expected_size)
             if max(image.size) > LONGEST_SIDE:
-                raise UnusableImage(f"{image.width}x{image.height} pixels; a JPEG holds {LONGEST_SIDE} a side")
+                raise UnusableImage(f"{image.width}x{image.height} pixels; a JPEG has at most {LONGEST_SIDE} per side")
             found = f"{image.format} {image.mode}"
             rgb = _as_rgb(image)
         except (UnusableImage, SizeDisagreement):
             raise
         except Image.UnidentifiedImageError as error:
-            raise UnusableImage("is no image of a known format") from error
+            raise UnusableImage("is not an image of a known format") from error
         except DECODING_ERRORS as error:
             raise UnusableImage(f"cannot be decoded in full ({_first_line(str(error))})") from error
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Which number each class has: given by a label map, brought by the data, or counted by name; one numbering for all parts."""
+"""Category ids of classes, from a label map, from the data set, or assigned by name; the same for all splits."""
 
 import hashlib
 import json
@@ -18,34 +18,34 @@ VOC_NAMES = (
 
 
 class ClassesAsMet:
-    """Numbers names from 1 in the order in which a reader meets them, until all parts of the data are read."""
+    """Assigns ids from 1 to class names in order of appearance, until all splits are read."""
 
     def __init__(self):
         self._ids: dict[str, int] = {}
 
     def id_of(self, name: str) -> int:
-        """The number of a class; blanks around its name are no part of it. Raises InputError for no name."""
+        """Return the id of a class; whitespace around its name is stripped. Raises InputError for an empty name."""
         if not name.strip():
             raise InputError("has no class name")
         return self._ids.setdefault(name.strip(), len(self._ids) + 1)
 
     def class_names(self, source: str) -> ClassNames:
-        """All that were met, at least one. Raises InputError for a name that could not be stored."""
+        """Return all classes seen so far. Raises InputError if there are none or a name cannot be stored."""
         if not self._ids:
-            raise InputError(f"{source}: holds not a single box")
+            raise InputError(f"{source}: contains no boxes")
         with told_with(f"{source}:"):
             return ClassNames.from_categories([{"id": number, "name": name} for name, number in self._ids.items()])
 
 
 def classes_by_name(names: Iterable[str]) -> ClassNames:
-    """VOC's own twenty where they suffice, else all names, numbered from 1 in alphabetical order."""
+    """Return the 20 VOC classes if they include all names, else all names, numbered from 1 in alphabetical order."""
     used = {*names}
     ordered = VOC_NAMES if used <= {*VOC_NAMES} else sorted(used)
     return ClassNames.from_categories([{"id": number, "name": name} for number, name in enumerate(ordered, start=1)])
 
 
 def read_label_map(path: str) -> ClassNames:
-    """From {"name": id, ...} or any json with COCO's categories, such as the .classes.json of another conversion."""
+    """Read {"name": id, ...} or a JSON file with COCO's categories, such as the .classes.json of another conversion."""
     content = read_json(path)
     if isinstance(content, dict) and isinstance(content.get("categories"), list):
         return class_names_in(content, path)
@@ -67,7 +67,7 @@ def _class_id(category_id: object, name: str) -> int:
 
 
 def common_classes(parts: Mapping[str, AnnotatedDataSet], *, own_numbers: bool) -> ClassNames:
-    """The classes of all parts of a data set: with the numbers that they bring, which must agree, or counted by name."""
+    """Return the classes of all splits: with the ids of the data set, which must agree, or numbered by name."""
     if own_numbers:
         brought = {(number, name) for part in parts.values()
                    for number, name in zip(part.class_names.category_ids, part.class_names.names, strict=True)}
@@ -76,7 +76,7 @@ def common_classes(parts: Mapping[str, AnnotatedDataSet], *, own_numbers: bool) 
     used: set[str] = set()
     for part in parts.values():
         names = dict(zip(part.class_names.category_ids, part.class_names.names, strict=True))
-        all_of_voc = part.class_names.names == VOC_NAMES  # which stands for those in use
+        all_of_voc = part.class_names.names == VOC_NAMES  # the reader's default, not the classes in use
         used |= {names[one.category_id] for image in part.images for one in image.objects} if all_of_voc else {*names.values()}
     return classes_by_name(used)
 
@@ -84,10 +84,10 @@ def common_classes(parts: Mapping[str, AnnotatedDataSet], *, own_numbers: bool) 
 def in_one_order(
     parts: Mapping[str, AnnotatedDataSet], class_names: ClassNames, *, own_image_ids: bool
 ) -> dict[str, AnnotatedDataSet]:
-    """The parts with the numbers of `class_names`, in an order that no format decides: images by name, objects by place.
+    """Return the splits with the ids of `class_names`, in an order independent of the format.
 
-    Images are numbered through all parts as their names say, or keep the ids that they bring. Raises InputError for an object
-    whose class has NaN or infinite.
+    Images are sorted by name, objects by position. Images are numbered across all splits from their names, or keep their own
+    ids. Raises InputError for an object whose class has no id.
     """
     ordered = {split: sorted(part.images, key=lambda image: image.file_name) for split, part in parts.items()}
     every_image = sorted((image for images in ordered.values() for image in images), key=lambda image: image.file_name)
@@ -114,12 +114,12 @@ def _renumbered(
 ) -> AnnotatedObject:
     number = new_number[annotation.category_id]
     if number is None:
-        raise InputError(f"{image.file_name}: holds an object of class {shown(names[annotation.category_id])}, which the label "
-                         f"map lacks; it has {listed(number_of)}")
+        raise InputError(f"{image.file_name}: class {shown(names[annotation.category_id])} of an object is not in the label "
+                         f"map; expected one of {listed(number_of)}")
     return replace(annotation, category_id=number)
 
 
 def _place(annotation: AnnotatedObject) -> tuple[float, ...]:
-    """From top to bottom and from left to right; formats agree on thousandths of a pixel."""
+    """Return a sort key, top to bottom and left to right; formats agree to a thousandth of a pixel."""
     x, y, width, height = (round(side, 3) for side in annotation.box_xywh)
     return y, x, height, width, annotation.category_id

@@ -1,4 +1,4 @@
-"""What a conversion is asked for, and the names of the files that it makes."""
+"""Configuration of a conversion and the names of its output files."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ ShardCount = Annotated[int, between(1, 99999)]
 
 @checked
 class ConversionConfig:
-    """Where to read images and how to write them; `processes` 1 means this very process."""
+    """Input and output settings of a conversion; `processes` 1: convert in this process."""
 
     image_folder: str
     output_prefix: str
@@ -29,18 +29,18 @@ class ConversionConfig:
             raise InputError(f"--output_file_prefix={self.output_prefix}: expected FOLDER/name")
         storable_text(self.output_prefix, "--output_file_prefix")  # TensorFlow opens no other
         if not os.path.isdir(self.image_folder):
-            raise InputError(f"{self.image_folder or 'image folder'}: no such folder; expected the one with the images")
+            raise InputError(f"{self.image_folder or 'image folder'}: no such folder; expected the folder with the images")
 
     def shard_path(self, index: int) -> Path:
-        """The final name of shard `index`, counted from 0."""
+        """Return the final path of shard `index`, counted from 0."""
         return Path(f"{self.output_prefix}-{index:05d}-of-{self.num_shards:05d}.tfrecord")
 
     def beside(self, suffix: str) -> Path:
-        """A file of the data set that `<prefix>-*` does not catch, such as .report.json."""
+        """Return the path of another output file, such as .report.json, which `<prefix>-*` does not match."""
         return Path(f"{self.output_prefix}{suffix}")
 
     @property
     def state_folder(self) -> Path:
-        """Where a run leaves for the next one what its shards were made from."""
+        """Folder in which a run stores the settings of its shards for the next run."""
         prefix = Path(self.output_prefix)
         return prefix.with_name(f".{prefix.name}.conversion")

@@ -1,4 +1,4 @@
-"""The flags that all converters share, and what they do with them."""
+"""Flags shared by all converters, and the conversion that they configure."""
 
 import contextlib
 import os
@@ -24,26 +24,27 @@ from program_support.signals import exit_code
 
 MOST_DEFAULT_SHARDS = 32  # the reference's default
 IMAGES_WORTH_A_SHARD = 100
-IMAGES_WORTH_A_PROCESS = 500  # below, starting TensorFlow once more takes longer than it saves
+IMAGES_WORTH_A_PROCESS = 500  # with fewer images, starting TensorFlow takes longer than it saves
 
 
 def define_shared_flags() -> None:
-    """Define where images are read, and where and how records are written."""
-    flags.DEFINE_string("image_dir", "", "Folder of the images.")
-    flags.DEFINE_string("output_file_prefix", "/tmp/train", "Shards become PREFIX-00000-of-00032.tfrecord and so on.")
+    """Define the input and output flags."""
+    flags.DEFINE_string("image_dir", "", "Folder with the images.")
+    flags.DEFINE_string("output_file_prefix", "/tmp/train", "Path prefix of the output shards: PREFIX-00000-of-00032.tfrecord "
+                        "and so on.")
     define_writing_flags()
 
 
 def define_writing_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-    """Define how records are written."""
-    define_flag("num_shards", ShardCount | None, None, f"Number of files; by default one for every {IMAGES_WORTH_A_SHARD} "
-                f"images, at most {MOST_DEFAULT_SHARDS}, or as many as stand under the prefix.", values)
-    define_flag("num_threads", Count | None, None, "Number of processes; by default one for each CPU core, fewer where there "
-                "are few images.", values)
+    """Define the flags of the record writer."""
+    define_flag("num_shards", ShardCount | None, None, "Number of output shards. Default: the number of existing shards "
+                f"with this prefix, else one for every {IMAGES_WORTH_A_SHARD} images, at most {MOST_DEFAULT_SHARDS}.", values)
+    define_flag("num_threads", Count | None, None, "Number of worker processes. Default: one per CPU core, fewer for small "
+                "data sets.", values)
     define_flags_of(ConversionConfig, {
-        "max_bad_fraction": "Share of the images, and of the boxes, that may be skipped.",
-        "keep_images_of_refused_boxes": "Convert an image all of whose boxes were refused, as an image without objects. "
-                                        "Default: the image is dropped, as training would use its objects as background.",
+        "max_bad_fraction": "Maximum fraction of images, and of boxes, that may be skipped as unusable.",
+        "keep_images_of_refused_boxes": "Keep an image whose boxes are all unusable, as an image without objects. Default: "
+                                        "drop the image, because training would treat its objects as background.",
     }, values)
 
 
@@ -51,11 +52,13 @@ def conversion_config(
     *, image_folder: str, output_prefix: str | None = None, include_masks: bool = False, keep_annotations: bool = False,
     values: flags.FlagValues = flags.FLAGS
 ) -> ConversionConfig:
-    """The settings that the flags describe, --output_file_prefix among them if no prefix is given; InputError where they cannot
-    be met."""
+    """Return the configuration from the flags; `output_prefix` defaults to --output_file_prefix.
+
+    Raises InputError for invalid settings.
+    """
     return ConversionConfig(
         image_folder=image_folder, output_prefix=output_prefix or values.output_file_prefix,
-        num_shards=values.num_shards or MOST_DEFAULT_SHARDS,  # judged again when the images are counted
+        num_shards=values.num_shards or MOST_DEFAULT_SHARDS,  # set again when the number of images is known
         processes=values.num_threads or available_cores(), max_bad_fraction=values.max_bad_fraction,
         keep_images_of_refused_boxes=values.keep_images_of_refused_boxes, include_masks=include_masks,
         keep_annotations=keep_annotations)
@@ -63,10 +66,10 @@ def conversion_config(
 
 def convert_and_report(data: AnnotatedDataSet, config: ConversionConfig, *, values: flags.FlagValues = flags.FLAGS,
                        start: Callable[[], None] | None = None) -> Report:
-    """Convert, print the report and return it.
+    """Convert a data set, print the report and return it.
 
-    start: in a user's process, what prepares TensorFlow; raises KeyboardInterrupt for a signal then. None: GPUs are hidden
-    from the process, and Ctrl-C and SIGTERM end it with one line and the shell's own exit codes for them.
+    start: function that prepares TensorFlow in a user's process; a signal then raises KeyboardInterrupt. None: GPUs are hidden
+    from the process, and Ctrl-C and SIGTERM end it with one line and the shell's exit codes.
     """
     if values.num_shards is None:
         config = replace(config, num_shards=default_num_shards(config.output_prefix, images=len(data.images)))
@@ -75,11 +78,11 @@ def convert_and_report(data: AnnotatedDataSet, config: ConversionConfig, *, valu
     if start:
         start()
     else:
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would take the memory of every GPU to decode on the CPU
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would allocate the memory of every GPU
     with contextlib.nullcontext() if start else ending_when_interrupted():
         report = convert(data, config)
     for line in summary_lines(report, data.class_names):
-        print(printable(line))  # names of a user's files are among it
+        print(printable(line))  # lines may contain file names of the user
     written = [f"{config.num_shards} shard{'s' * (config.num_shards > 1)} {config.output_prefix}-*.tfrecord"]
     written += [str(path) for path in map(config.beside, (".report.json", ".classes.json", ".instances.json"))
                 if path.exists()]
@@ -89,7 +92,7 @@ def convert_and_report(data: AnnotatedDataSet, config: ConversionConfig, *, valu
 
 @contextlib.contextmanager
 def ending_when_interrupted() -> Iterator[None]:
-    """A block that Ctrl-C and SIGTERM end with one line and the shell's own exit codes for them, after it has tidied up."""
+    """End the block on Ctrl-C and SIGTERM with one line and the shell's exit codes, after cleanup."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -98,6 +101,6 @@ def ending_when_interrupted() -> Iterator[None]:
 
 
 def default_num_shards(output_prefix: str, *, images: int) -> int:
-    """How many shards to write where no one says: as many as stand there, so that a grown data set replaces its records."""
+    """Return the default number of shards: the number of existing shards, so that a larger data set replaces them."""
     standing = standing_shards(output_prefix)
     return min(standing, default=max(1, min(MOST_DEFAULT_SHARDS, images // IMAGES_WORTH_A_SHARD)))

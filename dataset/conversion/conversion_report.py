@@ -1,4 +1,4 @@
-"""What a conversion found: counted shard by shard, added up, printed and written."""
+"""The report of a conversion: counts and findings per shard, their sum, and its output."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,16 +11,16 @@ from dataset.files.bounded_files import read_json
 from dataset.files.untrusted_values import allowing_fraction
 from program_support.errors import InputError
 
-SMALL_AREA, MEDIUM_AREA = 32**2, 96**2  # square pixels, COCO's bounds
+SMALL_AREA, MEDIUM_AREA = 32**2, 96**2  # square pixels, COCO's limits
 _FINDINGS = ("fixed", "skipped", "dropped", "noted")
 _SHOWN_FINDINGS = 5
 
 
 @dataclass(kw_only=True)
 class Report:
-    """Counts over records, and every finding; `boxes_per_class` is by category id.
+    """Counts over records and all findings; the keys of `boxes_per_class` are category ids.
 
-    `dropped` are images all of whose boxes are among the skipped ones.
+    `dropped` are images whose boxes were all skipped.
     """
 
     images: int = 0
@@ -54,7 +54,7 @@ class Report:
             self.most_boxes, self.most_boxes_file = count, file_name
 
     def add(self, other: "Report") -> None:
-        """Add the counts and findings of another part of the same data set, such as a shard."""
+        """Add the counts and findings of another part of the data set, such as a shard."""
         if other.most_boxes > self.most_boxes:
             self.most_boxes, self.most_boxes_file = other.most_boxes, other.most_boxes_file
         for name in ("images", "boxes", "crowd_boxes", "difficult_boxes", "images_without_boxes",
@@ -66,12 +66,12 @@ class Report:
         self.boxes_per_size.update(other.boxes_per_size)
 
     def skipped_count(self, kind: str) -> int:
-        """How many images or boxes are missing from the records; a skipped image takes its boxes along."""
+        """Return the number of images or boxes that are not in the records, including boxes of skipped images."""
         along = self.boxes_of_skipped_images if kind == "box" else 0
         return sum(finding.kind == kind for finding in self.skipped) + along
 
     def to_json(self) -> dict:
-        """As it stands between the runs of one conversion."""
+        """Return the JSON content that is stored between runs of a conversion."""
         content = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         for name in _FINDINGS:
             content[name] = [asdict(finding) for finding in content[name]]
@@ -79,7 +79,7 @@ class Report:
 
     @classmethod
     def from_json(cls, content: dict) -> "Report":
-        """The inverse of `to_json` after a passage through a file."""
+        """Create a report from the content of `to_json`."""
         findings = {name: [Finding(**entry) for entry in content[name]] for name in _FINDINGS}
         per_class = Counter({int(key): value for key, value in content["boxes_per_class"].items()})
         return cls(**{**content, **findings, "boxes_per_class": per_class,
@@ -87,27 +87,27 @@ class Report:
 
 
 def size_name(area: float) -> str:
-    """COCO's word for an area in square pixels: small, medium or large."""
+    """Return COCO's name for an area in square pixels: small, medium or large."""
     return "small" if area < SMALL_AREA else "medium" if area < MEDIUM_AREA else "large"
 
 
 def check_fractions(report: Report, *, listed_images: int, listed_boxes: int, max_bad_fraction: float) -> None:
-    """Raise InputError, with counts and the first examples, where more than the allowed share is missing."""
+    """Raise InputError, with counts and the first examples, if more than the allowed fraction is missing."""
     for kind, listed, plural in (("image", listed_images, "images"), ("box", listed_boxes, "boxes")):
         skipped = report.skipped_count(kind)
         if listed and skipped / listed > max_bad_fraction:
             causes = [finding for finding in report.skipped if finding.kind == kind] or report.skipped
             examples = "; ".join(_line(finding) for finding in causes[:3])
             raise InputError(
-                f"{skipped} of {listed} {plural} would be skipped, {skipped / listed:.2%}, and at most "
-                f"{max_bad_fraction:.2%} may be: {examples}; "
-                f"if that is as it should be, allow it by --max_bad_fraction={allowing_fraction(skipped, listed)}")
+                f"{skipped} of {listed} {plural} would be skipped, {skipped / listed:.2%}; expected at most "
+                f"{max_bad_fraction:.2%}: {examples}; "
+                f"to accept this, set --max_bad_fraction={allowing_fraction(skipped, listed)}")
     if not report.images:
         raise InputError(f"all {listed_images} images would be skipped: {_line(report.skipped[0])}")
 
 
 def readable_report(report: Report, class_names: ClassNames | None) -> dict:
-    """The content of `<prefix>.report.json`."""
+    """Return the content of `<prefix>.report.json`."""
     return {
         "images": report.images,
         "boxes": report.boxes,
@@ -125,7 +125,7 @@ def readable_report(report: Report, class_names: ClassNames | None) -> dict:
 
 
 def boxes_per_class_name(report: Report, class_names: ClassNames | None) -> dict[str, int]:
-    """Boxes of every class, also of those without any."""
+    """Return the number of boxes of each class, including classes without boxes."""
     if class_names is None:
         return {}
     return {name: report.boxes_per_class[category_id]
@@ -139,7 +139,7 @@ def _entry(finding: Finding) -> dict:
 def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return a line with file name and reason for each box, and for each image, that is not in the records.
 
-    Reads the reports beside the records; records without one contribute nothing. Raises InputError for a broken report.
+    Reads the reports next to the records; records without a report are ignored. Raises InputError for an invalid report.
     """
     boxes, images = [], []
     for path in sorted({beside_records(record, ".report.json") for record in record_paths}):
@@ -149,7 +149,7 @@ def left_out_at_conversion(record_paths: Iterable[str]) -> tuple[list[str], list
                 for entry in [*content["skipped"], *content.get("dropped", ())]:
                     (images if entry["kind"] == "image" else boxes).append(f"{entry['file']}: {entry['reason']}")
             except (LookupError, TypeError) as error:
-                raise InputError(f"{path}: is not the report of a conversion; convert again or delete it") from error
+                raise InputError(f"{path}: is not a conversion report; convert again or delete it") from error
     return boxes, images
 
 
@@ -160,7 +160,7 @@ def _line(finding: Finding) -> str:
 
 
 def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
-    """The report in a few lines for the console: images, boxes, what was fixed and skipped, objects of each class."""
+    """Return a summary for the console: images, boxes, fixed and skipped items, objects per class."""
     sizes = ", ".join(f"{report.boxes_per_size[name]} {name}" for name in ("small", "medium", "large"))
     lines = [
         f"images   {report.images}, {report.images_without_boxes} of them without boxes",
@@ -181,5 +181,5 @@ def summary_lines(report: Report, class_names: ClassNames | None) -> list[str]:
             lines.append(f"{title:8} " + ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items())))
             lines += [f"         {_line(finding)}" for finding in findings[:_SHOWN_FINDINGS]]
             if len(findings) > _SHOWN_FINDINGS:
-                lines.append(f"         ... and {len(findings) - _SHOWN_FINDINGS} more, all in the report")
+                lines.append(f"         ... and {len(findings) - _SHOWN_FINDINGS} more, listed in the report")
     return lines

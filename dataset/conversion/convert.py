@@ -1,4 +1,4 @@
-"""One shard: images checked, objects fitted, records written, findings reported. Runs in a process of its own."""
+"""Convert one shard: check images, clip objects, write records, report findings. Runs in a worker process."""
 
 import json
 import warnings
@@ -21,9 +21,9 @@ from program_support.errors import InputError
 
 
 def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
-    """Write the shard and its state; either is complete under its name or not there.
+    """Write the shard and its state atomically.
 
-    Raises InputError for what is refused and OSError for what cannot be written.
+    Raises InputError for rejected input and OSError for failed writes.
     """
     report, kept = Report(), []
     try:
@@ -48,7 +48,7 @@ def convert_shard(task: ShardTask, *, image_done: Callable[[], None]) -> None:
 def _usable_image(
     image: AnnotatedImage, *, task: ShardTask, report: Report
 ) -> tuple[CheckedImage, list[AnnotatedObject], list[bytes | None]] | None:
-    """Return an image with the objects that stay and their masks, or None, with the reason in the report."""
+    """Return an image with the kept objects and their masks, or None, with the reason in the report."""
     checked = _checked_file(image, task=task, report=report)
     if checked is None:
         return None
@@ -86,7 +86,7 @@ def _checked_file(image: AnnotatedImage, *, task: ShardTask, report: Report) -> 
 def _fitted_objects(
     image: AnnotatedImage, *, checked: CheckedImage, report: Report, with_masks: bool
 ) -> tuple[list[AnnotatedObject], list[bytes | None]]:
-    """The objects that stay, and the mask of each where masks are requested."""
+    """Return the kept objects, and the mask of each if masks are requested."""
     size = (checked.height, checked.width)
     kept, masks = [], []
     for annotation in image.objects:
@@ -126,7 +126,7 @@ def _record(
 
 
 def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[AnnotatedObject]) -> dict:
-    """One image and its objects as COCO has them, annotation ids left to the end."""
+    """Return one image and its objects in COCO format; annotation ids are assigned at the end."""
     return {
         "image": {"id": image.image_id, "file_name": image.file_name, "height": checked.height,
                   "width": checked.width},
@@ -139,9 +139,10 @@ def _coco_entry(image: AnnotatedImage, *, checked: CheckedImage, objects: list[A
 
 
 def labeled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None:
-    """What is wrong with a image whose size in the annotations, (height, width), is that of the turned image; else None.
+    """Return the error if the annotated size (height, width) is that of the image after EXIF rotation, else None.
 
-    It is not fixed, for sizes tell of quarter turns alone: of the same tool's images those turned by half would stay wrong.
+    It is not fixed automatically: sizes reveal only rotations by 90 degrees, and images of the same tool that are rotated by
+    180 degrees would remain wrong.
     """
     try:
         with warnings.catch_warnings(), open_regular_file(path) as file, Image.open(file, formats=FORMATS) as image:
@@ -153,5 +154,5 @@ def labeled_as_turned(path: Path, annotated_size: tuple[int, int]) -> str | None
     if orientation < 5 or annotated_size != (width, height):
         return None
     return (f"labeled as turned by its EXIF orientation {orientation}: the annotations say {annotated_size[1]}x"
-            f"{annotated_size[0]}, {width}x{height} pixels are stored, and boxes are of the stored pixels; store the images "
-            "upright (mogrify -auto-orient), those turned by half too, which no size betrays, and convert again")
+            f"{annotated_size[0]}, but {width}x{height} pixels are stored; expected boxes in stored pixels; rotate all images "
+            "upright (mogrify -auto-orient), also those with a rotation by 180 degrees, and convert again")

@@ -1,4 +1,4 @@
-"""The files of a folder and of those below it, found by the names that annotations of any tool give them."""
+"""Files in a folder tree, found by the names that annotations of any tool use."""
 
 import os
 import warnings
@@ -19,7 +19,7 @@ from program_support.errors import InputError
 
 
 class FolderFiles:
-    """Names are relative to the folder, with '/'. Hidden files and folders, and links to folders, are passed over."""
+    """Files by name relative to a folder, with '/'. Hidden files and folders, and links to folders, are ignored."""
 
     def __init__(self, folder: str | Path, suffixes: Collection[str]):
         self.folder = Path(folder)
@@ -27,8 +27,10 @@ class FolderFiles:
 
     @cached_property
     def names(self) -> list[str]:
-        """All files of the suffixes, ascending. Raises InputError for a folder that cannot be read, and for a name that cannot
-        be stored."""
+        """Return all files with the suffixes, in ascending order.
+
+        Raises InputError for an unreadable folder and for a name that cannot be stored.
+        """
         found = []
         for place, folders, files in os.walk(self.folder, onerror=_refuse_folder):
             folders[:] = [name for name in folders if not name.startswith(".")]
@@ -45,14 +47,14 @@ class FolderFiles:
         return found
 
     def path(self, name: str) -> Path:
-        """Where a file of this relative name is."""
+        """Return the path of a file with this relative name."""
         return self.folder / name
 
     def find(self, name: str, *, split: str | None = None) -> str | None:
-        """The file that annotations mean by a name or path, of this `split` where folders tell it; None where there is none.
+        """Return the file that matches a name or path of the annotations, in this `split` if folders name splits, or None.
 
-        Tools write paths of other machines, of Windows or of another folder: the file of this name counts whose folders
-        agree best. Raises InputError where several agree alike.
+        Tools write paths of other machines, of Windows or of another folder: among the files with this name, the one whose
+        folders match best is returned. Raises InputError if several match equally.
         """
         if not (wanted := _parts(name)):
             return None
@@ -62,13 +64,13 @@ class FolderFiles:
             return name if name in candidates else next(iter(candidates), None)
         best = agreeing_best(name, candidates)
         if len(best) > 1:
-            raise InputError(f"{self.folder}: {shown(name)} may be any of {listed(best)}; expected annotations that name "
-                             "its folder, or that folder alone")
+            raise InputError(f"{self.folder}: {shown(name)} is ambiguous, it matches {listed(best)}; expected annotations that "
+                             "include the folder, or only that folder")
         return best[0]
 
 
 def agreeing_best(name: str, others: Sequence[str]) -> list[str]:
-    """Those of the other paths that have most in common with `name` from its end on."""
+    """Return the paths that share the longest suffix of components with `name`."""
     agreement = [_common_end(_parts(other), _parts(name)) for other in others]
     return [other for other, parts in zip(others, agreement, strict=True) if parts == max(agreement)]
 
@@ -78,7 +80,7 @@ def _refuse_folder(error: OSError) -> None:
 
 
 def _parts(name: str) -> list[str]:
-    """Folders and file name, without what leads out of a folder; of whatever case, for some file systems know none."""
+    """Return the components of a path without `..` and the like, case-folded because some file systems ignore case."""
     return [part for part in name.casefold().replace("\\", "/").split("/") if part not in ("", ".", "..")]
 
 
@@ -88,18 +90,17 @@ def _common_end(parts: list[str], others: list[str]) -> int:
 
 
 class ImageFolder(FolderFiles):
-    """The images of a folder and of those below it; remembers which name of the annotations each was found by."""
+    """Images in a folder tree; remembers the annotated name by which each was found."""
 
     def __init__(self, folder: str | Path):
         super().__init__(folder, IMAGE_SUFFIXES)
         self._named: dict[str, str] = {}
 
     def named(self, name: object, *, where: str, split: str | None = None) -> str:
-        """The image that annotations name, with or without its suffix; where there is none the name itself, which a conversion
-        will report as absent.
+        """Return the image that matches an annotated name, with or without suffix.
 
-        Raises InputError, which begins with `where`, for a name of nothing here that leaves the folder, and for a second name
-        of one image, of which one must mean an image that is not there.
+        If there is none, the name itself is returned, and the conversion reports it as missing. Raises InputError, starting
+        with `where`, for an unknown name outside the folder and for a second name of the same image.
         """
         prefix = f"{self.folder.resolve()}/"
         inside = name.removeprefix(prefix) if isinstance(name, str) else name
@@ -107,8 +108,8 @@ class ImageFolder(FolderFiles):
         checked = inside if found else checked_file_name(inside, where=where)
         found = found or checked
         if (other := self._named.setdefault(found, checked)) != checked:
-            raise InputError(f"{where} names {shown(checked)}, and an earlier entry {shown(other)}: only {shown(found)} is "
-                             f"there, and can be but one of them; expected both in {self.folder}, or annotations without one")
+            raise InputError(f"{where} names {shown(checked)}, and an earlier entry {shown(other)}: both match {shown(found)}, "
+                             f"the only such file; expected both in {self.folder}, or annotations without one of them")
         return found
 
     def _found(self, name: str, split: str | None) -> str | None:
@@ -116,7 +117,7 @@ class ImageFolder(FolderFiles):
         return next(filter(None, (self.find(name + suffix, split=split) for suffix in suffixes)), None)
 
     def size(self, name: str, *, upright: bool) -> tuple[int, int] | None:
-        """(height, width) by the header, `upright` as EXIF turns it; None for what is no image, as its conversion will say."""
+        """Return (height, width) from the header, `upright` after EXIF rotation; None if the file is not an image."""
         try:
             with (warnings.catch_warnings(), open_regular_file(self.path(name)) as file,
                   Image.open(file, formats=FORMATS) as image):
@@ -127,9 +128,9 @@ class ImageFolder(FolderFiles):
             return None
 
     def in_pixels(self, image: AnnotatedImage, *, upright: bool) -> None:
-        """Give an image that is `in_shares` its size and boxes in pixels; one that cannot be read stays as it is.
+        """Set the size of an image that is `in_shares` and convert its boxes to pixels; unreadable images are unchanged.
 
-        `upright`: its tool labels what EXIF turns, so that a conversion refuses what is stored turned.
+        `upright`: the tool labels images after EXIF rotation; the conversion then rejects images with EXIF rotation.
         """
         size = self.size(image.file_name, upright=upright)
         if size is not None and min(size) > 0:

@@ -1,4 +1,4 @@
-"""Which format the labels of a data set have, told by their content."""
+"""Detect the label format of a data set from its content."""
 
 import os
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from dataset.files.file_kinds import FileKind, annotations_in, is_of_a_conversio
 from dataset.files.untrusted_values import listed
 from program_support.errors import InputError
 
-FORMATS = {  # name of --format -> how it is called, and the kinds of files by which it is recognized
+FORMATS = {  # value of --format -> display name, and the kinds of files that identify it
     "coco": ("COCO", (FileKind.COCO,)),
     "voc": ("Pascal VOC", (FileKind.VOC,)),
     "yolo": ("YOLO", (FileKind.YOLO_DATA, FileKind.YOLO_LABELS)),
@@ -19,13 +19,13 @@ FORMATS = {  # name of --format -> how it is called, and the kinds of files by w
     "labelme": ("labelme", (FileKind.LABELME,)),
     "csv": ("csv table", (FileKind.CSV,)),
 }
-_WANTED = ("a COCO json, Pascal VOC xml files, YOLO txt files with a data.yaml or classes.txt, an Open Images csv, a CVAT xml, "
-           "labelme json files or a csv table of boxes")
-_SEVERAL = 3  # files that a line names
+_EXPECTED = ("a COCO JSON file, Pascal VOC XML files, YOLO .txt files with a data.yaml or classes.txt, an Open Images CSV "
+             "file, a CVAT XML file, labelme JSON files or a CSV table of boxes")
+_SEVERAL = 3  # maximum number of files in a message
 
 
 class RecognizedLabels(NamedTuple):
-    """A format of `FORMATS`, why, and the files by which it was recognized (of a large folder some)."""
+    """A format of `FORMATS`, the reason, and the files that identify it (a sample in large folders)."""
 
     format: str
     reason: str
@@ -33,36 +33,36 @@ class RecognizedLabels(NamedTuple):
 
 
 def recognize(annotations: str, *, wanted: str = "auto") -> RecognizedLabels:
-    """Look into a file, or into a folder and three levels of those below it; only for the `wanted` format, if it is not "auto".
+    """Detect the format of a file, or of a folder searched three levels deep; `wanted` other than "auto" selects the format.
 
-    Raises InputError for what holds no labels, and where labels of several formats are found.
+    Raises InputError if no labels, or labels of several formats, are found.
     """
     path, other_tables = Path(annotations), []
-    if os.path.isdir(path):  # Path's own raises for a name that is too long or in a closed folder
+    if os.path.isdir(path):  # Path.is_dir raises for names that are too long or in unreadable folders
         seen = [*annotations_in(path)]
-        seen = [one for one in seen if not is_of_a_conversion(one[0])] or seen  # records lie beside their labels
-        reasons = {file: why_no_table(str(file)) for file, kind in seen if kind is FileKind.CSV}  # tables of anything do, too
+        seen = [one for one in seen if not is_of_a_conversion(one[0])] or seen  # records may be next to their labels
+        reasons = {file: why_no_table(str(file)) for file, kind in seen if kind is FileKind.CSV}  # any table has this kind
         other_tables = [reason for reason in reasons.values() if reason]
         found = [(file, kind) for file, kind in seen if not reasons.get(file)]
     elif os.path.exists(path):
         found = [(path, kind_of_file(path))]
     else:
-        raise InputError(f"--annotations={annotations}: there is no such file or folder; expected {_WANTED}")
+        raise InputError(f"--annotations={annotations}: no such file or folder; expected {_EXPECTED}")
     by_format = {name: files for name, (_, kinds) in FORMATS.items()
                  if (files := [(file, kind) for file, kind in found if kind in kinds])}
     if wanted != "auto":
         title, files = FORMATS[wanted][0], by_format.get(wanted, [])
-        because = _first(files) if files else "--format says so"
+        because = _first(files) if files else "--format selects it"
         return RecognizedLabels(wanted, f"labels: {title}, because {because}", [file for file, _ in files])
     if len(by_format) > 1:
         examples = "; ".join(_first(files) for files in by_format.values())
-        raise InputError(f"--annotations={annotations}: holds labels of {len(by_format)} formats ({examples}); expected the one "
-                         f"file or folder to convert, or --format={'|'.join(by_format)}")
+        raise InputError(f"--annotations={annotations}: holds labels of {len(by_format)} formats ({examples}); give the file "
+                         f"or folder to convert, or --format={'|'.join(by_format)}")
     for name, files in by_format.items():
         return RecognizedLabels(name, f"labels: {FORMATS[name][0]}, because {_first(files)}", [file for file, _ in files])
     if other_tables:
         raise InputError(other_tables[0])
-    raise InputError(f"--annotations={annotations}: {_looked_at(path, found)}; expected {_WANTED}, or --format that says which")
+    raise InputError(f"--annotations={annotations}: {_description(path, found)}; expected {_EXPECTED}, or --format to name one")
 
 
 def _first(files: Iterable[tuple[Path, FileKind]]) -> str:
@@ -70,10 +70,10 @@ def _first(files: Iterable[tuple[Path, FileKind]]) -> str:
     return f"{file} is {kind.value}"
 
 
-def _looked_at(path: Path, found: list[tuple[Path, FileKind | None]]) -> str:
+def _description(path: Path, found: list[tuple[Path, FileKind | None]]) -> str:
     if not path.is_dir():
         kind = found[0][1]
-        return f"is {kind.value}" if kind else "is no labels of a known format"
+        return f"is {kind.value}" if kind else "contains no labels of a known format"
     names = sorted(other.name for other in path.iterdir())
     more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
     holds = f"{listed(names[:_SEVERAL]) or 'nothing'}{more}"

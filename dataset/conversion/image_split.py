@@ -1,4 +1,4 @@
-"""Images kept aside for validation: a share of every class, and no image of which training sees a near-duplicate."""
+"""Split images into train and val, stratified by class and without near-duplicates across the splits."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -14,23 +14,23 @@ from dataset.files.image_files import read_stored_image
 from program_support.errors import InputError
 from program_support.progress import Progress
 
-_LEAST_SIDE = 128  # pixels that a thumbnail is made of: many for each of its cells
+_LEAST_SIDE = 128  # pixels that a thumbnail is computed from: several for each of its cells
 
 
 def split_off(
     data: AnnotatedDataSet, images: ImageFolder, *, fraction: float, seed: int
 ) -> tuple[AnnotatedDataSet, AnnotatedDataSet, int]:
-    """What stays, what is kept aside, and how many images went with one that they look like.
+    """Return train, val, and the number of images that follow a near-duplicate.
 
-    A function of seed, names and content of the images. Raises InputError where no image can be kept aside.
+    The split depends only on seed, names and content of the images. Raises InputError if no image can be used for val.
     """
     groups = alike_groups([_thumbnail_of(image, images) for image in _told(data.images)])
     aside = stratified_groups([{one.category_id for one in image.objects} for image in data.images], groups, fraction=fraction,
                               seed=seed)
     chosen = {place for group in aside for place in group}
     if not chosen or len(chosen) == len(data.images):
-        raise InputError(f"--val_fraction={fraction:g}: {len(data.images)} images in {len(groups)} groups that look alike, of "
-                         "which none can be kept aside; expected more images, or --val_fraction=0")
+        raise InputError(f"--val_fraction={fraction:g}: {len(data.images)} images in {len(groups)} groups of near-duplicates, "
+                         "none can be used for validation; expected more images, or --val_fraction=0")
     boxes = sum(len(data.images[place].objects) for place in chosen)
     kept, val = ([image for place, image in enumerate(data.images) if (place in chosen) is wanted] for wanted in (False, True))
     made = [hashlib.sha256(f"{data.fingerprint} {[image.file_name for image in part]}".encode()).hexdigest()
@@ -48,7 +48,7 @@ def _told(images: Sequence[AnnotatedImage]):
 
 
 def _thumbnail_of(image: AnnotatedImage, images: ImageFolder) -> np.ndarray | None:
-    """Return None where the file is no complete image, which its conversion will report."""
+    """Return the thumbnail; None for an incomplete image, which the conversion reports."""
     try:
         return thumbnail(read_stored_image(str(images.path(image.file_name)), least_side=_LEAST_SIDE).pixels)
     except InputError:
@@ -56,7 +56,7 @@ def _thumbnail_of(image: AnnotatedImage, images: ImageFolder) -> np.ndarray | No
 
 
 def alike_groups(thumbnails: Sequence[np.ndarray | None]) -> list[list[int]]:
-    """Return groups of indices of images that look alike, directly or by way of others; one without a thumbnail is alone."""
+    """Return groups of indices of near-duplicates, joined transitively; an image without thumbnail is its own group."""
     known = [place for place, found in enumerate(thumbnails) if found is not None]
     leader = list(range(len(thumbnails)))
 
@@ -77,9 +77,9 @@ def alike_groups(thumbnails: Sequence[np.ndarray | None]) -> list[list[int]]:
 def stratified_groups(
     classes: Sequence[set[int]], groups: Sequence[list[int]], *, fraction: float, seed: int
 ) -> list[list[int]]:
-    """The groups to keep aside, so that of the images of every class, and of all, about this fraction is among them.
+    """Return the groups for val, with about this fraction of the images of each class and of all images.
 
-    The rarest class chooses first (Sechidis et al. 2011, iterative stratification); images without objects are a class too.
+    Iterative stratification, rarest class first (Sechidis et al. 2011); images without objects are a class of their own.
     """
     shuffled = [groups[place] for place in np.random.Generator(np.random.Philox(seed)).permutation(len(groups))]
     counts = [Counter(label for place in group for label in classes[place] or {None}) for group in shuffled]
@@ -94,7 +94,7 @@ def stratified_groups(
         return room - len(shuffled[number])
 
     def fits(number: int) -> bool:
-        """Whether the share of all images comes nearer to the fraction by it, and training keeps an image of every class."""
+        """Return whether adding the group brings val closer to the fraction and leaves train an image of every class."""
         return len(shuffled[number]) <= 2 * room and all(kept[label] > count for label, count in counts[number].items())
 
     left_over = []
@@ -107,7 +107,7 @@ def stratified_groups(
                 room = keep_aside(number, room=room)
             else:
                 left_over.append(number)
-    for number in left_over:  # of classes so rare that none of theirs was due
+    for number in left_over:  # groups of classes too rare to reach the fraction
         if fits(number):
             room = keep_aside(number, room=room)
     return aside

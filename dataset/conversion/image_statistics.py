@@ -1,4 +1,4 @@
-"""What images look like, each decoded once: how bright they are, and which of them are the same image."""
+"""Brightness statistics of images and detection of identical images, with one decoding per image."""
 
 import contextlib
 import hashlib
@@ -18,11 +18,11 @@ from dataset.records.labeled_images import LabeledImages
 from program_support.errors import InputError
 from program_support.processor_cores import available_cores
 
-_LOOKED_AT = 256  # pixels of the longer side; JPEGs are decoded no larger than they must be for that
+_MOST_SIDE = 256  # pixels of the longer side; JPEGs are decoded at the smallest sufficient scale
 
 
 class ImageLooks(NamedTuple):
-    """Of one image; its stored height and width, and of its gray levels, 0 to 255, the mean and the standard deviation."""
+    """Stored height and width of an image, and mean and standard deviation of its gray levels (0 to 255)."""
 
     digest: bytes
     size: tuple[int, int]
@@ -33,7 +33,7 @@ class ImageLooks(NamedTuple):
 
 def look_at(images: LabeledImages, numbers: Iterable[int], *, done: Callable[[], None] = lambda: None
             ) -> dict[int, ImageLooks | None]:
-    """Of the images with these numbers; None of one that cannot be decoded. `done` is called after each."""
+    """Return statistics of the images with these numbers, None for undecodable ones. `done` is called after each."""
     numbers = [int(number) for number in numbers]
     looks = {}
     with ThreadPoolExecutor(available_cores()) as pool:
@@ -44,7 +44,7 @@ def look_at(images: LabeledImages, numbers: Iterable[int], *, done: Callable[[],
 
 
 def small_picture(encoded: bytes, side: int) -> np.ndarray:
-    """An image no larger than `side` pixels, uint8 [h, w, 3], its aspect kept. Raises ValueError for what cannot be decoded."""
+    """Decode an image at most `side` pixels large, uint8 [h, w, 3], aspect ratio kept. Raises ValueError if undecodable."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -60,7 +60,7 @@ def small_picture(encoded: bytes, side: int) -> np.ndarray:
 def _looks(encoded: Callable[[int], bytes], number: int) -> ImageLooks | None:
     with contextlib.suppress(ValueError, OSError, InputError):
         data = encoded(number)
-        pixels = small_picture(data, _LOOKED_AT)
+        pixels = small_picture(data, _MOST_SIDE)
         gray = pixels.mean(axis=-1)
         return ImageLooks(digest=hashlib.sha256(data).digest(), size=stored_size(data), thumbnail=thumbnail(pixels),
                           brightness=float(gray.mean()), contrast=float(gray.std()))

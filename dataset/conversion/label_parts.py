@@ -1,4 +1,4 @@
-"""Labels of any format as the parts of one data set: train, val and test, or the part "" where the data has no split."""
+"""Read labels of any format as the splits of one data set: train, val and test, or "" if there are no splits."""
 
 import functools
 from collections import Counter
@@ -26,7 +26,7 @@ from program_support.atomic_files import unfinished_folder
 from program_support.errors import InputError
 
 Parts = dict[str, AnnotatedDataSet]
-_NUMBERED = ("coco", "yolo", "open_images")  # whose data say which number a class has
+_NUMBERED = ("coco", "yolo", "open_images")  # formats that define class ids
 _WITHOUT_MASKS = ("voc", "open_images", "csv")
 
 
@@ -34,14 +34,14 @@ def read_labels(
     labels: RecognizedLabels, annotations: str, images: ImageFolder, *, with_masks: bool, label_map: ClassNames | None,
     output_folder: str,
 ) -> Parts:
-    """Read labels, with one numbering of classes and images through all parts.
+    """Read labels with consistent class and image ids across all splits.
 
-    Open Images needs `output_folder` for a moment, to index its rows there. Raises InputError for what is no such format, for a
-    part without a box, and for masks of a format that has none.
+    Open Images needs `output_folder` for a temporary index. Raises InputError for invalid labels, for a split without boxes,
+    and if masks are requested of a format that has none.
     """
     if with_masks and labels.format in _WITHOUT_MASKS:
-        raise InputError(f"--include_masks: {FORMATS[labels.format][0]} labels are boxes alone; expected outlines of COCO, YOLO, "
-                         "CVAT or labelme")
+        raise InputError(f"--include_masks: {FORMATS[labels.format][0]} labels have only boxes; expected outlines from COCO, "
+                         "YOLO, CVAT or labelme")
     if labels.format == "coco":
         parts = _of_files(labels, annotations, lambda path, split: _read_coco(path, images, split=split, with_masks=with_masks))
     elif labels.format == "voc":
@@ -77,18 +77,18 @@ def _only_file(labels: RecognizedLabels, annotations: str) -> str:
 def _of_files(
     labels: RecognizedLabels, annotations: str, read: Callable[[str, str | None], AnnotatedDataSet]
 ) -> Parts:
-    """Each file is a part, if the names of files and folders say which; a single file is all there is."""
+    """Return a split for each file if file or folder names identify it; a single file is the complete data set."""
     if len(labels.files) <= 1:
         return {"": read(_only_file(labels, annotations), None)}
     root, of_split = Path(annotations), {}
     for file in labels.files:
         of_split.setdefault(split_of_file(file.relative_to(root).as_posix()), []).append(file)
     for split, files in of_split.items():
-        instances = [file for file in files if file.name.startswith("instances")]  # COCO has captions and keypoints beside them
+        instances = [file for file in files if file.name.startswith("instances")]  # COCO also has captions and keypoints
         of_split[split] = instances if len(instances) == 1 else files
     if None in of_split or any(len(files) > 1 for files in of_split.values()):
         raise InputError(f"--annotations={annotations}: holds {len(labels.files)} files of {FORMATS[labels.format][0]} labels, "
-                         f"{listed(labels.files[:3])}; expected one of them, or one each that is called train, val and test")
+                         f"{listed(labels.files[:3])}; expected one of them, or one each named train, val and test")
     return {split: read(str(of_split[split][0]), split) for split in SPLITS if split in of_split}
 
 
@@ -98,7 +98,7 @@ def _read_coco(path: str, images: ImageFolder, *, split: str | None, with_masks:
 
 
 def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -> Parts:
-    """By ImageSets/Main where it has a train.txt or trainval.txt; by folders called train, val and test; else all of one."""
+    """Read splits from ImageSets/Main (train.txt or trainval.txt), else from folders train, val and test, else as one."""
     folders = sorted({file.parent for file in labels.files}) or [Path(annotations)]
     if Path(annotations).is_file():
         folders = [Path(annotations).parent]
@@ -113,8 +113,8 @@ def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -
     else:
         split_of = {folder: split_of_folders(f"{folder.relative_to(annotations).as_posix()}/a.xml") for folder in folders}
         if None in split_of.values() or len({*split_of.values()}) < len(folders):
-            raise InputError(f"--annotations={annotations}: XML files lie in {listed(folders)}; expected one folder, or one each "
-                             "that is called train, val and test")
+            raise InputError(f"--annotations={annotations}: XML files are in {listed(folders)}; expected one folder, or one "
+                             "each named train, val and test")
         parts = {split: (folder, None) for folder, split in split_of.items()}
     found = {}
     for split, (folder, image_set) in parts.items():
@@ -129,15 +129,15 @@ def _read_voc(annotations: str, labels: RecognizedLabels, images: ImageFolder) -
 def _read_open_images(
     path: str, images: ImageFolder, *, split: str | None, annotations: str, output_folder: str
 ) -> AnnotatedDataSet:
-    """With class descriptions beside them as the converter of Open Images does, else labels are names."""
+    """Read with class descriptions in the same folder if present, else use labels as names."""
     root = Path(annotations) if Path(annotations).is_dir() else Path(annotations).parent
     tables = FolderFiles(root, (".csv",))
     descriptions = next((str(tables.path(name)) for name in tables.names if _describes_classes(str(tables.path(name)))), None)
     if descriptions is None:
         data = read_csv_boxes(path, images, split=split)
         if codes := [name for name in data.class_names.names if name.startswith(("/m/", "/g/"))]:
-            raise InputError(f"{path}: has labels such as {codes[0]}; expected class-descriptions-boxable.csv beside it, which "
-                             "names them")
+            raise InputError(f"{path}: has labels such as {codes[0]}; expected class-descriptions-boxable.csv in its folder, "
+                             "with their names")
         return data
     try:
         with unfinished_folder(Path(output_folder, "labels.index")) as folder:
@@ -160,19 +160,18 @@ def _describes_classes(path: str) -> bool:
 
 
 def _check_part(part: AnnotatedDataSet, label_format: str) -> None:
-    """Raises InputError for two annotations of one image, one of which is of another, but for those of COCO, which have numbers
-    of their own; and for boxes that are no pixels."""
+    """Raise InputError for two annotations of one image (except COCO, which has image ids) and for boxes not in pixels."""
     name, count = Counter(image.file_name for image in part.images).most_common(1)[0]
     if count > 1 and label_format != "coco":
-        raise InputError(f"{part.source}: {count} of its annotations are of the image {name}, wanted one: are there copies "
-                         "that name the image of another?")
+        raise InputError(f"{part.source}: {count} of its annotations are of the image {name}, expected one; remove copies "
+                         "that name the image of another file")
     boxes = [one.box_xywh for image in part.images for one in image.objects if not image.in_shares]
     if boxes and all(0 <= x <= x + width <= 1 and 0 <= y <= y + height <= 1 for x, y, width, height in boxes):
-        raise InputError(f"{part.source}: its boxes are from 0 to 1, which are shares of the image's sides; expected pixels")
+        raise InputError(f"{part.source}: its boxes are from 0 to 1, fractions of the image's sides; expected pixels")
 
 
 def _without_unusable(part: AnnotatedDataSet) -> AnnotatedDataSet:
-    """Without the objects whose outlines can be no mask, which are reported and count as skipped."""
+    """Return the split without objects whose outlines are invalid masks; they are reported as skipped."""
     skipped: list[Finding] = []
     for image in part.images:
         reasons = [reason_to_skip(one.segmentation) for one in image.objects]

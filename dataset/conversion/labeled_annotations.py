@@ -1,4 +1,4 @@
-"""Annotations of any format that has a reader here as `LabeledImages`, before anything is converted."""
+"""Annotations of any supported format as `LabeledImages`, without conversion."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from program_support.errors import InputError
 
 
 def labeled_annotations(data: AnnotatedDataSet, image_folder: str) -> LabeledImages:
-    """The images of a data set in a folder; boxes are cut to their images, as conversion does it.
+    """Return the images of a data set; boxes are clipped to their images, as in conversion.
 
-    Raises InputError for an image of which neither the annotations nor its file tell the size, and for data without classes.
+    Raises InputError for an image of unknown size and for data without classes.
     """
     if data.class_names is None:
         raise InputError(f"{data.source}: names no categories; expected annotations of objects")
@@ -45,4 +45,4 @@ def _size_of(path: Path) -> tuple[int, int]:
     try:
         return stored_size(read_regular_file(path))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; its annotations tell no size either") from error
+        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; its annotations have no size either") from error

@@ -1,4 +1,4 @@
-"""Which part of a data set a folder or a file is, by its name: train, val or test."""
+"""Recognize the split of a folder or a file by its name: train, val or test."""
 
 import re
 from pathlib import PurePosixPath
@@ -9,16 +9,16 @@ _YEAR = re.compile(r"20\d\d$")
 
 
 def split_called(word: str) -> str | None:
-    """The part that this word, such as train2017 or Validation, is the name of."""
+    """Return the split that a word such as train2017 or Validation names, or None."""
     return _WORDS.get(_YEAR.sub("", word.lower()))
 
 
 def split_of_folders(path: str) -> str | None:
-    """The part that the folders of a relative path name; the innermost counts."""
+    """Return the split that the innermost folder of a relative path names, or None."""
     return next(filter(None, map(split_called, reversed(PurePosixPath(path).parts[:-1]))), None)
 
 
 def split_of_file(path: str) -> str | None:
-    """The part that a relative path names, by a word of its file name or else by its folders."""
+    """Return the split that a relative path names, by a word of its file name, else by its folders, or None."""
     words = re.split(r"[^A-Za-z0-9]+", PurePosixPath(path).name)
     return next(filter(None, map(split_called, words)), None) or split_of_folders(path)

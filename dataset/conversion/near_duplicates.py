@@ -1,8 +1,8 @@
-"""Find images that look alike: copies at another size, quality or brightness, and consecutive frames of a video.
+"""Find near-duplicate images: copies at another size, quality or brightness, and consecutive frames of a video.
 
-Two thumbnails must agree twice. Their difference hashes (which cells are brighter than the cell to their left) differ by at
-most `MOST_BITS` of 256, and their cells correlate by at least `LEAST_CORRELATION`. The hash alone is not enough: in images with
-plain areas, such as documents or night scenes, most of its bits are 0 whatever the images show.
+Two thumbnails must meet two conditions. Their difference hashes (which cells are brighter than the cell to their left) differ
+in at most `MOST_BITS` of 256 bits, and their cells have a correlation of at least `LEAST_CORRELATION`. The hash alone is not
+sufficient: in images with plain areas, such as documents or night scenes, most bits are 0 in any case.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def thumbnail(image: np.ndarray) -> np.ndarray:
 
 
 def near_duplicates(thumbnails: Sequence[np.ndarray]) -> list[tuple[int, int]]:
-    """Return pairs (i, j) of indices of images that look alike, i < j, in ascending order.
+    """Return pairs (i, j) of indices of near-duplicates, i < j, in ascending order.
 
     All pairs are compared, by matrix products: 2 s of a core for 10,000 images, 100 times as long for 100,000.
     """

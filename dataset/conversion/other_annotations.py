@@ -1,4 +1,4 @@
-"""Annotations of another format than a converter reads: recognized, so that the error says what to do with them."""
+"""Recognize annotations of another format than the converter reads, and suggest the right converter."""
 
 import contextlib
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ _WHAT_TO_DO = {
     FileKind.CSV: _ANY_FORMAT,
     FileKind.ZIP: "unpack it first",
 }
-_TOLD_BY_THE_READER = (FileKind.JSON, FileKind.COCO_RESULTS)
+_REPORTED_BY_READER = (FileKind.JSON, FileKind.COCO_RESULTS)
 
 
 @contextlib.contextmanager
 def recognized(*paths: str, wanted: FileKind) -> Iterator[None]:
-    """Around the reading of files or folders: an InputError whose cause is that they hold another format says that instead.
+    """Replace an InputError in the block by a clearer one if the files have another format.
 
-    They are looked at only then, so that a file of gigabytes is not read twice.
+    The format is checked only after an error, so that large files are not read twice.
     """
     try:
         yield
@@ -42,10 +42,10 @@ def recognized(*paths: str, wanted: FileKind) -> Iterator[None]:
 
 def _recognized_file(path: str, wanted: FileKind) -> str | None:
     kind = kind_of_file(path)
-    if kind is None or kind in _TOLD_BY_THE_READER or (kind is wanted and kind is not FileKind.VOC):
+    if kind is None or kind in _REPORTED_BY_READER or (kind is wanted and kind is not FileKind.VOC):
         return None
     if (kind, wanted) == (FileKind.CSV, FileKind.OPEN_IMAGES):
-        return None  # it knows which column is missing
+        return None  # the reader reports which column is missing
     return _message(Path(path), kind, wanted=wanted)
 
 
@@ -62,4 +62,4 @@ def _recognized_folder(folder: str, wanted: FileKind) -> str | None:
 
 def _message(path: Path, kind: FileKind, *, wanted: FileKind) -> str:
     advice = _WHAT_TO_DO.get(kind, "").format(path=path, folder=path.parent)
-    return f"{path}: is {kind.value}, wanted {_WANTED[wanted]}{advice and f': {advice}'}"
+    return f"{path}: is {kind.value}, expected {_WANTED[wanted]}{advice and f': {advice}'}"

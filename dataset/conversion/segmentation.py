@@ -1,7 +1,7 @@
-"""Masks of COCO's segmentations: polygons and run lengths, proved before pycocotools' C code is given them.
+"""Masks of COCO's segmentations: polygons and run lengths, validated before they are passed to pycocotools' C code.
 
-That code trusts its input: it allocates five points for each pixel of an outline and writes as many pixels as run lengths
-say, so that numbers out of range end the process without a word.
+That code does not check its input: it allocates five points for each pixel of an outline and writes as many pixels as the
+run lengths specify, so numbers out of range crash the process.
 """
 
 import io
@@ -15,16 +15,16 @@ from dataset.files.untrusted_values import shown
 from object_detection.coco.run_length_masks import RunLengths, decoded, encoded, run_lengths
 
 LARGEST_COORDINATE = 1e9
-MOST_POLYGONS = 10_000  # of one object; to unite these takes 2 s in a photo, 14 s in an image of 100 megapixels
+MOST_POLYGONS = 10_000  # per object; merging these takes 2 s in a photo, 14 s in an image of 100 megapixels
 LONGEST_OUTLINE = 2_000_000  # pixels of all polygons of one object, clipped: 160 MB in pycocotools
 
 
 class UnusableSegmentation(ValueError):
-    """The segmentation describes no mask of the image; the message is the reason."""
+    """The segmentation is not a valid mask of the image; the message is the reason."""
 
 
 def check_segmentation(segmentation: Any) -> None:
-    """Raise UnusableSegmentation for what is no segmentation, whatever the size of its image."""
+    """Raise UnusableSegmentation for a segmentation that is invalid for any image size."""
     if isinstance(segmentation, list):
         if not 1 <= len(segmentation) <= MOST_POLYGONS:
             raise UnusableSegmentation(f"{len(segmentation)} polygons in its segmentation, expected 1 to {MOST_POLYGONS}")
@@ -33,14 +33,14 @@ def check_segmentation(segmentation: Any) -> None:
     elif isinstance(segmentation, dict):
         counts, size = segmentation.get("counts"), segmentation.get("size")
         if not _is_flat(size) or len(size) != 2 or not (isinstance(counts, str) or _is_flat(counts)):
-            raise UnusableSegmentation(f"segmentation {shown(segmentation)}, wanted run lengths: size (height, width) and "
+            raise UnusableSegmentation(f"segmentation {shown(segmentation)}, expected run lengths: size (height, width) and "
                                        "counts")
     else:
-        raise UnusableSegmentation(f"segmentation {shown(segmentation)}, wanted polygons or run lengths")
+        raise UnusableSegmentation(f"segmentation {shown(segmentation)}, expected polygons or run lengths")
 
 
 def reason_to_skip(segmentation: Any) -> str | None:
-    """What `check_segmentation` says of a segmentation; None where there is none, or it is as it should be."""
+    """Return the error message of `check_segmentation`; None if the segmentation is valid or absent."""
     try:
         if segmentation is not None:
             check_segmentation(segmentation)
@@ -50,9 +50,9 @@ def reason_to_skip(segmentation: Any) -> str | None:
 
 
 def mask_png(segmentation: Any, size: tuple[int, int]) -> tuple[bytes, str | None]:
-    """A PNG of the (height, width) of the image, 1 where the object is, and what was done for that, if anything.
+    """Return a PNG of the size (height, width), 1 inside the object, and a description of changes or None.
 
-    `segmentation` has passed `check_segmentation`. Raises UnusableSegmentation where it is none of this image.
+    `segmentation` has passed `check_segmentation`. Raises UnusableSegmentation if it does not fit this image.
     """
     fix = None
     if isinstance(segmentation, list):
@@ -66,34 +66,34 @@ def mask_png(segmentation: Any, size: tuple[int, int]) -> tuple[bytes, str | Non
 
 
 def proved_run_lengths(segmentation: Any, size: tuple[int, int]) -> RunLengths:
-    """The mask of the (height, width) of the image, whose segmentation may be anything. Raises UnusableSegmentation."""
+    """Return the run lengths of an unvalidated segmentation in an image (height, width). Raises UnusableSegmentation."""
     check_segmentation(segmentation)
     return _union(segmentation, size)[0] if isinstance(segmentation, list) else run_lengths(_unrolled(segmentation, size))
 
 
 def _is_flat(values: Any) -> bool:
-    """Whether this is a list of nothing but numbers; bool is none."""
+    """Return whether this is a list of numbers; bool is not a number."""
     return isinstance(values, list) and set(map(type, values)) <= {int, float}
 
 
 def _points(polygon: Any) -> np.ndarray:
-    """A polygon (x, y, x, y, ..) as [n, 2] float64, x and y. Raises UnusableSegmentation for what is none."""
+    """Return a polygon (x, y, x, y, ..) as [n, 2] float64, x and y. Raises UnusableSegmentation if invalid."""
     if not _is_flat(polygon) or len(polygon) < 6 or len(polygon) % 2:
-        raise UnusableSegmentation(f"polygon {shown(polygon)} in its segmentation, wanted at least 3 pairs of x and y")
+        raise UnusableSegmentation(f"polygon {shown(polygon)} in its segmentation, expected at least 3 pairs of x and y")
     try:
         points = np.array(polygon, np.float64).reshape(-1, 2)
     except OverflowError:  # an integer beyond float64
         points = np.array([[np.inf, np.inf]])
-    if not (np.abs(points) <= LARGEST_COORDINATE).all():  # nor NaN
-        raise UnusableSegmentation(f"polygon {shown(polygon)} in its segmentation, wanted finite coordinates of at most "
+    if not (np.abs(points) <= LARGEST_COORDINATE).all():  # also true for NaN
+        raise UnusableSegmentation(f"polygon {shown(polygon)} in its segmentation, expected finite coordinates of at most "
                                    f"{LARGEST_COORDINATE:g}")
     return points
 
 
 def _union(segmentation: list, size: tuple[int, int]) -> tuple[RunLengths, str | None]:
-    """The mask of polygons in an image of `size`, and a word if any of them lies far outside the image.
+    """Return the union of polygons in an image of `size`, and a note if some were clipped.
 
-    What lies outside by no more than the image is large stays as it is: pycocotools leaves out what no pixel shows.
+    Only polygons farther outside than the size of the image are clipped: pycocotools ignores parts outside the image.
     """
     height, width = size
     polygons = [_points(polygon) for polygon in segmentation]
@@ -108,16 +108,16 @@ def _union(segmentation: list, size: tuple[int, int]) -> tuple[RunLengths, str |
 
 def _check_outline(polygons: list[np.ndarray], *, longest_edge: int) -> None:
     if sum(map(len, polygons)) * longest_edge <= LONGEST_OUTLINE:
-        return  # as almost always
+        return  # the usual case
     outline = sum(np.abs(points - np.roll(points, 1, axis=0)).max(axis=1).sum() for points in polygons)
     if outline > LONGEST_OUTLINE:
-        raise UnusableSegmentation(f"outline of {outline:.0f} pixels in its segmentation, wanted at most {LONGEST_OUTLINE}")
+        raise UnusableSegmentation(f"outline of {outline:.0f} pixels in its segmentation, expected at most {LONGEST_OUTLINE}")
 
 
 def _clipped(points: np.ndarray, window: np.ndarray) -> np.ndarray:
-    """[m, 2]: the polygon within [[x_min, y_min], [x_max, y_max]], edge by edge (Sutherland and Hodgman 1974).
+    """Clip a polygon to [[x_min, y_min], [x_max, y_max]] edge by edge (Sutherland and Hodgman 1974): [m, 2].
 
-    Parts that come apart stay joined along the border of the window.
+    Separate parts remain connected along the border of the window.
     """
     for axis, (sign, bounds) in itertools.product((0, 1), ((-1, window[0]), (1, window[1]))):
         following = np.roll(points, -1, axis=0)
@@ -132,24 +132,24 @@ def _clipped(points: np.ndarray, window: np.ndarray) -> np.ndarray:
 
 
 def _unrolled(segmentation: dict, size: tuple[int, int]) -> np.ndarray:
-    """[height, width] uint8 of run lengths, which go down the columns and begin with zeros."""
+    """Decode column-wise run lengths that begin with zeros: [height, width] uint8."""
     if segmentation["size"] != list(size):
-        raise UnusableSegmentation(f"segmentation of size {shown(segmentation['size'])}, wanted that of the image, {[*size]}")
+        raise UnusableSegmentation(f"segmentation of size {shown(segmentation['size'])}, expected that of the image, {[*size]}")
     counts = segmentation["counts"]
     if isinstance(counts, str):
         counts = _decompressed(counts)
     area = size[0] * size[1]
     if not all(0 <= count <= area and count == int(count) for count in counts) or sum(counts) != area:
-        raise UnusableSegmentation(f"run lengths {shown(counts)} in its segmentation, wanted whole numbers from 0 with the sum "
-                                   f"{area}, the pixels of the image")
+        raise UnusableSegmentation(f"run lengths {shown(counts)} in its segmentation, expected non-negative integers with the "
+                                   f"sum {area}, the pixels of the image")
     values = np.arange(len(counts), dtype=np.uint8) & 1
     return np.repeat(values, np.array(counts, np.int64)).reshape(size[::-1]).T
 
 
 def _decompressed(text: str) -> list[int]:
-    """Run lengths of COCO's text: groups of 5 bits, low ones first, 32 marks that more follow, 48 is added to each.
+    """Decode COCO's compressed run lengths: groups of 5 bits, low bits first, 32 if more follow, plus 48.
 
-    The last bit of the last group is the sign; from the fourth on, each is the difference to the last but one.
+    The last bit of the last group is the sign; from the fourth on, each number is the difference to the last but one.
     """
     counts, value, shift = [], 0, 0
     for character in text:

@@ -1,4 +1,4 @@
-"""Reads files that others made: never an endless one, and json only where it means one thing."""
+"""Read untrusted files: with a size limit, and JSON only without duplicate keys."""
 
 import errno
 import json
@@ -17,24 +17,26 @@ _DEVICES = (stat.S_IFCHR, stat.S_IFBLK)
 
 
 def read_regular_file(path: str | os.PathLike) -> bytes:
-    """The content of a regular file of at most `LARGEST_FILE_BYTES`.
+    """Return the content of a regular file of at most `LARGEST_FILE_BYTES`.
 
-    Raises OSError, with `strerror` as the reason, also for a pipe, for whose writer one would wait, and a device, which need
-    not end.
+    Raises OSError, with `strerror` as the reason; also for pipes, which could block, and devices, which could be endless.
     """
     with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > LARGEST_FILE_BYTES:
-            raise OSError(errno.EFBIG, f"it is of {size} bytes; the limit is {LARGEST_FILE_BYTES}", str(path))
+            raise OSError(errno.EFBIG, f"it has {size} bytes; the limit is {LARGEST_FILE_BYTES}", str(path))
         return file.read(LARGEST_FILE_BYTES)
 
 
 def open_regular_file(path: str | os.PathLike) -> BinaryIO:
-    """Open a file for reading; judged before, as some devices act upon being opened, and after. Raises OSError."""
-    if "\0" in os.fsdecode(path):  # of which Python raises a ValueError
-        raise FileNotFoundError(errno.ENOENT, "a name holds no NUL", str(path))
+    """Open a regular file for reading. Raises OSError.
+
+    The type is checked before opening, as opening has side effects for some devices, and again afterwards.
+    """
+    if "\0" in os.fsdecode(path):  # Python would raise a ValueError
+        raise FileNotFoundError(errno.ENOENT, "the file name contains NUL", str(path))
     _check_kind(os.stat(path), path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # nor is a pipe waited for that has taken its place
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # does not block if a pipe has replaced the file
     try:
         _check_kind(os.fstat(descriptor), path)
     except OSError:
@@ -49,10 +51,10 @@ def _check_kind(found: os.stat_result, path: str | os.PathLike) -> None:
 
 
 def read_json(path: str, *, hasher: Any = None) -> Any:
-    """The content of a json file in UTF-8, its bytes fed to `hasher`; a pipe will do (`<(zcat a.json.gz)`).
+    """Return the content of a UTF-8 JSON file, its bytes passed to `hasher`; pipes are allowed (`<(zcat a.json.gz)`).
 
-    Raises InputError, naming the file, where it cannot be read, is not json, or gives a key twice with two values:
-    json would let one of them vanish.
+    Raises InputError with the file name if it cannot be read, is not JSON, or has a key twice with different values, of which
+    Python's json would drop one.
     """
     try:
         if stat.S_IFMT(os.stat(path).st_mode) in _DEVICES:
@@ -68,11 +70,11 @@ def read_json(path: str, *, hasher: Any = None) -> Any:
     except InputError:
         raise
     except RecursionError as error:
-        raise InputError(f"{path}: is nested too deeply to be read") from error
+        raise InputError(f"{path}: is nested too deeply to parse") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: is not json ({len(content)} bytes; {error})") from error
     except ValueError as error:  # Python's own limit
-        raise InputError(f"{path}: holds a whole number of thousands of digits") from error
+        raise InputError(f"{path}: contains an integer with thousands of digits") from error
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Csv files of others, a row at a time: the largest is of gigabytes."""
+"""Read untrusted CSV files one row at a time: the largest has gigabytes."""
 
 import csv
 from collections.abc import Callable, Iterator
@@ -12,9 +12,9 @@ _LONGEST_LINE_BYTES = 1 << 16
 def csv_rows(
     path: str, *, separator: str = ",", taken: Callable[[bytes], None] = lambda line: None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of each row that is not empty of a csv file in UTF-8, whose lines are handed to `taken`.
+    """Yield line number and fields of each non-empty row of a UTF-8 CSV file; every line is passed to `taken`.
 
-    Raises InputError, with file and line, where the file cannot be read or is no csv.
+    Raises InputError, with file and line, if the file cannot be read or is not CSV.
     """
     number = 0
 
@@ -23,7 +23,7 @@ def csv_rows(
         while line := file.readline(_LONGEST_LINE_BYTES):
             number += 1
             if len(line) == _LONGEST_LINE_BYTES:
-                raise InputError(f"{path}: line {number} has more than {_LONGEST_LINE_BYTES} bytes: is no csv of boxes")
+                raise InputError(f"{path}: line {number} has more than {_LONGEST_LINE_BYTES} bytes: not a CSV file of boxes")
             taken(line)
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
 
@@ -37,4 +37,4 @@ def csv_rows(
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: line {number} is not UTF-8") from error
     except csv.Error as error:
-        raise InputError(f"{path}: line {number} is no row of a csv ({error})") from error
+        raise InputError(f"{path}: line {number} is not a CSV row ({error})") from error

@@ -1,17 +1,17 @@
-"""Images with EXIF rotation: the pixels that a file stores, and the upright image that viewers show.
+"""Images with EXIF rotation: stored pixels, and the upright image that viewers show.
 
-The rule of all entry points:
+All entry points follow these rules:
 
-- A file in which objects are to be found (`infer.py`, `load_detector`, `serve.py`, `export.py`, `inspector.py`, the images for
-  8-bit ranges) is detected upright, and boxes and masks are in pixels of the upright image. `read_image` and
-  `StoredImage.upright` do it. `infer.py --noapply_exif_orientation` leaves the tag alone, for results that are compared with
-  annotations of stored pixels, such as COCO's.
-- A file with labels (conversion, data check, and records in training and evaluation) keeps its stored pixels, because the
-  labels of COCO, VOC and Open Images are in these. Labels of the upright image are refused: see
+- Images for inference (`infer.py`, `load_detector`, `serve.py`, `export.py`, `inspector.py`, the images for 8-bit calibration)
+are rotated upright, and boxes and masks are in pixels of the upright image; see `read_image` and `StoredImage.upright`.
+`infer.py --noapply_exif_orientation` ignores the tag, for results that are compared with annotations of stored pixels,
+such as COCO's.
+- Images with labels (conversion, data check, and records in training and evaluation) keep their stored pixels, because the
+labels of COCO, VOC and Open Images refer to these. Labels of the upright image are rejected; see
   `dataset/conversion/exif_mismatch.py`.
-- Pixels in memory (arrays, PIL images, frames of a video) are taken as they are.
+- Pixels in memory (arrays, PIL images, video frames) are not rotated.
 
-Every orientation (EXIF 2.32, tag 0x0112) is a transposition or none, then a flip of rows, columns, both or none.
+Every orientation (EXIF 2.32, tag 0x0112) is an optional transposition, then an optional flip of rows, columns or both.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ import numpy as np
 
 
 class _Turn(NamedTuple):
-    """What makes stored pixels upright, in this order."""
+    """Operations that rotate stored pixels upright, in this order."""
 
     transpose: bool
     flip_rows: bool
@@ -34,21 +34,21 @@ _TURNS = {
 
 
 def upright_image(stored: np.ndarray, orientation: int) -> np.ndarray:
-    """[h, w, ...] -> [h, w, ...] or [w, h, ...]: what a viewer shows of stored pixels."""
+    """Rotate stored pixels as viewers do: [h, w, ...] -> [h, w, ...] or [w, h, ...]."""
     turn = _TURNS[orientation]
     image = stored.swapaxes(0, 1) if turn.transpose else stored
     return np.ascontiguousarray(_flipped(image, turn))
 
 
 def stored_image(upright: np.ndarray, orientation: int) -> np.ndarray:
-    """The inverse of `upright_image`."""
+    """Invert `upright_image`."""
     turn = _TURNS[orientation]
     image = _flipped(upright, turn)
     return np.ascontiguousarray(image.swapaxes(0, 1) if turn.transpose else image)
 
 
 def upright_boxes(stored: np.ndarray, orientation: int, *, size: tuple[int, int]) -> np.ndarray:
-    """[N, 4] yxyx pixels of a stored image of `size` (height, width) -> [N, 4] yxyx pixels of the upright one."""
+    """Convert boxes [N, 4] yxyx from pixels of a stored image of `size` (height, width) to pixels of the upright image."""
     turn = _TURNS[orientation]
     y_min, x_min, y_max, x_max = np.asarray(stored).reshape(-1, 4).T
     height, width = size

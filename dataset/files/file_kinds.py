@@ -1,4 +1,4 @@
-"""What a file that was given in place of another is, told by its content, so that the error can say what to do with it."""
+"""Recognize the kind of a file by its content, so that errors can suggest what to do with it."""
 
 import glob
 import json
@@ -14,18 +14,18 @@ from dataset.files.bounded_files import open_regular_file
 from program_support.errors import InputError
 
 _HEAD_BYTES = 1 << 16
-_MOST_PARSED_BYTES = 1 << 26  # a larger json is none of a single image
+_MOST_PARSED_BYTES = 1 << 26  # a larger JSON file is not for a single image
 _LINES_LOOKED_AT = 20
-_FILES_LOOKED_AT = 50  # of each suffix in a folder
+_MOST_FILES = 50  # of each suffix in a folder
 _ANNOTATION_SUFFIXES = (".xml", ".json", ".yaml", ".yml", ".data", ".csv", ".txt")
 _FOLDERS_LOOKED_AT = 100
-_LEVELS_LOOKED_AT = 4  # a zip of VOC has VOCdevkit/VOC2012/Annotations
+_MOST_LEVELS = 4  # a zip of VOC has VOCdevkit/VOC2012/Annotations
 _OF_A_CONVERSION = re.compile(r"(.+)\.(report|classes|instances)\.json")
 _IMAGE_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")
 
 
 class FileKind(Enum):
-    """The kinds that are reported apart; the value completes "is ..."."""
+    """Kinds of files in messages; the value completes "is ..."."""
 
     COCO = "a COCO json"
     COCO_RESULTS = "a list of COCO results"
@@ -44,12 +44,12 @@ class FileKind(Enum):
 
     @property
     def holds_annotations(self) -> bool:
-        """Whether a detector could be trained from it, if it were converted."""
+        """Return whether the file can be converted to training data."""
         return self not in (FileKind.COCO_RESULTS, FileKind.JSON, FileKind.XML, FileKind.YAML, FileKind.IMAGE, FileKind.ZIP)
 
 
 def kind_of_file(path: str | Path) -> FileKind | None:
-    """The kind of a file; None for records, for what is empty, unknown or cannot be read."""
+    """Return the kind of a file; None for records and for empty, unknown or unreadable files."""
     try:
         with open_regular_file(path) as file:
             head = file.read(8)
@@ -72,7 +72,7 @@ def kind_of_file(path: str | Path) -> FileKind | None:
 
 
 def holds_records(path: str | Path) -> bool:
-    """Whether the file begins with the length of a record that would fit into it."""
+    """Return whether the file begins with a record length that fits the file."""
     try:
         with open_regular_file(path) as file:
             return _starts_like_records(file.read(8), size=os.fstat(file.fileno()).st_size)
@@ -81,28 +81,28 @@ def holds_records(path: str | Path) -> bool:
 
 
 def _starts_like_records(head: bytes, *, size: int) -> bool:
-    """Asked first: the length of a record may read like the first letters of any other format."""
+    """Return whether the file begins like records; checked first, as a record length may look like text."""
     return len(head) >= 8 and struct.unpack_from("<Q", head)[0] + 16 <= size  # 16 bytes of length and checksums
 
 
 def annotations_in(folder: str | Path) -> Iterator[tuple[Path, FileKind]]:
-    """Files with annotations in a folder, and in three levels of those below it, with their kinds.
+    """Yield files with annotations in a folder, searched three levels deep, with their kinds.
 
-    Raises InputError for a folder that cannot be read.
+    Raises InputError for an unreadable folder.
     """
     for place in islice(_folders(Path(folder)), _FOLDERS_LOOKED_AT):
         files = _entries(place)
         for suffix in _ANNOTATION_SUFFIXES:
-            for path in [file for file in files if file.suffix.lower() == suffix][:_FILES_LOOKED_AT]:
+            for path in [file for file in files if file.suffix.lower() == suffix][:_MOST_FILES]:
                 kind = kind_of_file(path)
                 if kind is not None and kind.holds_annotations:
                     yield path, kind
 
 
 def _folders(top: Path) -> Iterator[Path]:
-    """A folder, and three levels of those below it; no link that leads above itself."""
+    """Yield a folder and its subfolders, three levels deep; links to an ancestor are skipped."""
     level = [top] if top.is_dir() else []
-    for _ in range(_LEVELS_LOOKED_AT):
+    for _ in range(_MOST_LEVELS):
         yield from level
         level = [path for place in level for path in _entries(place)
                  if path.is_dir() and not path.name.startswith(".") and not _leads_above(path)]
@@ -120,13 +120,13 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def is_of_a_conversion(path: Path) -> bool:
-    """Whether a conversion wrote it beside its records: no label of the data in whose folder it may lie."""
+    """Return whether the file is an output of a conversion and not a label file."""
     match = _OF_A_CONVERSION.fullmatch(path.name)
     return match is not None and any(path.parent.glob(f"{glob.escape(match[1])}-*-of-*"))
 
 
 def _text(head: bytes) -> str:
-    """The beginning of a text file; "" for other files."""
+    """Return the beginning of a text file; "" for other files."""
     encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     text = head.decode(encoding, errors="replace")  # the last character may be cut in two
     return "" if "\0" in text else text.lstrip()
@@ -169,14 +169,14 @@ def _kind_of_lines(lines: list[str]) -> FileKind | None:
 
 
 def _has_class_names(lines: list[str]) -> bool:
-    """Return whether a data.yaml or Darknet's obj.data has these lines; yaml may give a list of names and nothing else."""
+    """Return whether these are lines of a data.yaml or of Darknet's obj.data; YAML may contain only a list of names."""
     keys = {match[1] for line in lines if (match := re.match(r"(\w+)\s*[:=]", line))}
     lists_names = any(re.match(r"names\s*:\s*([\[{#]|$)", line) for line in lines)
     return "names" in keys and (lists_names or bool(keys & {"nc", "path", "train", "val", "valid", "test"}))
 
 
 def _is_yolo_label(line: str) -> bool:
-    """A class number, then a box (4 numbers, perhaps a score) or a polygon, as fractions of the image."""
+    """Return whether a line is a class number and a box (4 numbers, optionally a score) or a polygon, in fractions."""
     number, *rest = line.split()
     if not re.fullmatch(r"\d+(\.0*)?", number) or len(rest) < 4:
         return False

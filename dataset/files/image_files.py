@@ -1,4 +1,4 @@
-"""Images that a user names: an image, several, a folder or a glob; free of TensorFlow."""
+"""Read the images that paths, folders and globs name. Does not import TensorFlow."""
 
 import glob
 import io
@@ -27,31 +27,31 @@ class StoredImage(NamedTuple):
     """An image as its file stores it."""
 
     pixels: np.ndarray  # [h, w, 3] uint8
-    orientation: int  # EXIF's, 1 (as stored) .. 8: how viewers turn it
+    orientation: int  # EXIF orientation, 1 (as stored) .. 8
 
     def upright(self) -> np.ndarray:
-        """Return the pixels as viewers show them; see `exif_orientation` for which programs use them."""
+        """Return the pixels as viewers show them; `exif_orientation` lists the programs that use them."""
         return upright_image(self.pixels, self.orientation)
 
 
 def image_folder(path: str | None) -> str:
-    """The folder that --images names. Raises InputError for what is none."""
+    """Return the folder of --images. Raises InputError if it is not a folder."""
     if path and os.path.isdir(path):
         return path
     what = "is a zip archive: unpack it, with python -m zipfile -e FILE FOLDER" if is_zipfile(path or "") else (
         "is a file" if os.path.exists(path or "") else "no such folder")
-    raise InputError(f"--images={path or ''}: {what}; expected the one with the images")
+    raise InputError(f"--images={path or ''}: {what}; expected the folder with the images")
 
 
 def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str, ...]:
-    """The files that paths, folders and globs name, in that order, each once.
+    """Return the files that paths, folders and globs name, in that order, without duplicates.
 
-    Raises InputError, with the `flag` that names them, for a name that stands for nothing.
+    Raises InputError, with the name of the `flag`, for a name without files.
     """
     found: dict[str, None] = {}
     for name in names:
         if not name:
-            raise InputError(f"--{flag} is empty; expected an image, a folder or a glob")  # Path("") would be this folder
+            raise InputError(f"--{flag} is empty; expected an image, a folder or a glob")  # Path("") is the current folder
         path = Path(name)
         if path.is_dir():
             files = sorted(str(file) for file in path.iterdir()
@@ -67,18 +67,18 @@ def find_images(names: Sequence[str], *, flag: str = "image_path") -> tuple[str,
 def _why_nothing(path: Path) -> str:
     if path.is_dir():
         return "no image in this folder"
-    return "no regular file but a pipe or a device" if path.exists() else "no such file"
+    return "a pipe or a device, not a regular file" if path.exists() else "no such file"
 
 
 def read_image(path: str) -> np.ndarray:
-    """Return the upright image that objects are to be found in, [h, w, 3] uint8. Raises as `read_stored_image`."""
+    """Return the upright image for inference, [h, w, 3] uint8. Raises as `read_stored_image` does."""
     return read_stored_image(path).upright()
 
 
 def read_stored_image(path: str, *, least_side: int | None = None) -> StoredImage:
-    """Decode a file in full, of an animation the first frame. Raises InputError for one that is no whole image.
+    """Decode a file completely (the first frame of an animation). Raises InputError for an incomplete image.
 
-    With `least_side` a JPEG may come at a half, a quarter or an eighth of its size, no side shorter than that: much faster.
+    With `least_side`, a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, no side shorter than `least_side`: much faster.
     """
     try:
         file = open_regular_file(path)
@@ -91,7 +91,7 @@ def read_stored_image(path: str, *, least_side: int | None = None) -> StoredImag
 
 
 def read_image_stream(stream: BinaryIO, name: str) -> StoredImage:
-    """`read_stored_image` of a stream that is read to its end, called `name`."""
+    """Decode a stream, read to its end, as `read_stored_image` does; `name` is for messages."""
     content = stream.read(LARGEST_FILE_BYTES + 1)
     if not content or len(content) > LARGEST_FILE_BYTES:
         raise InputError(f"{name}: cannot be decoded (it is {'too large' if content else 'empty'})")
@@ -99,15 +99,15 @@ def read_image_stream(stream: BinaryIO, name: str) -> StoredImage:
 
 
 def decode_image(file: BinaryIO, *, name: str, least_side: int | None = None) -> StoredImage:
-    """What `read_stored_image` makes of an open file, which its messages call `name`."""
+    """Decode an open file as `read_stored_image` does; `name` is for messages."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about metadata, and sizes that are judged here
+        warnings.simplefilter("ignore")  # about metadata, and about sizes, which are checked here
         try:
             with Image.open(file, formats=FORMATS) as image:
                 if least_side:
                     image.draft("RGB", (least_side, least_side))
                 pixels = as_rgb(image)
-                return StoredImage(pixels, exif_orientation(image))  # of a TIFF 1: Pillow has turned it, as its format says
+                return StoredImage(pixels, exif_orientation(image))  # 1 for TIFF, which Pillow rotates itself
         except UnidentifiedImageError as error:
             raise InputError(f"{name}: cannot be decoded (in none of the formats {', '.join(FORMATS)})") from error
         except DECODING_ERRORS as error:
@@ -116,13 +116,13 @@ def decode_image(file: BinaryIO, *, name: str, least_side: int | None = None) ->
 
 
 def as_rgb(image: Image.Image) -> np.ndarray:
-    if image.mode.startswith("I;16"):  # Pillow would cut off all above 255 instead of scaling
+    if image.mode.startswith("I;16"):  # Pillow would clip values above 255 instead of scaling
         return np.asarray(Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB"))
     return np.asarray(image.convert("RGB"))
 
 
 def image_ids(paths: Sequence[str]) -> list[int]:
-    """The number in each file name where all are distinct whole numbers, as COCO's are; else 1, 2, .."""
+    """Return the number in each file name if all are distinct integers, as in COCO; else 1, 2, .."""
     stems = [Path(path).stem for path in paths]
     if all(stem.isascii() and stem.isdecimal() and len(stem) < 100 and int(stem) <= LARGEST_ID for stem in stems):
         numbers = [int(stem) for stem in stems]
@@ -132,9 +132,9 @@ def image_ids(paths: Sequence[str]) -> list[int]:
 
 
 def distinct_stem(stem: str, used: set[str]) -> str:
-    """The stem of a file name, with a number where it is among those `used`, also but for its case; it is added to them."""
+    """Return a file stem not in `used`, case-insensitively, by appending a number if needed; add it to `used`."""
     name, number = stem, 1
-    while name.casefold() in used:  # there are file systems that know no case
+    while name.casefold() in used:  # some file systems ignore case
         number += 1
         name = f"{stem}-{number}"
     used.add(name.casefold())
@@ -142,21 +142,21 @@ def distinct_stem(stem: str, used: set[str]) -> str:
 
 
 def output_names(paths: Sequence[str], suffix: str = ".jpg") -> Iterator[str]:
-    """A file name for what is drawn into each: that of the source, made distinct where two share it, also but for its case."""
+    """Yield an output file name for each image: the source's name, made distinct case-insensitively."""
     used: set[str] = set()
     for path in paths:
         yield distinct_stem(Path(path).stem, used) + suffix
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:
-    """The file name of each image; where two share it, the path as it was given."""
+    """Return the file name of each image, or the given path if two images share a name."""
     names = [Path(path).name for path in paths]
     times = Counter(names)
     return [name if times[name] == 1 else path for name, path in zip(names, paths, strict=True)]
 
 
 def encode_image(image: np.ndarray, kind: str, *, quality: int = 85, orientation: int = 1) -> bytes:
-    """uint8 [h, w, 3] as a "PNG" or "JPEG" file; with an EXIF `orientation` for viewers to turn it by."""
+    """Encode uint8 [h, w, 3] as "PNG" or "JPEG", with an EXIF `orientation`."""
     stream, exif = io.BytesIO(), Image.Exif()
     if orientation != 1:
         exif[ExifTags.Base.Orientation] = orientation
@@ -165,11 +165,11 @@ def encode_image(image: np.ndarray, kind: str, *, quality: int = 85, orientation
 
 
 class TooManyPixels(ValueError):
-    """An image is of more pixels than any is decoded of."""
+    """The image has more pixels than the decoding limit."""
 
 
 def stored_size(encoded: bytes, *, formats: Sequence[str] = FORMATS) -> tuple[int, int]:
-    """Height and width of an encoded image, from its head. Raises ValueError for what is no image of these formats."""
+    """Return height and width of an encoded image from its header. Raises ValueError if it is not of these formats."""
     try:
         with Image.open(io.BytesIO(encoded), formats=formats) as image:
             return image.height, image.width
@@ -179,16 +179,16 @@ def stored_size(encoded: bytes, *, formats: Sequence[str] = FORMATS) -> tuple[in
         raise ValueError("holds no image that can be read") from error
 
 
-_FORBIDDEN = set('<>:"/\\|?*')  # by Windows
+_FORBIDDEN = set('<>:"/\\|?*')  # on Windows
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in "123456789¹²³")}
 _MOST_BYTES = 120
 
 
 def folder_names(names: Sequence[str]) -> list[str]:
-    """A folder name for each name, no two alike but for their case.
+    """Return a folder name for each name, distinct case-insensitively.
 
-    What some file system forbids, and what cannot be printed, is `_`; no blank or dot stands at an end, so that none is hidden
-    or leads elsewhere.
+    Characters that a file system forbids or that cannot be printed become `_`; leading and trailing blanks and dots are
+    removed, so that no folder is hidden or outside its parent.
     """
     used: set[str] = set()
     return [distinct_stem(_allowed(name), used) for name in names]

@@ -1,18 +1,18 @@
-"""What counts as an image wherever one is opened: a format whose decoder starts no program."""
+"""Supported image formats: those whose decoder starts no other program."""
 
 import struct
 import zlib
 
 from PIL import ExifTags, Image
 
-FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "TIFF", "WEBP")  # Pillow alone would start Ghostscript for an EPS
-LARGEST_IMAGE_PIXELS = 178_956_970  # as Pillow's own guard: half a GiB of RGB
+FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "TIFF", "WEBP")  # Pillow would start Ghostscript for EPS
+LARGEST_IMAGE_PIXELS = 178_956_970  # Pillow's own limit: half a GiB of RGB
 DECODING_ERRORS = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, struct.error, zlib.error,
-                   OverflowError, MemoryError, Image.DecompressionBombError)  # what damage makes Pillow raise
+                   OverflowError, MemoryError, Image.DecompressionBombError)  # errors that Pillow raises for damaged files
 
 
 def exif_orientation(image: Image.Image) -> int:
-    """How a viewer turns the stored pixels, 1 (not at all) to 8 (EXIF 2.32, tag 0x0112); 1 where the tag is unreadable."""
+    """Return the EXIF orientation, 1 (as stored) to 8 (EXIF 2.32, tag 0x0112); 1 if the tag is unreadable."""
     try:
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
     except DECODING_ERRORS:

@@ -1,20 +1,20 @@
-"""The parts of an encoded image: a decoder handles each of them, so their number bounds its work where their size does not."""
+"""The parts of an encoded image: decoding time depends on their number, not only on the size of the file."""
 
 import itertools
 import re
 from collections.abc import Iterator
 
-_JPEG_NEXT = re.compile(rb"(?:[^\xff]*+\xff++[\x00\x01\xd0-\xd8])*+[^\xff]*+\xff++(.)", re.DOTALL)  # with content, or the end
+_JPEG_NEXT = re.compile(rb"(?:[^\xff]*+\xff++[\x00\x01\xd0-\xd8])*+[^\xff]*+\xff++(.)", re.DOTALL)  # with content, or end
 _JPEG_SCAN, _JPEG_END = 0xDA, 0xD9
 _PNG_HEAD = b"\x89PNG\r\n\x1a\n"
 _GIF_EXTENSION, _GIF_FIRST_IMAGE, _GIF_END = 0x21, 0x2C, 0x3B
 
 
 def image_parts(encoded: bytes) -> Iterator[str]:
-    """Yield "scan" or "segment" for each of a JPEG's first image, "part" for each of a PNG and of the head of a GIF.
+    """Yield "scan" or "segment" for each part of a JPEG's first image, "part" for those of a PNG and of a GIF's header.
 
-    A decoder finds them in the same way, also in damaged files. Nothing is yielded for other formats, whose decoders take
-    time in proportion to bytes and pixels.
+    Decoders find the parts in the same way, also in damaged files. Nothing is yielded for other formats, whose decoding time
+    is proportional to bytes and pixels.
     """
     if encoded.startswith(b"\xff\xd8"):
         yield from _jpeg_parts(encoded)
@@ -25,7 +25,7 @@ def image_parts(encoded: bytes) -> Iterator[str]:
 
 
 def _jpeg_parts(encoded: bytes) -> Iterator[str]:
-    """Marker segments (ITU-T T.81, B.1.1), and before the first scan, as Pillow reads them one by one, fill bytes.
+    """Yield marker segments (ITU-T T.81, B.1.1) and, before the first scan, fill bytes, which Pillow reads one by one.
 
     In a scan a 0 follows each byte 0xFF.
     """
@@ -43,7 +43,7 @@ def _jpeg_parts(encoded: bytes) -> Iterator[str]:
 
 
 def _png_parts(encoded: bytes) -> Iterator[str]:
-    """Chunks: length, type, content, checksum."""
+    """Yield a part for each chunk: length, type, content, checksum."""
     place = len(_PNG_HEAD)
     while place < len(encoded):
         yield "part"
@@ -51,7 +51,7 @@ def _png_parts(encoded: bytes) -> Iterator[str]:
 
 
 def _gif_parts(encoded: bytes) -> Iterator[str]:
-    """Blocks of the extensions before the first image, and bytes between them."""
+    """Yield a part for each block of the extensions before the first image, and for each byte between them."""
     place = 13 + (3 << (encoded[10] & 7) + 1 if encoded[10:11] > b"\x7f" else 0)  # after the head and its colors
     while place < len(encoded) and encoded[place] not in (_GIF_FIRST_IMAGE, _GIF_END):
         yield "part"

@@ -1,4 +1,4 @@
-"""Values out of files of others: numbers and text that may be stored, and how any value is shown in one short line."""
+"""Validate numbers and text of untrusted files, and format any value in one short line."""
 
 import math
 import reprlib
@@ -8,32 +8,32 @@ from typing import Any
 
 from program_support.errors import InputError
 
-LARGEST_ID = 10**18 - 1  # what a reader of records takes as a number; anything longer it hashes
+LARGEST_ID = 10**18 - 1  # readers of records parse ids up to this as numbers and hash longer ones
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 120
 _short.maxlong = 40
-_LONGEST_SHOWN = 450  # characters; a few levels of nesting multiply what is shown of each
+_LONGEST_SHOWN = 450  # characters; nesting multiplies the limit of each level
 
 
 def shown(value: Any) -> str:
-    """A short `repr`: of bounded length, whatever is nested in the value, and free of what cannot be printed."""
+    """Return a short `repr` of bounded length without unprintable characters."""
     try:
         text = _short.repr(value)
-    except ValueError:  # Python writes no integer of more than 4,300 digits
+    except ValueError:  # Python does not convert integers of more than 4,300 digits
         return f"<{type(value).__name__} with an integer of thousands of digits>"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def listed(values: Iterable[Any]) -> str:
-    """As many of the values, joined by commas, as a message has room for."""
+    """Return the values joined by commas, truncated to the length of a message."""
     text = ", ".join(map(str, values))
     return text if len(text) <= 600 else f"{text[:600]}, ..."
 
 
 @contextmanager
 def told_with(where: str) -> Iterator[None]:
-    """Begins the message of an InputError with the place that it is about."""
+    """Prefix the message of an InputError raised in the block with `where`."""
     try:
         yield
     except InputError as error:
@@ -41,7 +41,7 @@ def told_with(where: str) -> Iterator[None]:
 
 
 def finite_number(value: Any, name: str) -> float:
-    """A finite number; the message of the InputError lacks what it belongs to, which the caller knows."""
+    """Return a finite number, else raise InputError; the caller adds the context, see `told_with`."""
     if type(value) is not float and type(value) is not int:
         raise InputError(f"has {name} {shown(value)}, expected a number")
     try:
@@ -54,7 +54,7 @@ def finite_number(value: Any, name: str) -> float:
 
 
 def number_in_text(text: str, *, where: str) -> float:
-    """The finite number that a text file writes; `where` begins the message of the InputError."""
+    """Parse a finite number, else raise InputError, starting with `where`."""
     try:
         number = float(text)
     except ValueError:
@@ -65,27 +65,27 @@ def number_in_text(text: str, *, where: str) -> float:
 
 
 def whole_number(value: Any, name: str, *, least: int = 0) -> int:
-    """An integer, also one written as 1.0; InputError as `finite_number`."""
+    """Return an integer, also from a float such as 1.0. Raises InputError as `finite_number` does."""
     if type(value) is not int and finite_number(value, name) % 1:
         raise InputError(f"has {name} {shown(value)}, expected an integer")
     integer = int(value)
     if not least <= integer <= LARGEST_ID:
-        raise InputError(f"has {name} {shown(integer)}, wanted {least} to {LARGEST_ID}")
+        raise InputError(f"has {name} {shown(integer)}, expected {least} to {LARGEST_ID}")
     return integer
 
 
 def storable_text(value: Any, name: str) -> str:
-    """Text that UTF-8 and a C library can hold; InputError as `finite_number`.
+    """Return text that UTF-8 and C strings can represent. Raises InputError as `finite_number` does.
 
-    Half a surrogate pair ("\\ud800" in json, undecodable bytes in the name of a file) can be written nowhere.
+    A lone surrogate ("\\ud800" in JSON, undecodable bytes in a file name) cannot be encoded.
     """
     if not isinstance(value, str):
-        raise InputError(f"has {name} {shown(value)}, wanted text")
+        raise InputError(f"has {name} {shown(value)}, expected text")
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise InputError(f"has {name} {shown(value)}, wanted text without NUL that UTF-8 can hold")
+        raise InputError(f"has {name} {shown(value)}, expected text without NUL that UTF-8 can hold")
     return value
 
 
 def allowing_fraction(bad: int, total: int) -> str:
-    """The smallest round value of --max_bad_fraction that lets this pass."""
+    """Return the smallest round value of --max_bad_fraction that allows this."""
     return f"{min(bad / total + 0.0005, 1.0):.3f}" if bad < total else "1"

@@ -1,4 +1,4 @@
-"""XML files of any text encoding, without what an annotation never needs: entities."""
+"""Parse XML files of any text encoding, without entities, which annotations do not need."""
 
 import codecs
 import os
@@ -11,17 +11,17 @@ from program_support.errors import InputError
 
 _DECLARED_ENCODING = re.compile(rb"""(?:\xef\xbb\xbf)?<\?xml\s[^>]*?encoding\s*=\s*["']([^"'>]*)["']""")
 _READ_BY_EXPAT = {"utf-8", "utf-16", "us-ascii", "iso-8859-1"}
-# byte order marks, and what "<" begins a file without one with; those of UTF-32 begin with those of UTF-16
+# Byte order marks, and "<" without one; those of UTF-32 come first because they begin with those of UTF-16.
 _WIDE_ENCODINGS = (
     (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"), (b"<\0\0\0", "utf-32-le"), (b"\0\0\0<", "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"), (b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))
 _NOT_FOR_FILES = {"idna", "unicode-escape", "raw-unicode-escape"}
-# Windows writes the first and means the second, which reads all of the first alike
+# Windows declares the first but writes the second, a superset.
 _SUPERSETS = {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "big5": "cp950"}
 
 
 def read_xml(path: str | os.PathLike, *, root_tag: str, what: str) -> tuple[ElementTree.Element, bytes]:
-    """The root of a file, which is `root_tag` if the file is `what`, and its bytes. Raises InputError, naming the file."""
+    """Return the root of a file, which must be `root_tag`, and its bytes. Raises InputError with the file name."""
     try:
         content = read_regular_file(path)
         root = parse_xml(content)
@@ -30,14 +30,14 @@ def read_xml(path: str | os.PathLike, *, root_tag: str, what: str) -> tuple[Elem
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     if root.tag != root_tag:
-        raise InputError(f"{path}: is not {what}: found <{shown(root.tag)[1:-1]}> at the top, wanted <{root_tag}>")
+        raise InputError(f"{path}: is not {what}: found <{shown(root.tag)[1:-1]}> at the top, expected <{root_tag}>")
     return root, content
 
 
 def parse_xml(content: bytes) -> ElementTree.Element:
-    """The root of an XML file, decoded as its byte order mark or its first line says, else as UTF-8.
+    """Return the root of an XML file, decoded by its byte order mark or declaration, else as UTF-8.
 
-    Raises ValueError with a reason of one line.
+    Raises ValueError with a one-line reason.
     """
     text = _decoded(content)
     if (b"<!ENTITY" if isinstance(text, bytes) else "<!ENTITY") in text:
@@ -49,7 +49,7 @@ def parse_xml(content: bytes) -> ElementTree.Element:
 
 
 def _decoded(content: bytes) -> bytes | str:
-    """Text, or bytes that the parser decodes itself."""
+    """Return text, or bytes that the parser decodes itself."""
     for mark, encoding in _WIDE_ENCODINGS:
         if content.startswith(mark):
             return _text(content, encoding)
@@ -60,12 +60,12 @@ def _decoded(content: bytes) -> bytes | str:
     if name.lower() in _READ_BY_EXPAT:
         return content
     if (codec := _ascii_superset(name)) is None:
-        raise ValueError(f"declares the encoding {shown(name)}, which is unknown or not that of the file; expected UTF-8")
+        raise ValueError(f"declares the encoding {shown(name)}, which is unknown or does not match the file; expected UTF-8")
     return _text(content.removeprefix(codecs.BOM_UTF8), codec)
 
 
 def _ascii_superset(name: str) -> str | None:
-    """Python's name of a text encoding in which a declaration that was read as ASCII reads the same."""
+    """Return Python's name of a text encoding if it is a superset of ASCII, else None."""
     try:
         codec = codecs.lookup(name).name
         return codec if b"<?xml?>".decode(codec) == "<?xml?>" and codec not in _NOT_FOR_FILES else None
@@ -80,4 +80,4 @@ def _text(content: bytes, encoding: str) -> str:
         except UnicodeDecodeError:
             return content.decode(_SUPERSETS.get(encoding, encoding))
     except UnicodeError as error:
-        raise ValueError(f"is not of its encoding {encoding} ({str(error)[:120]})") from error
+        raise ValueError(f"is not valid {encoding} ({str(error)[:120]})") from error

@@ -1,4 +1,4 @@
-"""YAML files of others as text, lists and dictionaries: no aliases, no tags, no key given twice."""
+"""Read untrusted YAML files as text, lists and dictionaries: no aliases, no tags, no duplicate keys."""
 
 import os
 from collections import Counter
@@ -14,7 +14,7 @@ _MOST_BYTES = 1 << 20  # PyYAML reads a MiB in a few seconds
 
 
 class _Plain:
-    """Refuses aliases, by which a short file can stand for one without bound, and keys of which one would vanish."""
+    """Rejects aliases, which can expand without bound, and duplicate keys, which would be dropped silently."""
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node:
         if self.check_event(yaml.AliasEvent):
@@ -30,11 +30,11 @@ class _Plain:
 
 
 class _TextLoader(_Plain, yaml.BaseLoader):
-    """Leaves `yes`, 007 and dates the text that they are, for they may be names."""
+    """Keeps all scalars as text, including `yes`, 007 and dates, because they may be names."""
 
 
 class ValueLoader(_Plain, yaml.SafeLoader):
-    """Reads numbers, booleans and null as YAML 1.1 has them, and the tuples that Python programs write."""
+    """Reads numbers, booleans and null as in YAML 1.1, and the tuples that Python programs write."""
 
 
 ValueLoader.add_constructor("tag:yaml.org,2002:python/tuple",
@@ -42,18 +42,20 @@ ValueLoader.add_constructor("tag:yaml.org,2002:python/tuple",
 
 
 def read_yaml(path: str | os.PathLike, *, loader: type = _TextLoader) -> tuple[Any, bytes]:
-    """Return the content of a regular YAML file in UTF-8 of at most a MiB, each scalar as text or as `loader` reads it, and
-    its bytes. Raises InputError, naming the file."""
+    """Return the content of a regular UTF-8 YAML file of at most 1 MiB, and its bytes.
+
+    Scalars are text, or as `loader` reads them. Raises InputError with the file name.
+    """
     try:
         content = read_regular_file(path)
         if len(content) > _MOST_BYTES:
-            raise InputError(f"is of {len(content)} bytes, wanted at most {_MOST_BYTES}")
+            raise InputError(f"has {len(content)} bytes, expected at most {_MOST_BYTES}")
         return yaml.load(content.decode("utf-8-sig"), Loader=loader), content
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except RecursionError as error:
-        raise InputError(f"{path}: is nested too deeply to be read") from error
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:  # as of `!!timestamp 5`, `!!bool x`
+        raise InputError(f"{path}: is nested too deeply to parse") from error
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:  # such as `!!timestamp 5`, `!!bool x`
         raise InputError(f"{path}: is not YAML ({' '.join(str(error).split())[:120]})") from error

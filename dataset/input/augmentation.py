@@ -1,7 +1,7 @@
-"""Augmentations: what training makes of an image and its objects before it sees them, drawn from a seed.
+"""Random augmentations of training images and their objects, seeded.
 
-Each draws a `Crop`, a function of the seed, of the image's size and of its boxes alone, and applies it to pixels and boxes. All
-place the image at the top left of the network input and leave zeros elsewhere; the device zeroes the padding again after
+Each draws a `Crop`, which depends only on the seed, the image's size and its boxes, and applies it to pixels and boxes. All
+place the image at the top left of the network input and pad with zeros; the device zeroes the padding again after
 normalization.
 """
 
@@ -16,41 +16,43 @@ from object_detection.structures import Tensor
 
 
 class Augmentation(Protocol):
-    """What the input asks of an augmentation."""
+    """Interface of an augmentation."""
 
     @property
     def size(self) -> tuple[int, int]:
         """H, W of the network input."""
 
     def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
-        """What to do with an image of [2] int32 height and width: the same for the same `seed`, [2] integers. `boxes` [N, 4]
-        float32 yxyx, fractions of the image, are the objects that are to be learned."""
+        """Draw the crop of an image of [2] int32 height and width, deterministic for a `seed`, [2] integers.
+
+        `boxes` [N, 4] float32 yxyx, fractions of the image, are the training objects.
+        """
 
     def boxes(self, boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
         """Boxes in input pixels, and which are left; see `crop_boxes`."""
 
     def image(self, encoded: Tensor, crop: Crop, *, window: Window = decode_window) -> Tensor:
-        """The encoded image as network input, [H, W, 3] uint8; `window` decodes what the crop needs of it."""
+        """Return the encoded image as network input, [H, W, 3] uint8; `window` decodes the part that the crop needs."""
 
     def recolored(self, image: Tensor, seed: Tensor) -> Tensor:
-        """What `image` made, [H, W, 3] uint8, with other colors; `seed` is that of `draw`."""
+        """Return the output of `image`, [H, W, 3] uint8, with color augmentation; `seed` is that of `draw`."""
 
 
 class Cropping:
-    """What the augmentations have in common."""
+    """Base class of augmentations that crop."""
 
     def boxes(self, boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
         """Boxes in input pixels, and which are left; see `crop_boxes`."""
         return crop_boxes(boxes, crop, source_size=source_size)
 
     def recolored(self, image: Tensor, seed: Tensor) -> Tensor:
-        """With the colors that it has."""
+        """Return the image unchanged."""
         return image
 
 
 @dataclass(frozen=True)
 class ScaleJitterCrop(Cropping):
-    """EfficientDet's: the image at a random scale, a random part of what is then larger than the input, perhaps mirrored."""
+    """EfficientDet's augmentation: random scale, random crop to the input size, random horizontal flip."""
 
     size: tuple[int, int]  # H, W of the network input
     jitter_min: float = 0.1
@@ -60,10 +62,9 @@ class ScaleJitterCrop(Cropping):
     def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
         """Draw flip, scale and place as the reference does.
 
-        r ~ U(jitter); the image is scaled to fit int(r H), int(r W); of what is then larger than H, W a uniformly placed
-        part is taken. Where the reference resizes all and cuts the result, the cut is made in whole pixels of the original
-        here and only the window is resampled: the window is at most half a pixel longer or shorter, and boxes follow it
-        exactly.
+        r ~ U(jitter); the image is scaled to fit int(r H), int(r W); if it is then larger than H, W, a uniformly placed
+        crop is taken. The reference resizes the image and crops the result. Here the crop is made in whole pixels of the
+        original, and only this window is resampled: it differs by at most half a pixel, and boxes follow it exactly.
         """
         draws = tf.random.stateless_uniform([4], seed=seed)
         factor = self.jitter_min + (self.jitter_max - self.jitter_min) * draws[0]
@@ -78,13 +79,13 @@ class ScaleJitterCrop(Cropping):
         return Crop(offset=offset, window=window, size=crop_size, flip=draws[3] < self.flip_probability)
 
     def image(self, encoded: Tensor, crop: Crop, *, window: Window = decode_window) -> Tensor:
-        """The encoded image as network input, [H, W, 3] uint8."""
+        """Return the encoded image as network input, [H, W, 3] uint8."""
         return crop_image(encoded, crop, size=self.size, window=window)
 
 
 @dataclass(frozen=True)
 class ResizeAndFlip(Cropping):
-    """What RetinaNet and Mask R-CNN train with: the image as evaluation sees it, perhaps mirrored left to right."""
+    """Augmentation of RetinaNet and Mask R-CNN: the resize rule of evaluation and a random horizontal flip."""
 
     resize: ResizeRule
     flip_probability: float = 0.5
@@ -95,13 +96,13 @@ class ResizeAndFlip(Cropping):
         return self.resize.size
 
     def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
-        """The whole image, mirrored or not."""
+        """Return a crop of the full image, mirrored or not."""
         flip = tf.random.stateless_uniform([], seed=seed) < self.flip_probability
         return self.resize.whole(source_size)._replace(flip=flip)
 
     def image(self, encoded: Tensor, crop: Crop, *, window: Window = decode_window) -> Tensor:
-        """The encoded image as network input, [H, W, 3] uint8, resampled by the rule."""
+        """Return the encoded image as network input, [H, W, 3] uint8, resampled by the resize rule."""
         whole = window(encoded, crop)
-        # Mirrored before it is resized, so that padding stays at the right.
+        # The image is mirrored before resizing, so that padding remains at the right.
         mirrored = tf.cond(crop.flip, lambda: whole[:, ::-1], lambda: whole)
         return self.resize.resample(mirrored, crop.size)

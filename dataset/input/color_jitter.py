@@ -1,4 +1,4 @@
-"""Changes of colors for training: brightness, contrast, saturation and hue, drawn from a seed."""
+"""Random color augmentation: brightness, contrast, saturation and hue, seeded."""
 
 import math
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ import tensorflow as tf
 from object_detection.structures import Tensor
 
 _VALUES = np.arange(256, dtype=np.float32)
-_ROUNDS_DOWN = -0.499  # what makes OpenCV's rounding one downwards, as Pillow's is
+_ROUNDS_DOWN = -0.499  # offset that makes OpenCV round down, as Pillow does
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColorJitter:
-    """torchvision's ColorJitter of images in whole gray levels: each change once, in a random order.
+    """torchvision's ColorJitter for uint8 images: each change once, in random order.
 
-    brightness, contrast and saturation: the factor is uniform in 1 - x .. 1 + x, not below 0, for black, the image's mean gray
-    and each pixel's gray; hue: the turn is uniform in -x .. x of the circle. 0: no such change.
+    brightness, contrast and saturation: the factor is uniform in 1 - x .. 1 + x, at least 0, relative to black, to the image's
+    mean gray and to each pixel's gray. hue: the rotation is uniform in -x .. x of the color circle. 0 disables a change.
     """
 
     brightness: float = 0.125
@@ -27,13 +27,13 @@ class ColorJitter:
     hue: float = 0.05
 
     def __call__(self, image: Tensor, seed: Tensor) -> Tensor:
-        """[H, W, 3] uint8 -> [H, W, 3] uint8, the same for the same seed, [2] integers."""
+        """Jitter the colors of [H, W, 3] uint8, deterministically for a seed, [2] integers."""
         draws = tf.random.stateless_uniform([8], seed=seed)
         changed = tf.numpy_function(self.changed, [image, draws[:4], draws[4:]], tf.uint8, stateful=False)
         return tf.ensure_shape(changed, image.shape)
 
     def changed(self, image: np.ndarray, draws: np.ndarray, order: np.ndarray) -> np.ndarray:
-        """draws: [4] uniform in 0 .. 1, of brightness, contrast, saturation and hue; they come in the order of `order` [4]."""
+        """Apply draws [4], uniform in 0 .. 1 (brightness, contrast, saturation, hue), in the order of `order` [4]."""
         changes = (_brighter, _of_contrast, _of_saturation, _turned)
         amounts = (self.brightness, self.contrast, self.saturation, self.hue)
         for number in np.argsort(order, kind="stable"):
@@ -59,7 +59,7 @@ def _of_saturation(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _turned(image: np.ndarray, share: float) -> np.ndarray:
-    """Hues by a share of the circle, in its 256 steps."""
+    """Rotate the hues by a fraction of the color circle, in steps of 1/256."""
     hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV_FULL)
     hsv[..., 0] += np.uint8(round(share * 256) % 256)  # wraps around
     return cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB_FULL)

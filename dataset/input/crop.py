@@ -1,6 +1,6 @@
-"""A crop: a window of the original image, resampled and perhaps mirrored; what it makes of pixels, boxes and masks.
+"""Crops: a window of the original image, resampled and optionally mirrored, applied to pixels, boxes and masks.
 
-h, w are the pixels of the original image, H, W those of the network input.
+h, w are the size of the original image in pixels, H, W that of the network input.
 """
 
 import math
@@ -15,11 +15,11 @@ from dataset.files.image_decoding import decode_image
 from object_detection.structures import Tensor
 from program_support.errors import InputError
 
-# Of a box that the crop cuts, at least this much must stay in each direction: a sliver thinner than a pixel shows
-# nothing to learn, while every anchor that it is forced upon is reported that it does.
+# A clipped box must keep at least this many pixels in each direction: a thinner sliver shows nothing of the object but
+# would still make anchors positive.
 MINIMUM_BOX_SIDE = 1.0
 
-cv2.setNumThreads(1)  # tf.data has a thread for each core, each with an image of its own
+cv2.setNumThreads(1)  # tf.data already uses a thread per core
 
 
 class Crop(NamedTuple):
@@ -35,7 +35,7 @@ Window = Callable[[Tensor, Crop], Tensor]  # encoded image, crop -> [*crop.windo
 
 
 def decode_window(encoded: Tensor, crop: Crop) -> Tensor:
-    """The window of an encoded image, of a JPEG without decoding the rest: [*crop.window, 3] uint8."""
+    """Decode the window of an image, without the rest of a JPEG: [*crop.window, 3] uint8."""
     place = tf.concat([crop.offset, crop.window], axis=0)
     (top, left), (bottom, right) = tf.unstack(crop.offset), tf.unstack(crop.offset + crop.window)
     return tf.cond(
@@ -46,7 +46,7 @@ def decode_window(encoded: Tensor, crop: Crop) -> Tensor:
 
 
 def part_of(crop: Crop, within: Tensor, *, seed: Tensor) -> Crop:
-    """Return a random part of what a crop shows, of at most `within` [2] int32 input pixels, in whole original pixels."""
+    """Return a random part of a crop of at most `within` [2] int32 input pixels, in whole original pixels."""
     size = tf.minimum(crop.size, within)
     ratio = tf.cast(crop.window, tf.float32) / tf.cast(crop.size, tf.float32)
     window = tf.clip_by_value(tf.cast(tf.round(tf.cast(size, tf.float32) * ratio), tf.int32), 1, crop.window)
@@ -56,10 +56,10 @@ def part_of(crop: Crop, within: Tensor, *, seed: Tensor) -> Crop:
 
 
 def crop_image(encoded: Tensor, crop: Crop, *, size: tuple[int, int], window: Window = decode_window) -> Tensor:
-    """Resample the window of an encoded image, mirror it and pad it: -> [H, W, 3] uint8.
+    """Resample the window of an encoded image, mirror it and pad it: [H, W, 3] uint8.
 
-    Half-pixel bilinear without antialiasing, as `Letterbox` by default, but OpenCV's: it takes half the time and is within
-    a gray level.
+    Half-pixel bilinear resampling without antialiasing, as the default of `Letterbox`, but by OpenCV, which takes half the
+    time and differs by at most one gray level.
     """
     image = tf.numpy_function(_resampled, [window(encoded, crop), crop.size, crop.flip, size], tf.uint8, stateful=False)
     return tf.ensure_shape(image, [*size, 3])
@@ -76,11 +76,11 @@ def _resampled(window: np.ndarray, window_size: np.ndarray, flip: np.ndarray, si
 
 
 def crop_boxes(boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
-    """Boxes under a crop.
+    """Apply a crop to boxes.
 
-    [N, 4] float32 yxyx as fractions of the original image -> [N, 4] float32 yxyx input pixels, clipped to the part that
-    is image, and [N] bool, whether enough of the box is left: MINIMUM_BOX_SIDE pixels in each direction, or all of it
-    if it is thinner than that uncut.
+    [N, 4] float32 yxyx as fractions of the original image -> [N, 4] float32 yxyx input pixels, clipped to the valid area,
+    and [N] bool, whether to keep the box: MINIMUM_BOX_SIDE pixels are left in each direction, or all of a box that is
+    thinner than that.
     """
     ratio = tf.cast(crop.size, tf.float32) / tf.cast(crop.window, tf.float32)
     corners = tf.reshape(boxes, [-1, 2, 2]) * tf.cast(source_size, tf.float32)  # [N, (min, max), (y, x)]
@@ -98,12 +98,12 @@ def crop_boxes(boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tenso
 
 def crop_masks(pngs: Tensor, boxes: Tensor, crop: Crop, *, source_size: Tensor, side: int,
                file_name: Tensor) -> tuple[Tensor, Tensor]:
-    """Masks under a crop, each cut to its object's box: [n, side, side] uint8, 0 or 1, and [n] bool, whether anything shows.
+    """Apply a crop to masks, cropped to the boxes: [n, side, side] uint8, 0 or 1, and [n] bool, whether the object is visible.
 
-    `pngs` [n] of the size of the image, not 0 where the object is; `boxes` [n, 4] float32 as `crop_boxes` gives them, in
-    input pixels after crop and flip. A cell is 1 where the original pixel that its center falls into shows the object, so
-    that nothing between the original pixels and the cells rounds twice. An object shows where any original pixel that its box
-    touches does, also one between the centers. Raises InputError, naming `file_name`, for a PNG that is no mask of this image.
+    `pngs` [n] have the size of the image and are nonzero inside the object; `boxes` [n, 4] float32 are the output of
+    `crop_boxes`, in input pixels after crop and flip. A cell is 1 if the original pixel at its center belongs to the object, so
+    coordinates are rounded only once. An object is visible if any original pixel that its box touches belongs to it, also
+    between cell centers. Raises InputError, with `file_name`, for a PNG that is not a mask of this image.
     """
     masks, shows = tf.numpy_function(
         _masks_in_boxes, [pngs, boxes, *crop, source_size, side, file_name], (tf.uint8, tf.bool), stateful=False)
@@ -132,7 +132,7 @@ def _masks_in_boxes(pngs: np.ndarray, boxes: np.ndarray, offset: np.ndarray, win
 
 
 def decoded_mask(png: bytes, size: np.ndarray, file_name: bytes) -> np.ndarray:
-    """[h, w], not 0 where the object is."""
+    """Decode a mask: [h, w], nonzero inside the object."""
     mask = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_GRAYSCALE | cv2.IMREAD_ANYDEPTH) if png else None
     if mask is None or mask.shape != (*size,):
         found = "no PNG" if mask is None else f"a PNG of {mask.shape[0]} x {mask.shape[1]} pixels"

@@ -1,4 +1,4 @@
-"""Decoded images of a data set in memory, so that an epoch after the first decodes nothing (`--cache=decoded`)."""
+"""A cache of decoded images in memory, so that epochs after the first decode nothing (`--cache=decoded`)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +10,12 @@ from dataset.files import image_decoding
 from dataset.input.crop import Crop
 from object_detection.structures import Tensor
 
-_LEFT_FREE = 0.2  # of the machine's memory, for everything else
+_LEFT_FREE = 0.2  # fraction of the machine's memory that the cache leaves free
 _ABSENT = np.zeros((0, 0, 3), np.uint8)
 
 
 def available_memory() -> tuple[int, int]:
-    """Bytes that can still be had, and those that there are: of the machine or, where it has less, of the container."""
+    """Return available and total memory in bytes, of the machine or of a container with a lower limit."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     kilobytes = {words[0]: int(words[1]) for words in lines}
     available, total = 1024 * kilobytes["MemAvailable:"], 1024 * kilobytes["MemTotal:"]
@@ -28,9 +28,9 @@ def available_memory() -> tuple[int, int]:
 
 
 class DecodedCache:
-    """Images by record number, each kept when it is first decoded, as long as a fifth of the memory stays free.
+    """Images by record number, added when first decoded, as long as a fifth of the memory is free.
 
-    3 bytes a pixel: 0.9 MB an image of COCO's size. The ranks of a machine have one each, as each meets all images.
+    3 bytes per pixel: 0.9 MB per image of COCO. Each rank of a machine has its own cache, because each reads all images.
     """
 
     def __init__(self, *, say: Callable[[str], None], memory: Callable[[], tuple[int, int]] = available_memory):
@@ -42,8 +42,11 @@ class DecodedCache:
         return len(self._images)
 
     def window(self, number: Tensor, encoded: Tensor, crop: Crop) -> Tensor:
-        """The window of an image, cut out of the whole one: `decode_window`, where the window's first column has
-        the color of the neighbor that is not decoded there (2 gray levels at most, on a block's border)."""
+        """Return the window of an image, cropped from the full image.
+
+        Equal to `decode_window`, except that the color of the window's first column includes its neighbor, which
+        `decode_window` does not decode (at most 2 gray levels, at the border of a JPEG block).
+        """
         kept = self._call(self._window_of, number, crop.offset, crop.window)
 
         def decode() -> Tensor:
@@ -64,10 +67,10 @@ class DecodedCache:
         if not self._is_full:
             available, total = self._memory()
             if available - image.nbytes > _LEFT_FREE * total:
-                self._images[int(number)] = image.copy()  # the argument's memory is TensorFlow's
+                self._images[int(number)] = image.copy()  # TensorFlow owns the memory of the argument
             else:
                 self._is_full = True
-                self._say(f"--cache=decoded: {len(self._images)} images fill the memory; the others are decoded each time")
+                self._say(f"--cache=decoded: {len(self._images)} images fill the memory; the others are decoded in every epoch")
         return _cut(image, offset, size)
 
 

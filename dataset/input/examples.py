@@ -1,4 +1,4 @@
-"""One record becomes one image with its objects, as training or as evaluation sees it."""
+"""Convert a record to an image with its objects, for training or evaluation."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,13 +15,13 @@ from dataset.input.record_batches import as_written
 from dataset.records.schema import parse_record
 from object_detection.structures import Batch, Objects, Tensor
 
-_PART = 1 << 20  # stream of random numbers for the part of an image; augmentations use small ones
+_PART = 1 << 20  # random stream for parts of images; augmentations use small stream numbers
 
 
 def training_example(config: InputConfig, cache: DecodedCache | None = None) -> Callable[..., Batch]:
-    """Return what makes training's view of a record: (serialized, position, record number) -> a row of a `Batch`.
+    """Return a function (serialized, position, record number) -> a row of a `Batch` for training.
 
-    With a composition of F further images serialized and numbers are [1 + F], the further ones empty where none are composed.
+    With a composition of F further images, serialized and numbers are [1 + F]; the further ones are empty if not used.
     """
     augmentation = config.augmentation or ResizeAndFlip(config.resize, flip_probability=0.0)
     composition = config.composition
@@ -85,11 +85,11 @@ def evaluation_example(config: InputConfig) -> Callable[[Tensor, Tensor], Batch]
 
 def _objects(record: dict[str, Tensor], boxes: Tensor, kept: Tensor, crop: Crop, *, source_size: Tensor,
              config: InputConfig) -> Objects:
-    """Return the objects of one image in the order of the record; more than M: the largest. Boxes in input pixels.
+    """Return the objects of one image in the order of the record, at most the M largest. Boxes are in input pixels.
 
-    Where masks are expected, an object of which the crop shows a part of the box and nothing of the mask is none.
+    With masks, an object is dropped if its box is visible in the crop but its mask is not.
     """
-    numbers = tf.where(kept)[:, 0]  # of the objects that stay
+    numbers = tf.where(kept)[:, 0]  # of the kept objects
     numbers = tf.gather(numbers, _largest(tf.gather(boxes, numbers), config.max_instances_per_image))
     masks = tf.zeros([tf.size(numbers), 0, 0], tf.uint8)
     if config.mask_size:
@@ -103,13 +103,13 @@ def _objects(record: dict[str, Tensor], boxes: Tensor, kept: Tensor, crop: Crop,
 
 
 def _largest(boxes: Tensor, count: int) -> Tensor:
-    """Return the numbers of the largest boxes in their order, at most `count`."""
+    """Return the indices of the `count` largest boxes in their original order."""
     areas = tf.reduce_prod(boxes[:, 2:] - boxes[:, :2], axis=-1)
     return tf.sort(tf.math.top_k(areas, tf.minimum(count, tf.size(areas))).indices)
 
 
 def _in_slots(objects: Objects, slots: int) -> Objects:
-    """Pad n objects to M slots; more than M: the largest stay."""
+    """Pad n objects to M slots, or keep the M largest."""
     largest = _largest(objects.boxes, slots)
 
     def in_slots(values: Tensor) -> Tensor:
@@ -120,14 +120,16 @@ def _in_slots(objects: Objects, slots: int) -> Objects:
 
 
 def _masks_of(record: dict[str, Tensor]) -> Tensor:
-    """The PNG of each object, [N] string; empty ones, of which the first that is requested is reported, where there is not one for
-    each."""
+    """Return the PNG of each object, [N] string.
+
+    Unless there is one per object, all are empty strings, and decoding the first one raises the error.
+    """
     masks, count = record["masks"], tf.shape(record["boxes"])[0]
     return tf.cond(tf.size(masks) == count, lambda: masks, lambda: tf.fill([count], ""))
 
 
 def _classes_of(record: dict[str, Tensor], category_ids: tuple[int, ...]) -> Tensor:
-    """Category ids -> classes 0 .. K-1, [N] int32."""
+    """Map category ids to class indices 0 .. K-1, [N] int32."""
     ids, known = record["category_ids"], tf.constant(category_ids, tf.int64)
     classes = tf.minimum(tf.searchsorted(known, ids), len(category_ids) - 1)
     tf.debugging.Assert(

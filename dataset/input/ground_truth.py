@@ -1,4 +1,4 @@
-"""The objects that records hold as ground truth to evaluate against."""
+"""Ground truth for evaluation from records."""
 
 from functools import partial
 
@@ -17,11 +17,11 @@ from program_support.errors import InputError
 
 
 def ground_truth_of_records(index: RecordIndex, class_names: ClassNames, *, with_masks: bool = False) -> dict:
-    """What the records hold as COCO's dictionary (images, annotations, categories), boxes in original pixels.
+    """Return the contents of records as COCO's dictionary (images, annotations, categories), boxes in original pixels.
 
-    An annotation of an object that is marked so has `difficult` 1; `with_masks` each has the run lengths of its mask as
-    `segmentation`, None where the record has none. No JPEG is decoded, and no mask unless they are requested. Raises
-    InputError for an id that two images share and for an unknown category id.
+    Difficult objects have `difficult` 1. `with_masks` adds the run lengths of each mask as `segmentation`, None if the record
+    has none. JPEGs are not decoded, masks only if requested. Raises InputError for an id that two images share and for an
+    unknown category id.
     """
     reader, known = RecordReader(index), set(class_names.category_ids)
 
@@ -77,7 +77,7 @@ def _annotation_entries(record: dict[str, np.ndarray], image: dict, *, first_id:
 
 
 def _segmentation(record: dict[str, np.ndarray], number: int) -> RunLengths | None:
-    """The mask of an object; None where the record has none."""
+    """Return the mask of an object; None if the record has none."""
     masks = record["masks"]
     if len(masks) != len(record["boxes"]) or not masks[number]:
         return None

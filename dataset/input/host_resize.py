@@ -1,4 +1,4 @@
-"""Resize rules in NumPy: the pixels that `dataset.input.resize` makes, for programs without TensorFlow."""
+"""Resize rules in NumPy with the same pixels as `dataset.input.resize`, for programs without TensorFlow."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ import numpy as np
 from program_support.errors import InputError
 
 RULES = ("letterbox", "stretch", "fit")
-_MOST_SIDE = 16_384  # pixels of a network's input; more is a slip or meant to fill the memory
+_MOST_SIDE = 16_384  # pixels of a network's input; larger values are errors or attacks on the memory
 
 _FORMER_KEYS = {"half_pixel_centres": "half_pixel_centers"}  # of files that an earlier version exported
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostResize:
-    """A rule of `dataset.input.resize` with its numbers, as an exported file states them.
+    """A rule of `dataset.input.resize` with its parameters, as stored in an exported file.
 
-    kind: "letterbox" into size, "stretch" to size, "fit": the shorter side to `shorter`, the longer to `longer` at most.
+    kind: "letterbox" into size, "stretch" to size, or "fit": the shorter side to `shorter`, the longer to at most `longer`.
     """
 
     kind: str
@@ -38,21 +38,21 @@ class HostResize:
 
     @classmethod
     def of(cls, stated: Mapping[str, Any]) -> "HostResize":
-        """From what `to_dict` gave. Raises InputError where something is missing or of another kind."""
+        """Create from the output of `to_dict`. Raises InputError for missing or invalid fields."""
         try:
             stated = {_FORMER_KEYS.get(key, key): value for key, value in stated.items()}
             return cls(**{**stated, "size": tuple(int(side) for side in stated["size"])})
         except InputError:
             raise
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"a resize rule is {stated!r}; expected its kind, its size and their like") from error
+            raise InputError(f"a resize rule is {stated!r}; expected its kind, size and other fields") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the fields for JSON."""
         return {**vars(self), "size": list(self.size)}
 
     def scaled_size(self, source: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of the part of the input that is image, from those of the original."""
+        """Return height and width of the valid area of the input, from those of the original."""
         sides = np.float32(source)
         if self.kind == "stretch":
             return self.size
@@ -65,7 +65,7 @@ class HostResize:
         return tuple(int(min(side, limit)) for side, limit in zip(scaled, limits, strict=True))
 
     def __call__(self, image: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """[h, w, 3] uint8 -> [H, W, 3] uint8; [2] int32, the part that is image; [2] float32 pixels of it per input pixel."""
+        """Resize [h, w, 3] uint8: [H, W, 3] uint8; [2] int32 valid area; [2] float32 original pixels per input pixel."""
         source = image.shape[:2]
         scaled = self.scaled_size(source)
         made = np.zeros((*self.size, 3), np.uint8)
@@ -74,7 +74,7 @@ class HostResize:
         return made, np.int32(scaled), np.float32(source) / np.float32(scaled)
 
     def _places(self, count: int, source: int) -> np.ndarray:
-        """Where each of `count` output pixels lies among `source` pixels, counted from the middle of the first."""
+        """Return the position of each of `count` output pixels among `source` pixels, from the center of the first."""
         scale = np.float32(source) / np.float32(count)
         numbers = np.arange(count, dtype=np.float32)
         if self.half_pixel_centers:
@@ -83,7 +83,7 @@ class HostResize:
 
 
 def _interpolated(image: np.ndarray, scaled: tuple[int, int], places: Callable[[int, int], np.ndarray]) -> np.ndarray:
-    """Bilinear in TensorFlow's order of operations: along a row, then between two rows. -> float32 [h', w', 3]."""
+    """Interpolate bilinearly in TensorFlow's order, along rows, then between rows: float32 [h', w', 3]."""
     (top, bottom, down), (left, right, across) = (_neighbors(places(count, source), source)
                                                   for count, source in zip(scaled, image.shape[:2], strict=True))
     across = across[None, :, None]
@@ -97,13 +97,13 @@ def _interpolated(image: np.ndarray, scaled: tuple[int, int], places: Callable[[
 
 
 def _neighbors(places: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The pixels before and after each place, and how far it is from the one before."""
+    """Return the pixels before and after each position, and the distance from the one before."""
     before = np.floor(places)
     return (np.clip(before, 0, count - 1).astype(int), np.clip(before + 1, 0, count - 1).astype(int), places - before)
 
 
 def _antialiased(image: np.ndarray, scaled: tuple[int, int], places: Callable[[int, int], np.ndarray]) -> np.ndarray:
-    """A triangle as wide as what an output pixel covers, its weights made to sum to 1. -> float32 [h', w', 3]."""
+    """Resample with a triangle filter as wide as an output pixel, weights normalized to 1: float32 [h', w', 3]."""
     rows, columns = (_triangles(places(count, source), count, source)
                      for count, source in zip(scaled, image.shape[:2], strict=True))
     across = np.einsum("wx,yxc->ywc", columns, image.astype(np.float32), optimize=True)
@@ -111,7 +111,7 @@ def _antialiased(image: np.ndarray, scaled: tuple[int, int], places: Callable[[i
 
 
 def _triangles(places: np.ndarray, count: int, source: int) -> np.ndarray:
-    """[count, source] float32."""
+    """Return the filter weights, [count, source] float32."""
     width = max(source / count, 1.0)
     weights = np.maximum(1 - np.abs(places[:, None] - np.arange(source)) / width, 0)
     return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)

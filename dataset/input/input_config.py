@@ -1,4 +1,4 @@
-"""What the input of a detector is made of: resize rule, augmentation, batches."""
+"""Input configuration of a detector: resize rule, augmentation, batches."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,25 +10,25 @@ from dataset.input.resize import Letterbox, ResizeRule
 
 @dataclass(frozen=True, kw_only=True)
 class InputConfig:
-    """How records become batches: what a detector wants to see, and how much of it at a time."""
+    """Parameters that determine how records become batches."""
 
     resize: ResizeRule  # of evaluation
-    augmentation: Augmentation | None = None  # of training; None: as evaluation sees it
+    augmentation: Augmentation | None = None  # of training; None: as in evaluation
     composition: Composition | None = None  # of several augmented images into one, in training
-    batch_size: int  # images of one rank
+    batch_size: int  # per process
     category_ids: tuple[int, ...]  # ascending; class k is the data set's category_ids[k]
     max_instances_per_image: int = 100  # M
     mask_size: int = 0  # S, side of the mask of each object; 0: none are decoded
-    train_on_crowds: bool = False  # in training a crowd's box is an object as any other
+    train_on_crowds: bool = False  # crowd boxes are used as positives in training
     seed: int = 0
-    pad_to_batch_maximum: bool = False  # fewer slots where the batch needs fewer; XLA wants one fixed shape instead
-    use_fake_data: bool = False  # one real batch for ever: what a step costs without its input
-    num_threads: int = 0  # 0: TensorFlow's own pool
+    pad_to_batch_maximum: bool = False  # fewer slots if the batch needs fewer; XLA requires one fixed shape instead
+    use_fake_data: bool = False  # repeat one real batch, to measure a step without its input
+    num_threads: int = 0  # 0: TensorFlow's own thread pool
 
     @classmethod
     def letterboxed(cls, *, image_size: tuple[int, int], jitter_min: float = 0.1, jitter_max: float = 2.0,
                     flip_probability: float = 0.5, **settings: Any) -> "InputConfig":
-        """EfficientDet's: `Letterbox` to (H, W), `ScaleJitterCrop` for training; `settings` are the other fields."""
+        """Return EfficientDet's: `Letterbox` to (H, W), `ScaleJitterCrop` for training; `settings` are the other fields."""
         return cls(resize=Letterbox(image_size),
                    augmentation=ScaleJitterCrop(image_size, jitter_min, jitter_max, flip_probability), **settings)
 

@@ -1,4 +1,4 @@
-"""Compositions: one training image made of several. Mosaic: parts of four images side by side."""
+"""Compositions of several training images into one. Mosaic: parts of four images side by side."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,40 +10,40 @@ import tensorflow as tf
 from object_detection.structures import Objects, Tensor
 from program_support.errors import InputError
 
-_LEAST_SHARE = 0.25  # of the input's side, on either side of the point where the four images meet
-_FILL = (124, 116, 104)  # ImageNet's mean color: what padding is after normalization
+_LEAST_SHARE = 0.25  # minimum distance of the point where the four images meet from the border, as a fraction of the side
+_FILL = (124, 116, 104)  # ImageNet's mean color, zero after normalization as padding is
 
 
 class View(NamedTuple):
     """An augmented image with its n objects."""
 
     image: Tensor  # [H, W, 3] uint8
-    size: Tensor  # [2] int32, height and width of the part that is image
+    size: Tensor  # [2] int32, height and width of the valid area
     objects: Objects  # without batch dimension: boxes [n, 4] in input pixels, ...
     scale: Tensor  # [2] float32, original pixels per input pixel
 
 
-Load = Callable[..., View]  # (number of the image, within: [2] int32 or None) -> its view, cut to at most `within` pixels
+Load = Callable[..., View]  # (number of the image, within: [2] int32 or None) -> its view, cropped to at most `within` pixels
 
 
 class Composition(Protocol):
-    """An augmentation that makes one training image of several: of the one at a position of the stream, and F further ones."""
+    """An augmentation that combines the image at a position of the stream and F further images into one."""
 
     further_images: int  # F
 
     def choose(self, random: np.random.Generator, count: int) -> np.ndarray:
-        """Choose the records that are read beside an image, of `count`: [F] int64, all -1 for none."""
+        """Choose the F further records of `count` for an image: [F] int64, all -1 for none."""
 
     def compose(self, load: Load, seed: Tensor) -> View:
-        """Return the view made of 1 + F images; the same for the same seed, [2] integers."""
+        """Return the view composed of 1 + F images, deterministic for a seed, [2] integers."""
 
 
 @dataclass(frozen=True)
 class Mosaic:
     """Parts of four images around a random point (Bochkovskiy et al. 2020, YOLOv4, section 3.4).
 
-    Each image is augmented as usual, so that objects keep the sizes that they have outside of a mosaic; a random part of it, at
-    most as large as its quarter, fills the quarter from its upper left corner.
+    Each image is augmented as usual, so that object sizes are the same as without mosaic; a random part of it, at most as large
+    as its quadrant, fills the quadrant from its upper left corner.
     """
 
     size: tuple[int, int]  # H, W of the network input
@@ -55,12 +55,12 @@ class Mosaic:
             raise InputError(f"probability of a mosaic is {self.probability}; expected above 0, at most 1")
 
     def choose(self, random: np.random.Generator, count: int) -> np.ndarray:
-        """Choose three records, with the probability of a mosaic."""
+        """Choose three records with the mosaic probability, else none."""
         chosen = random.integers(count, size=self.further_images)
         return chosen if random.random() < self.probability else np.full_like(chosen, -1)
 
     def compose(self, load: Load, seed: Tensor) -> View:
-        """Return four views around a random point."""
+        """Compose four views around a random point."""
         size = tf.constant(self.size)
         draws = _LEAST_SHARE + (1 - 2 * _LEAST_SHARE) * tf.random.stateless_uniform([2], seed=seed)
         middle = tf.cast(draws * tf.cast(size, tf.float32), tf.int32)

@@ -1,4 +1,4 @@
-"""SSD's crop (Liu et al. 2016, section 2.2, as MLPerf's reference has it): a part of the image that all objects overlap."""
+"""SSD's crop (Liu et al. 2016, section 2.2, as in MLPerf's reference): a part of the image with a minimum object IoU."""
 
 from dataclasses import dataclass
 
@@ -11,21 +11,21 @@ from dataset.input.color_jitter import ColorJitter
 from dataset.input.crop import Crop, Window, crop_boxes, decode_window
 from object_detection.structures import Tensor
 
-_NO_RULE = -1.0  # that every overlap exceeds
-_LEAST_OVERLAPS = (0.1, 0.3, 0.5, 0.7, 0.9, _NO_RULE)  # the options of which one is drawn, beside that of no crop
-_LEAST_SIDE, _FLATTEST = 0.3, 2.0  # of a crop: its sides, as shares of the image's, and how much they may differ
-_FLIP, _COLORS, _FIRST_OPTIONS = 0, 1, 2  # what is drawn apart from each other
-_AT_ONCE, _MOST_TIMES = 16, 60  # options: one in seven is no crop, so that in 10^64 images none is among all of them once
+_NO_RULE = -1.0  # below every overlap: no constraint
+_LEAST_OVERLAPS = (0.1, 0.3, 0.5, 0.7, 0.9, _NO_RULE)  # options besides no crop, one of which is drawn
+_LEAST_SIDE, _FLATTEST = 0.3, 2.0  # minimum side of a crop, as a fraction of the image's, and maximum aspect ratio
+_FLIP, _COLORS, _FIRST_OPTIONS = 0, 1, 2  # independent random streams
+_AT_ONCE, _MOST_TIMES = 16, 60  # options; one in seven is no crop, so the probability that none of all is chosen is about 1e-64
 
 
 @dataclass(frozen=True)
 class OverlapCrop(Cropping):
-    """One of seven options: the whole image, or a random part whose IoU with every object is above 0.1, 0.3, .. or anything.
+    """One of seven options: the full image, or a random part whose IoU with every object is above 0.1, 0.3, .. or any.
 
-    A part is drawn `tries` times; where none fits, another option is drawn. Objects stay whose center is strictly inside;
-    there is at least one. Whatever is drawn is rounded to whole pixels first, so that boxes and pixels are cut alike: the
-    reference cuts pixels alone so, by less than one. Without an object the whole image is taken. Then it is resampled to
-    `size` with antialiasing, as Pillow does it, perhaps mirrored, and `colors` change.
+    A part is drawn `tries` times; if none fits, another option is drawn. Objects whose center is strictly inside are kept;
+    there is at least one. The drawn part is rounded to whole pixels first, so that boxes and pixels are cropped alike (the
+    reference rounds only pixels, a difference of less than one). Images without objects are not cropped. The part is then
+    resampled to `size` with antialiasing, as in Pillow, randomly mirrored, and `colors` is applied.
     """
 
     size: tuple[int, int]  # H, W of the network input
@@ -34,7 +34,7 @@ class OverlapCrop(Cropping):
     colors: ColorJitter | None = None
 
     def draw(self, source_size: Tensor, seed: Tensor, boxes: Tensor | None = None) -> Crop:
-        """Draw options until a part fits the objects; those without area are none."""
+        """Draw options until a part fits the objects; objects without area are ignored."""
         flip = tf.random.stateless_uniform([], seed=_seed_of(seed, _FLIP)) < self.flip_probability
         offset, window = tf.zeros_like(source_size), source_size
         if boxes is not None:
@@ -44,8 +44,7 @@ class OverlapCrop(Cropping):
         return Crop(offset=offset, window=window, size=tf.constant(self.size), flip=flip)
 
     def _drawn(self, source_size: Tensor, seed: Tensor, corners: Tensor) -> tuple[Tensor, Tensor]:
-        """Offset and window of the first option that fits the objects; several are looked at together, which takes the time
-        of one."""
+        """Return offset and window of the first option that fits the objects; options are evaluated in parallel."""
         def draw_options(number, offset, window, found):
             draws = tf.random.stateless_uniform([_AT_ONCE, 1 + 4 * self.tries], seed=_seed_of(seed, number))
             options = tf.cast(draws[:, 0] * (1 + len(_LEAST_OVERLAPS)), tf.int32)
@@ -65,19 +64,19 @@ class OverlapCrop(Cropping):
         return tf.where(found, offset, 0), tf.where(found, window, source_size)
 
     def boxes(self, boxes: Tensor, crop: Crop, *, source_size: Tensor) -> tuple[Tensor, Tensor]:
-        """Boxes in input pixels, and which are left: those whose center is strictly inside the crop."""
+        """Return boxes in input pixels and which of them are kept: those whose center is strictly inside the crop."""
         moved, _ = crop_boxes(boxes, crop, source_size=source_size)
         has_area = tf.reduce_all(moved[:, 2:] > moved[:, :2], axis=-1)
         inside = _centers_inside(crop.offset[None], crop.window[None], _in_pixels(boxes, source_size))[0]
         return moved, tf.logical_and(has_area, inside)
 
     def image(self, encoded: Tensor, crop: Crop, *, window: Window = decode_window) -> Tensor:
-        """The encoded image as network input, [H, W, 3] uint8."""
+        """Return the encoded image as network input, [H, W, 3] uint8."""
         image = tf.numpy_function(_resampled, [window(encoded, crop), crop.size, crop.flip], tf.uint8, stateful=False)
         return tf.ensure_shape(image, [*self.size, 3])
 
     def recolored(self, image: Tensor, seed: Tensor) -> Tensor:
-        """With other colors, if there are any to change."""
+        """Apply the color jitter, if there is one."""
         return image if self.colors is None else self.colors(image, _seed_of(seed, _COLORS))
 
 
@@ -86,13 +85,15 @@ def _seed_of(seed: Tensor, part: int | Tensor) -> Tensor:
 
 
 def _in_pixels(boxes: Tensor, source_size: Tensor) -> Tensor:
-    """Corners of boxes [N, 4], fractions of an image, inside it: [N, (min, max), (y, x)] float32 pixels."""
+    """Convert boxes [N, 4] from fractions to clipped corners in pixels: [N, (min, max), (y, x)] float32."""
     return tf.clip_by_value(tf.reshape(boxes, [-1, 2, 2]), 0.0, 1.0) * tf.cast(source_size, tf.float32)
 
 
 def _parts(draws: Tensor, source_size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """T parts of the image from draws [T, 4] of height, width, top, left: offsets and windows [T, 2] int32 pixels, and which
-    are too flat or too narrow, [T] bool."""
+    """Compute T parts of the image from draws [T, 4] of height, width, top and left.
+
+    Returns offsets and windows, [T, 2] int32 pixels, and which aspect ratios are out of range, [T] bool.
+    """
     source = tf.cast(source_size, tf.float32)
     sides = _LEAST_SIDE + (1.0 - _LEAST_SIDE) * draws[:, :2]
     starts = draws[:, 2:] * (1.0 - sides)
@@ -103,7 +104,7 @@ def _parts(draws: Tensor, source_size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _fit(offsets: Tensor, windows: Tensor, corners: Tensor, least_overlap: Tensor) -> Tensor:
-    """Which of T parts have an IoU above the least [T] with all objects [N, 2, 2] and the center of one of them: [T] bool."""
+    """Return which of T parts have an IoU above the minimum [T] with all objects [N, 2, 2] and contain a center: [T] bool."""
     low, high = tf.cast(offsets, tf.float32)[:, None], tf.cast(offsets + windows, tf.float32)[:, None]  # [T, 1, 2]
     shared = tf.maximum(tf.minimum(high, corners[:, 1]) - tf.maximum(low, corners[:, 0]), 0.0)
     intersection = tf.reduce_prod(shared, axis=-1)  # [T, N]
@@ -113,7 +114,7 @@ def _fit(offsets: Tensor, windows: Tensor, corners: Tensor, least_overlap: Tenso
 
 
 def _centers_inside(offsets: Tensor, windows: Tensor, corners: Tensor) -> Tensor:
-    """Whether the centers of objects [N, 2, 2] are strictly inside each of T parts: [T, N] bool."""
+    """Return whether the centers of objects [N, 2, 2] are strictly inside each of T parts: [T, N] bool."""
     centers = tf.reduce_mean(corners, axis=1)
     low, high = tf.cast(offsets, tf.float32)[:, None], tf.cast(offsets + windows, tf.float32)[:, None]
     return tf.reduce_all(tf.logical_and(centers > low, centers < high), axis=-1)

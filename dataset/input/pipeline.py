@@ -1,9 +1,9 @@
-"""Records in, batches out: training in an order that is a function of (seed, position), evaluation each image once.
+"""Batches from records: training in an order determined by (seed, position), evaluation with each image once.
 
-Training counts positions through all epochs: global step t covers positions t G .. t G + G - 1 of the stream, where G
-is the number of images of all ranks together; position p is image p mod n of the permutation of epoch p div n (n
-records). So within an epoch no record is left out or comes twice, no batch is short, ranks never overlap, two ranks see
-what one with twice the batch would, and a run may start at any step. Augmentation is seeded by (seed, position).
+Training counts positions across all epochs: global step t covers positions t G .. t G + G - 1 of the stream, where G is
+the global batch size; position p is image p mod n of the permutation of epoch p div n (n records). Within an epoch each
+record appears exactly once, all batches are full, ranks do not overlap, two ranks see the same images as one rank with
+twice the batch size, and a run can start at any step. Augmentation is seeded by (seed, position).
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,19 +26,19 @@ from object_detection.structures import Batch, Objects, Tensor
 
 _READ_GROUP = 16  # records per call into Python, which holds the interpreter lock between reads
 _READS_IN_FLIGHT = 2
-_FURTHER = 1 << 63  # random numbers for further images, beside those of the order of each epoch
-_SLOT_STEP = 8  # slots come in multiples of this, so that a traced step meets few different shapes
+_FURTHER = 1 << 63  # random stream for further images, separate from the order of each epoch
+_SLOT_STEP = 8  # slots are multiples of this, so that a traced step has few different shapes
 
 
 def training_dataset(
     index: RecordIndex, config: InputConfig, *, first_position: int = 0, rank: int = 0, world_size: int = 1,
     cache: DecodedCache | None = None, factors: np.ndarray | None = None,
 ) -> RecordBatches:
-    """Endless batches (`Batch`) of one rank from a position of the stream on; nothing that came before is read.
+    """Return infinite batches (`Batch`) of one rank, starting at a position of the stream without reading earlier records.
 
-    Iterating raises InputError, in one line with file, offset and image, for a record that cannot be used (a category id
-    that is not in the configuration, an undecodable image) and for a file that has vanished or shrunk. More than M boxes:
-    the largest stay. A cache belongs to one index. `factors` [n]: how often each record comes in an epoch (`repeat_factors`).
+    Iterating raises InputError, in one line with file, offset and image, for an unusable record (a category id that is not in
+    the configuration, an undecodable image) and for a file that was deleted or truncated. The M largest boxes are kept. A cache
+    belongs to one index. `factors` [n] are the repeat factors of the records (`repeat_factors`).
     """
     reader, order = RecordReader(index), StreamOrder(len(index), config.seed, factors)
 
@@ -80,10 +80,10 @@ def training_dataset(
 def evaluation_dataset(
     index: RecordIndex, config: InputConfig, *, rank: int = 0, world_size: int = 1, samples: int = 0
 ) -> RecordBatches:
-    """(`Batch`, row_valid [B] bool) of every `world_size`-th of the first `samples` records (0: all), each once.
+    """Return (`Batch`, row_valid [B] bool) of every `world_size`-th of the first `samples` records (0: all), each once.
 
-    The last batch is filled up with black images, False in row_valid. Objects are those of the record, in pixels of the
-    resized image. Errors as of `training_dataset`.
+    The last batch is padded with black images, False in row_valid. Boxes are in pixels of the resized image. Raises as
+    `training_dataset` does.
     """
     reader, example = RecordReader(index), evaluation_example(config)
     count = min(samples or len(index), len(index))
@@ -113,7 +113,7 @@ class OriginalImage(NamedTuple):
     """The image of a record."""
 
     image_id: int
-    name: str  # of its file, or "image ID" where the record has none
+    name: str  # of its file, or "image ID" if the record has none
     pixels: np.ndarray  # uint8 [h, w, 3]
 
 
@@ -127,9 +127,9 @@ def original_images(index: RecordIndex, numbers: Iterable[int]) -> Iterator[Orig
 
 
 def _with_further(numbers: np.ndarray, positions: np.ndarray, config: InputConfig, *, count: int) -> np.ndarray:
-    """Add the records that a composition reads beside each of n: [n, 1 + F], -1 where it reads none; [n] without one.
+    """Add the F further records of a composition to each of n: [n, 1 + F], -1 for none; [n] without a composition.
 
-    A function of (seed, position), as the augmentation is.
+    Determined by (seed, position), as the augmentation is.
     """
     if config.composition is None:
         return numbers
@@ -140,7 +140,7 @@ def _with_further(numbers: np.ndarray, positions: np.ndarray, config: InputConfi
 
 @as_written
 def _without_empty_slots(batch: Batch) -> Batch:
-    """Cut the slots that no image of the batch uses, down to a multiple of _SLOT_STEP."""
+    """Remove the slots that no image of the batch uses, down to a multiple of _SLOT_STEP."""
     most = tf.reduce_max(tf.reduce_sum(tf.cast(batch.objects.valid, tf.int32), axis=-1))
     slots = tf.maximum(-(-most // _SLOT_STEP), 1) * _SLOT_STEP
     return batch._replace(objects=Objects(*(values[:, :slots] for values in batch.objects)))
@@ -148,7 +148,7 @@ def _without_empty_slots(batch: Batch) -> Batch:
 
 @as_written
 def _fill_up(batch: Batch, *, batch_size: int) -> tuple[Batch, Tensor]:
-    """Empty rows up to the batch size, and which rows are images: [B] bool."""
+    """Pad a batch with empty rows to the batch size; also return which rows are images, [B] bool."""
     count = tf.shape(batch.images)[0]
 
     def filled(values: Tensor) -> Tensor:

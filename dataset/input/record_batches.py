@@ -1,4 +1,4 @@
-"""What goes wrong while records become batches, as one line that names the record."""
+"""Batches of records whose errors are reported in one line with the name of the record."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -12,20 +12,22 @@ from dataset.records.record_inspection import inspect_record
 from object_detection.structures import Tensor
 from program_support.errors import InputError
 
-# A decorator: nothing here branches on a tensor in Python, and rewriting it as if it did would take seconds at each start.
+# Without AutoGraph: nothing here branches on a tensor in Python, and the conversion would take seconds at each start.
 as_written = tf.autograph.experimental.do_not_convert
 
 _RAISED_IN_PYTHON = "Traceback (most recent call last):"
 _INPUT_ERROR = re.compile(r"\bInputError: (.*?)\s*" + re.escape(_RAISED_IN_PYTHON), re.DOTALL)
 _GRAPH_NODES = re.compile(r"\{\{.*?\}\}|\[\[.*|\[Op:.*", re.DOTALL)
-# Everything else is the machine's (out of memory, cancelled) or ours
+# Other errors are not caused by records: out of memory, cancellation, or a defect of this program.
 _MISTAKES_OF_DATA = (tf.errors.InvalidArgumentError, tf.errors.DataLossError, tf.errors.NotFoundError,
                      tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
 
 
 def input_error(error: tf.errors.OpError) -> InputError | None:
-    """What reading or decoding records raised, in one line without nodes and traceback; None where records are not at
-    fault: the error is then to be raised as it is."""
+    """Return the error of reading or decoding records in one line, without graph nodes and traceback.
+
+    Returns None if the records are not the cause; the caller then raises the original error.
+    """
     if raised := _INPUT_ERROR.search(error.message):
         return InputError(" ".join(raised[1].split()))
     if _RAISED_IN_PYTHON in error.message or not isinstance(error, _MISTAKES_OF_DATA):
@@ -39,12 +41,12 @@ def _words(error: tf.errors.OpError) -> str:
 
 @as_written
 def read_record(reader: RecordReader, number: Tensor) -> Tensor:
-    """The bytes of the record with this number, as a function that tf.data maps: a scalar string."""
+    """Read the record with this number in a tf.data map: a scalar string."""
     return tf.ensure_shape(tf.numpy_function(lambda n: reader.read([n])[0], [number], tf.string, stateful=False), [])
 
 
 class Rows(NamedTuple):
-    """Which records the B rows of a batch are made from."""
+    """The records of the B rows of a batch."""
 
     numbers: np.ndarray  # [B] record numbers, or [B, 1 + F] with those of F further images, -1 where there are none
     positions: np.ndarray  # [B] int64, positions in the stream
@@ -53,19 +55,22 @@ class Rows(NamedTuple):
 class RecordBatches:
     """Batches of a tf.data pipeline over records; iterating raises InputError, naming file, offset and image.
 
-    TensorFlow's own errors name a node of the graph. So the records of the batch that failed, which are known since the
-    order of data is a function, are gone through again one by one.
+    TensorFlow's own errors name a graph node. After an error, the records of the failed batch, which the deterministic order
+    identifies, are processed again one by one.
     """
 
     def __init__(self, dataset: tf.data.Dataset, reader: RecordReader, *, rows_of: Callable[[int], Rows],
                  example: Callable[[Tensor, Tensor], Any], category_ids: tuple[int, ...] | None = None):
-        """`rows_of` a batch number from 0; `example` is what the pipeline makes of (serialized record, position)."""
+        """Wrap a pipeline.
+
+        rows_of: batch number from 0 -> its records. example: the pipeline's function of (serialized record, position).
+        """
         self._dataset, self._reader, self._rows_of = dataset, reader, rows_of
         self._example, self._category_ids = example, category_ids
 
     @property
     def element_spec(self) -> Any:
-        """Shapes and types of a batch, as of a tf.data.Dataset."""
+        """Shapes and types of a batch, as in tf.data.Dataset."""
         return self._dataset.element_spec
 
     def __iter__(self) -> Iterator[Any]:
@@ -81,7 +86,7 @@ class RecordBatches:
             except tf.errors.OpError as error:
                 if (found := input_error(error)) is None:
                     raise
-                read = _RAISED_IN_PYTHON not in error.message  # by then the message has the name
+                read = _RAISED_IN_PYTHON not in error.message  # otherwise the message already has the name
                 raise (self._culprit(done) if read else None) or found from error
             yield batch
             done += 1

@@ -1,9 +1,9 @@
-"""Resize rules: how an image of any size becomes the network input. A detector's input is one object of these.
+"""Resize rules, which convert an image of any size to the network input.
 
-Each rule is called with an image and returns the three tensors that networks and boxes need; `size` is known before, so that
-programs are compiled once. By default they resample as the published checkpoints of EfficientDet were trained
-(google/automl): bilinear at half-pixel centers, without antialiasing. The pixels are TensorFlow's, as a rule is part of
-exported models. h, w are the pixels of the original image, H, W those of the network input.
+A rule is called with an image and returns the three tensors that networks and boxes need; `size` is fixed, so that programs
+are compiled once. By default rules resample as in the training of the published EfficientDet checkpoints (google/automl):
+bilinear at half-pixel centers, without antialiasing. The pixels are TensorFlow's, because a rule is part of exported models.
+h, w are the size of the original image, H, W that of the network input.
 """
 
 import math
@@ -19,7 +19,7 @@ from program_support.errors import InputError
 
 
 class ResizeRule(Protocol):
-    """What the input and its users ask of a rule."""
+    """Interface of a resize rule."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -29,28 +29,28 @@ class ResizeRule(Protocol):
         """Height and width of the part of the input that is image, from those of the original: [2] int32 each."""
 
     def whole(self, source_size: Tensor) -> Crop:
-        """The crop that takes the whole image to its place."""
+        """Return the crop of the full image to its position in the input."""
 
     def resample(self, image: Tensor, scaled: Tensor) -> Tensor:
         """[h, w, 3] uint8 -> [H, W, 3] uint8: resized to `scaled` [2] int32 at the top left, 0 elsewhere."""
 
     def __call__(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[h, w, 3] uint8 -> image, part that is image and scales; see `_Rule`."""
+        """Resize [h, w, 3] uint8 and return the image, its valid area and scales; see `_Rule`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Resampling:
-    """Bilinear resampling; both fields are how a network's training did it."""
+    """Bilinear resampling; both fields must match the training of the network."""
 
-    antialias: bool = False  # average over what an output pixel covers when an image shrinks, as PIL does
-    half_pixel_centers: bool = True  # False: pixel 0 stays in place, as TensorFlow 1 did
+    antialias: bool = False  # average over the area of an output pixel when downscaling, as in PIL
+    half_pixel_centers: bool = True  # False: pixel 0 stays in place, as in TensorFlow 1
 
 
 class _Rule(_Resampling):
-    """What rules have in common; each says its `size` and `scaled_size`."""
+    """Base class of rules, which define `size` and `scaled_size`."""
 
     def whole(self, source_size: Tensor) -> Crop:
-        """The crop that takes the whole image to its place."""
+        """Return the crop of the full image to its position in the input."""
         return Crop(offset=tf.zeros_like(source_size), window=source_size, size=self.scaled_size(source_size),
                     flip=tf.constant(False))
 
@@ -60,14 +60,15 @@ class _Rule(_Resampling):
             resized = tf.image.resize(image, scaled, method="bilinear", antialias=self.antialias)
         else:
             resized = tf.raw_ops.ResizeBilinear(images=image[None], size=scaled)[0]
-        # Rounds like tf.round, which takes twice as long.
+        # Equal to tf.round, which takes twice as long.
         return _padded(tf.cast(resized + 0.5, tf.uint8), self.size)
 
     def __call__(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[h, w, 3] uint8 -> [H, W, 3] uint8; [2] int32 height and width of the part that is image; [2] float32
+        """Resize an image [h, w, 3] uint8.
 
-        original pixels per input pixel, y and x. They differ: sides are whole pixels, one of them off by up to a pixel.
-        The reference scales boxes by one number, which displaces them by that much (AP 0.92 for 0.99 at 128 pixels).
+        Returns [H, W, 3] uint8; [2] int32 height and width of the valid area; [2] float32 original pixels per input pixel, y
+        and x, which differ because sides are rounded to whole pixels. The reference scales boxes by one number, which
+        displaces them by up to a pixel (AP 0.92 instead of 0.99 at 128 pixels).
         """
         source_size = tf.shape(image)[:2]
         scaled = self.scaled_size(source_size)
@@ -76,7 +77,7 @@ class _Rule(_Resampling):
 
 @dataclass(frozen=True)
 class Letterbox(_Rule):
-    """The whole image, as large as fits into `size` (H, W) with its aspect kept: EfficientDet's rule."""
+    """EfficientDet's rule: the full image, as large as fits into `size` (H, W), with its aspect ratio."""
 
     size: tuple[int, int]
 
@@ -88,22 +89,22 @@ class Letterbox(_Rule):
 
 @dataclass(frozen=True)
 class Stretch(_Rule):
-    """Every image to exactly `size` (H, W), whatever its aspect: SSD's rule."""
+    """SSD's rule: every image to exactly `size` (H, W), regardless of its aspect ratio."""
 
     size: tuple[int, int]
 
     def scaled_size(self, source_size: Tensor) -> Tensor:
-        """All of the input, [2] int32."""
+        """Return the size of the input, [2] int32."""
         return tf.constant(self.size) + tf.zeros_like(source_size)
 
 
 @dataclass(frozen=True)
 class FitWithin(_Rule):
-    """The shorter side to `shorter`, unless the longer would exceed `longer`: the rule of RetinaNet and Mask R-CNN.
+    """The rule of RetinaNet and Mask R-CNN: the shorter side to `shorter`, unless the longer would exceed `longer`.
 
-    The aspect is kept. The input is a square whose side is `longer`, rounded up to a `multiple` of the network's largest
-    stride: wide and tall images have one shape, so a program is compiled once. Sides are rounded down, in float32 where
-    torchvision has float64: one of the two may be a pixel shorter (docs/reference/detectors.md).
+    The aspect ratio is kept. The input is a square whose side is `longer`, rounded up to a `multiple` of the network's largest
+    stride: wide and tall images have the same shape, so a program is compiled once. Sides are rounded down in float32
+    (torchvision: float64), so one of the two may be a pixel shorter (docs/reference/detectors.md).
     """
 
     shorter: int = 800
@@ -129,29 +130,29 @@ class FitWithin(_Rule):
 
 
 def host_resize(rule: ResizeRule) -> HostResize:
-    """The same rule in NumPy. Raises InputError for one that is none of the above."""
+    """Return the same rule in NumPy. Raises InputError for other rules."""
     resampling = {"antialias": rule.antialias, "half_pixel_centers": rule.half_pixel_centers, "size": rule.size}
     if isinstance(rule, FitWithin):
         return HostResize(kind="fit", shorter=rule.shorter, longer=rule.longer, **resampling)
     kinds = {Letterbox: "letterbox", Stretch: "stretch"}
     if type(rule) not in kinds:
-        raise InputError(f"resize rule {type(rule).__name__} has no form without TensorFlow; expected Letterbox, Stretch or "
+        raise InputError(f"resize rule {type(rule).__name__} has no NumPy implementation; expected Letterbox, Stretch or "
                          "FitWithin")
     return HostResize(kind=kinds[type(rule)], **resampling)
 
 
 def fitting_scale(source_size: Tensor, target: Tensor) -> Tensor:
-    """Input pixels per original pixel at which the image just fits the target: [2] int32, [2] float32 -> []."""
+    """Return the scale, input pixels per original pixel, at which the image fits the target: [2] int32, [2] float32 -> []."""
     return tf.reduce_min(target / tf.cast(source_size, tf.float32))
 
 
 def scaled_by(source_size: Tensor, scale: Tensor) -> Tensor:
-    """[2] int32, at least 1. Float32 and rounded down, even where 479.99997 was meant as 480: as the reference."""
+    """Return the scaled size, [2] int32, at least 1; rounded down in float32 as in the reference, even 479.99997."""
     return tf.maximum(tf.cast(tf.cast(source_size, tf.float32) * scale, tf.int32), 1)
 
 
 def _padded(image: Tensor, size: tuple[int, int]) -> Tensor:
-    """Zeros at the bottom and at the right: -> [H, W, 3]."""
+    """Pad with zeros at the bottom and the right: [H, W, 3]."""
     height, width = tf.unstack(tf.shape(image)[:2])
     rows = tf.reshape(image, [height, width * 3])  # padding two dimensions takes a third of the time of padding three
     padded = tf.pad(rows, [[0, size[0] - height], [0, (size[1] - width) * 3]])

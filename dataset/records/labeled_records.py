@@ -1,4 +1,4 @@
-"""Records as `LabeledImages`: all their boxes without reading the images between, a hundred thousand records in seconds."""
+"""Records as `LabeledImages`: reads boxes without the images, a hundred thousand records in seconds."""
 
 import mmap
 from collections.abc import Iterator, Sequence
@@ -20,10 +20,10 @@ _WANTED = frozenset((*_SIDES, _LABELS, _CROWD, _HEIGHT, _WIDTH, _NAME, _ID, _DIG
 
 
 def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: Sequence[int] | None = None) -> LabeledImages:
-    """The images of an index, or of these record numbers, ascending; checksums are not compared.
+    """Return the images of an index, or of these record numbers, ascending; checksums are not verified.
 
-    Raises InputError, with file, offset and image, for a record that is no Example, whose lists do not fit each other or that
-    has a category id of no class.
+    Raises InputError, with file, offset and image, for a record that is not an Example, has lists of unequal lengths or an
+    unknown category id.
     """
     numbers = np.arange(len(index)) if numbers is None else np.asarray(numbers)
     names, sizes, digests, boxes, labels, crowd, counts = [], [], [], [], [], [], []
@@ -52,16 +52,16 @@ def labeled_records(index: RecordIndex, class_names: ClassNames, numbers: Sequen
 
 
 def _places(index: RecordIndex, numbers: np.ndarray) -> Iterator[tuple[int, mmap.mmap, int]]:
-    """Each record's number, the file that it is in, mapped, and where it begins there."""
+    """Yield each record's number, its memory-mapped file, and its offset there."""
     for file_number in np.unique(index.file_numbers[numbers]):
         with open(index.paths[file_number], "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
-            buffer.madvise(mmap.MADV_RANDOM)  # or the images between would be read, too
+            buffer.madvise(mmap.MADV_RANDOM)  # otherwise the images in between would be read, too
             for number in numbers[index.file_numbers[numbers] == file_number].tolist():
                 yield number, buffer, int(index.offsets[number])
 
 
 def _size(fields: dict, buffer: mmap.mmap, start: int, length: int) -> tuple[int, int]:
-    """Height and width: as the record says, else as its image does."""
+    """Return height and width from the record, else from its image."""
     stated = [fields.get(key, ()) for key in (_HEIGHT, _WIDTH)]
     if all(len(values) == 1 and values[0] > 0 for values in stated):
         return int(stated[0][0]), int(stated[1][0])
@@ -73,7 +73,7 @@ def _encoded(payload: bytes) -> bytes:
 
 
 def _objects(fields: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Boxes [N, 4] in fractions, category ids [N] and crowd [N]; ValueError where their numbers differ."""
+    """Return boxes [N, 4] in fractions, category ids [N] and crowd [N]. Raises ValueError if their lengths differ."""
     sides = [np.asarray(fields.get(key, ()), np.float32) for key in _SIDES]
     labels = np.asarray(fields.get(_LABELS, ()), np.int64)
     crowd = np.asarray(fields.get(_CROWD, ()), np.int64) > 0
@@ -83,10 +83,10 @@ def _objects(fields: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _classes(labels: np.ndarray, class_names: ClassNames, index: RecordIndex) -> np.ndarray:
-    """Category ids [N] -> 0 .. K-1."""
+    """Map category ids [N] to class indices 0 .. K-1."""
     known = np.array(class_names.category_ids)
     classes = np.minimum(np.searchsorted(known, labels), len(known) - 1)
     if unknown := sorted({*labels[known[classes] != labels].tolist()}):
-        raise InputError(f"{index.paths[0]}: the records hold unknown category ids {unknown[:8]}, the categories are "
+        raise InputError(f"{index.paths[0]}: the records have unknown category ids {unknown[:8]}; the categories are "
                          f"{class_names.category_ids}")
     return classes.astype(np.int32)

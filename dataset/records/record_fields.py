@@ -1,4 +1,4 @@
-"""Single fields of serialized `tf.train.Example`s, read from where they stand: neither TensorFlow nor the image is touched.
+"""Read single fields of serialized `tf.train.Example`s in place, without TensorFlow and without reading the image.
 
 The encoding is protocol buffers' (https://protobuf.dev/programming-guides/encoding): Example {1: Features}, Features {1: map of
 key to Feature}, a map's entry {1: key, 2: value}, Feature {1: bytes, 2: floats, 3: integers}, each a list {1: values}.
@@ -21,9 +21,9 @@ class Buffer(Protocol):
 
 
 def record_fields(buffer: Buffer, start: int, end: int, wanted: Collection[bytes]) -> dict[bytes, list | np.ndarray]:
-    """The features of these keys in the record at start .. end: a list of bytes, [n] float32, or [n] int64.
+    """Return the features of these keys in the record at start .. end: a list of bytes, [n] float32, or [n] int64.
 
-    Raises ValueError for what is no Example.
+    Raises ValueError for an invalid Example.
     """
     found = {}
     try:
@@ -51,7 +51,7 @@ def _feature(buffer: Buffer, start: int, end: int) -> list | np.ndarray:
 
 
 def _fields(buffer: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Number, start and end of what each field of a message holds."""
+    """Yield number, start and end of each field of a message."""
     place = start
     while place < end:
         tag, place = _varint(buffer, place)
@@ -77,7 +77,7 @@ def _varints(buffer: Buffer, start: int, end: int) -> Iterator[int]:
 
 
 def _varint(buffer: Buffer, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and where it ends."""
+    """Read a variable-length integer (seven bits per byte); return it and its end."""
     value, shift = 0, 0
     while shift <= _MOST_VARINT_BITS:
         byte = buffer[place]

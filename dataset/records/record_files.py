@@ -1,4 +1,4 @@
-"""Which files a glob pattern names; free of TensorFlow, so that a wrong pattern is reported before its slow import."""
+"""Expand glob patterns of records. Does not import TensorFlow, so that a wrong pattern is reported immediately."""
 
 import glob
 import re
@@ -10,15 +10,15 @@ from program_support.errors import InputError
 
 _SHARD_NAME = re.compile(r"(?P<prefix>.*)-\d{5}-of-(?P<total>\d{5})(?P<suffix>\.tfrecord)?")
 _NAMES_SHOWN = 5
-_FILES_LOOKED_AT = 1000
-_CONVERT = "make records of the data set first (dataset/create_coco_tfrecord.py, dataset/create_pascal_tfrecord.py)"
+_MOST_FILES = 1000
+_CONVERT = "convert the data set to records first (dataset/create_tfrecord.py)"
 
 
 def expand_glob(pattern: str | Path) -> list[str]:
-    """The files a pattern names, sorted, so that every rank numbers the records alike.
+    """Return the files that match a pattern, sorted, so that every rank numbers the records equally.
 
-    Raises InputError where nothing matches (with what the folder does hold), where something else than records does, and
-    where the shards of two conversions lie together: every image would be read twice.
+    Raises InputError if nothing matches (with the contents of the folder), if other files than records match, and if shards
+    of two conversions match, because every image would be read twice.
     """
     if Path(pattern).is_dir():
         raise InputError(f"{pattern}: is a folder, expected a pattern that names records; {_advice(Path(pattern))}")
@@ -29,7 +29,7 @@ def expand_glob(pattern: str | Path) -> list[str]:
                          f"{f'give {advice}' if advice else _what_stands_in(Path(pattern).parent)}")
     for path in paths:
         if kind := kind_of_file(path):
-            raise InputError(f"{path}: is {kind.value}, wanted records; {_instead_of(path, kind, among=paths)}")
+            raise InputError(f"{path}: is {kind.value}, expected records; {_instead_of(path, kind, among=paths)}")
     totals: dict[str, set[str]] = {}
     for path in paths:
         if match := _SHARD_NAME.fullmatch(path):
@@ -37,23 +37,23 @@ def expand_glob(pattern: str | Path) -> list[str]:
     for prefix, found in totals.items():
         if len(found) > 1:
             counts = " and of ".join(str(int(total)) for total in sorted(found))
-            raise InputError(f"{pattern}: {prefix} are shards of several conversions, of {counts}; expected one of them")
+            raise InputError(f"{pattern}: {prefix} are shards of several conversions, of {counts}; expected shards of one")
     return paths
 
 
 def _instead_of(path: str, kind: FileKind, *, among: list[str]) -> str:
-    """What to give in place of a file that holds no records."""
+    """Return advice for a file that contains no records."""
     if patterns := _patterns([Path(other) for other in among]):
         return f"give {patterns}"
     if kind is FileKind.COCO:
-        return (f"convert it (dataset/create_coco_tfrecord.py --object_annotations_file={path}) and give the records; "
-                "what takes a COCO json is --val_json_file")
+        return (f"convert it (dataset/create_coco_tfrecord.py --object_annotations_file={path}) and use the records; "
+                "the flag for a COCO JSON file is --val_json_file")
     return _CONVERT
 
 
 def _advice(folder: Path) -> str:
-    """What to do with a folder that was given in place of records."""
-    files = sorted(path for path in folder.iterdir() if path.is_file())[:_FILES_LOOKED_AT]
+    """Return advice for a folder given instead of records."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())[:_MOST_FILES]
     if patterns := _patterns(files):
         return f"give {patterns}"
     if found := next(annotations_in(folder), None):
@@ -64,7 +64,7 @@ def _advice(folder: Path) -> str:
 
 
 def _patterns(paths: list[Path]) -> str:
-    """The patterns that name the records among some files, such as 'records/train-*' (8 files)."""
+    """Return patterns that match the records among some files, such as 'records/train-*' (8 files)."""
     found: Counter[str] = Counter()
     for path in paths:
         if match := _SHARD_NAME.fullmatch(str(path)):

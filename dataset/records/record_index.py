@@ -1,8 +1,8 @@
-"""Random access to TFRecord files: where every record stands, and reading a few of them at once.
+"""Random access to TFRecord files: an index of all records, and reading several records at once.
 
 A TFRecord file is a chain of: length (8 bytes, little endian), masked CRC-32C of the length (4), payload, masked
 CRC-32C of the payload (4). The index reads the first twelve bytes of each record and no payload; a payload's checksum is
-compared each time it is read. It works on local (or mounted) files.
+verified each time it is read. Files must be local or mounted.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from program_support.errors import InputError
 _HEADER_BYTES = 12
 _FOOTER_BYTES = 4
 _MASK_DELTA = 0xA282EAD8  # how TFRecord masks a checksum that is stored beside what it covers
-_READERS = 16  # files walked at once: hides the latency of a network file system
-_MOST_OPEN_FILES = 512  # a process may usually open 1024
+_READERS = 16  # files indexed in parallel, to hide the latency of network file systems
+_MOST_OPEN_FILES = 512  # the usual limit of a process is 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordIndex:
-    """Where each of n records stands, in the order of the files and of the records in them."""
+    """Positions of n records, in the order of the files and of the records in them."""
 
     paths: tuple[str, ...]
     file_numbers: np.ndarray  # [n] int32
@@ -38,35 +38,34 @@ class RecordIndex:
         return len(self.offsets)
 
     def start(self, number: int) -> int:
-        """Where a record begins in its file: the offset that errors name, and TensorFlow's."""
+        """Return the offset of a record in its file, as in error messages and in TensorFlow."""
         return int(self.offsets[number]) - _HEADER_BYTES
 
     def path(self, number: int) -> str:
-        """The file that record `number` is in."""
+        """Return the file that contains record `number`."""
         return self.paths[self.file_numbers[number]]
 
     def damage(self, number: int) -> InputError:
-        """The error of a record whose checksum does not fit."""
-        return InputError(f"{self.path(number)}: damaged: the checksum of the record at byte {self.start(number)} does not fit "
+        """Return the error for a record with a checksum mismatch."""
+        return InputError(f"{self.path(number)}: damaged: checksum mismatch in the record at byte {self.start(number)} "
                           f"(image {number + 1} of {len(self)}); copy the file again or convert again")
 
     def only(self, kept: np.ndarray) -> "RecordIndex":
-        """Without the records that are False in `kept`, [n] bool."""
+        """Return an index of the records that are True in `kept`, [n] bool."""
         return RecordIndex(paths=self.paths, file_numbers=self.file_numbers[kept], offsets=self.offsets[kept],
                            lengths=self.lengths[kept])
 
 
 def index_records(paths: Sequence[str]) -> RecordIndex:
-    """Walk the framing of TFRecord files.
+    """Index TFRecord files by reading the framing of their records.
 
-    Raises InputError, naming file and offset, where a file is cut short, compressed or no TFRecord, and where there is
-    no record at all.
+    Raises InputError, with file and offset, for a truncated, compressed or invalid file, and if there are no records.
     """
     with ThreadPoolExecutor(_READERS) as pool:
         spans = list(pool.map(_record_spans, paths))
     counts = [len(offsets) for offsets, _ in spans]
     if not sum(counts):
-        raise InputError(f"{', '.join(map(str, paths)) or 'no file'}: no record in it")
+        raise InputError(f"{', '.join(map(str, paths)) or 'no file'}: contains no records")
     return RecordIndex(
         paths=tuple(map(str, paths)),
         file_numbers=np.repeat(np.arange(len(counts), dtype=np.int32), counts),
@@ -76,7 +75,7 @@ def index_records(paths: Sequence[str]) -> RecordIndex:
 
 
 def demand_unchanged(index: RecordIndex) -> None:
-    """Raises InputError where a file no longer ends with the last of its records; `index` is whole."""
+    """Raise InputError if a file no longer ends with its last record; `index` is complete."""
     ends = np.zeros(len(index.paths), np.int64)
     np.maximum.at(ends, index.file_numbers, index.offsets + index.lengths + _FOOTER_BYTES)
     for path, end in zip(index.paths, ends.tolist(), strict=True):
@@ -86,7 +85,7 @@ def demand_unchanged(index: RecordIndex) -> None:
 
 
 def _record_spans(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Offset and length of each payload of one file, two [n] int64."""
+    """Return offset and length of each payload of one file, two [n] int64."""
     with _named(path):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -97,7 +96,7 @@ def _record_spans(path: str) -> tuple[np.ndarray, np.ndarray]:
 
 @contextlib.contextmanager
 def _named(path: str) -> Iterator[None]:
-    """What the operating system refuses, as an InputError that names the file."""
+    """Convert an OSError in the block to an InputError with the file name."""
     try:
         yield
     except OSError as error:
@@ -118,7 +117,7 @@ def _walk(path: str, descriptor: int) -> tuple[np.ndarray, np.ndarray]:
     for header, offset in zip(headers, offsets, strict=True):
         if _masked_crc32c(header[:8]) != header[8:]:
             raise _not_a_record(path, header, offset - _HEADER_BYTES)
-    if cut_short:  # told after the checksums: a length that is itself garbage also points past the end
+    if cut_short:  # checked after the checksums, because a damaged length also points past the end
         raise _cut_short(path, offsets[-1] - _HEADER_BYTES, size)
     lengths = np.frombuffer(b"".join(header[:8] for header in headers), dtype="<i8").astype(np.int64)
     return np.array(offsets, dtype=np.int64), lengths
@@ -126,27 +125,27 @@ def _walk(path: str, descriptor: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _cut_short(path: str, offset: int, size: int) -> InputError:
     return InputError(f"{path}: cut short: the record at byte {offset} continues past the end of the file, which has "
-                      f"{size} bytes; expected a whole TFRecord file (convert again)")
+                      f"{size} bytes; expected a complete TFRecord file; convert again")
 
 
 def _not_a_record(path: str, header: bytes, offset: int) -> InputError:
     if offset == 0 and header[:2] == b"\x1f\x8b":
         return InputError(f"{path}: compressed with gzip; expected an uncompressed TFRecord file")
     kind = "not a TFRecord file" if offset == 0 else "damaged TFRecord file"
-    return InputError(f"{path}: {kind}: the checksum of the record length at byte {offset} does not fit")
+    return InputError(f"{path}: {kind}: checksum mismatch in the record length at byte {offset}")
 
 
 def _masked_crc32c(content: bytes) -> bytes:
-    """The four bytes by which TFRecord guards a length or a payload."""
+    """Return TFRecord's four checksum bytes of a length or a payload."""
     crc = google_crc32c.value(content)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF)
 
 
 class RecordReader:
-    """Reads records of an index by number, from any number of threads; its files stay open until it is collected."""
+    """Thread-safe reader of records by number; its files remain open until it is garbage-collected."""
 
     def __init__(self, index: RecordIndex):
-        """Raises InputError, naming the file, where one cannot be opened."""
+        """Open the files. Raises InputError with the file name if one cannot be opened."""
         self.index = index
         self._descriptors: list[int] = []
         self._finalizer = weakref.finalize(self, _close_all, self._descriptors)
@@ -155,11 +154,11 @@ class RecordReader:
                 self._descriptors.append(os.open(path, os.O_RDONLY))
 
     def read(self, numbers: np.ndarray) -> list[bytes]:
-        """The payloads of the records with these numbers, in the order asked for.
+        """Return the payloads of the records with these numbers, in this order.
 
-        Raises InputError, naming the file, where a checksum does not fit, where the file can no longer be read, is deleted
-        or replaced (although what is open could still be read: whether a training notices must not hang on how many files
-        it keeps open, and one that is resumed would find other data), or has become shorter since it was indexed.
+        Raises InputError, with the file name, for a checksum mismatch, and for a file that is unreadable, deleted, replaced or
+        truncated since it was indexed. Deleted files are errors even while they are open: the result must not depend on the
+        number of open files, and a resumed training would read other data.
         """
         return [self._read_one(int(number)) for number in numbers]
 
@@ -186,7 +185,7 @@ class RecordReader:
 
 
 def _is_gone(path: str, descriptor: int) -> bool:
-    """Whether an open file is no longer what stands under its path. Some file systems count no links at all."""
+    """Return whether an open file is no longer the file at its path; some file systems do not count links."""
     status = os.fstat(descriptor)
     return status.st_nlink == 0 and not (os.path.exists(path) and os.path.samestat(os.stat(path), status))
 

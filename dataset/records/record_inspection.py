@@ -1,7 +1,7 @@
-"""What one record holds and what is wrong with it, without decoding its image.
+"""Inspect one record for defects, without decoding its image.
 
-As in conversion (the tables of README.md): a record with nothing to learn from can be left out, one that contradicts
-itself cannot be trusted.
+As in conversion (see the tables in README.md), a record without usable content can be skipped, while a contradictory
+record is an error.
 """
 
 import math
@@ -13,32 +13,32 @@ from google.protobuf.message import DecodeError
 
 from dataset.files import image_decoding
 
-NO_BOX_KEYS = "no keys of boxes (image/object/bbox/..)"
+NO_BOX_KEYS = "no box keys (image/object/bbox/..)"
 _SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
 _LABELS = "image/object/class/label"
-_OPTIONAL = ("image/object/is_crowd", "image/object/difficult", "image/object/mask")  # none, or one of each object
+_OPTIONAL = ("image/object/is_crowd", "image/object/difficult", "image/object/mask")  # absent, or one value per object
 _SINGLE = ("image/source_id", "image/filename")
 _KINDS = {"image/encoded": "bytes_list", **dict.fromkeys(_SINGLE, "bytes_list"), **dict.fromkeys(_SIDES, "float_list"),
           _LABELS: "int64_list", "image/object/is_crowd": "int64_list", "image/object/difficult": "int64_list",
           "image/object/mask": "bytes_list", "image/object/area": "float_list"}
-_COMMON_IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")  # JPEG, PNG, WebP; the decoder is asked about others
+_COMMON_IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF")  # JPEG, PNG, WebP; other formats are passed to the decoder
 
 Features = Mapping[str, tf.train.Feature]
 Box = tuple[float, float, float, float]  # y_min, x_min, y_max, x_max as fractions of the image
 
 
 class Inspection(NamedTuple):
-    """`useless` and `contradiction` complete "the record holds ..."; empty where there is nothing to say."""
+    """Result of an inspection; `useless` and `contradiction` complete "the record holds ..." and are empty if sound."""
 
-    name: str  # of the image, as the record has it
+    name: str  # of the image, from the record
     useless: str = ""
     contradiction: str = ""
     boxes: int = 0
-    boxes_outside: int = 0  # without area inside the image: training never shows them
+    boxes_outside: int = 0  # without area inside the image: training ignores them
 
 
 def inspect_record(payload: bytes, *, category_ids: Collection[int] | None = None) -> Inspection:
-    """Look at one record; `category_ids` are those that may occur (None: any)."""
+    """Inspect one record; `category_ids` are the allowed ids (None: any)."""
     try:
         features = dict(tf.train.Example.FromString(payload).features.feature)
     except DecodeError:
@@ -55,7 +55,7 @@ def inspect_record(payload: bytes, *, category_ids: Collection[int] | None = Non
 
 
 def _values(features: Features, key: str) -> Sequence[Any]:
-    """Of the list of the kind that is requested; empty where the key is absent."""
+    """Return the values of the expected kind; empty if the key is absent."""
     return getattr(features[key], _KINDS[key]).value if key in features else ()
 
 
@@ -72,7 +72,7 @@ def _contradicting_kinds(features: Features) -> str:
         if found not in (None, wanted):
             return f"a {found} in {key}, expected a {wanted}"
         if found and key in _SINGLE and len(_values(features, key)) != 1:
-            return f"{len(_values(features, key))} values in {key}, wanted one"
+            return f"{len(_values(features, key))} values in {key}, expected one"
     return ""
 
 
@@ -81,7 +81,7 @@ def _contradicting_counts(features: Features) -> str:
     objects = counts[_LABELS]
     if all(count == objects or (count == 0 and key in _OPTIONAL) for key, count in counts.items()):
         return ""
-    counts = {key: count for key, count in counts.items() if count or key not in _OPTIONAL[1:]}  # as most records have it
+    counts = {key: count for key, count in counts.items() if count or key not in _OPTIONAL[1:]}  # the usual case
     shown = ", ".join(f"{count} {key.rsplit('/', 1)[1]}" for key, count in counts.items())
     return f"lists of unequal lengths ({shown})"
 
@@ -90,7 +90,7 @@ def _contradicting_objects(boxes: list[Box], labels: Sequence[int], category_ids
     broken = next((box for box in boxes if not all(map(math.isfinite, box))), None)
     if broken:
         numbers = ", ".join(f"{value:g}" for value in broken)
-        return f"a box that is no four finite numbers (ymin, xmin, ymax, xmax: {numbers})"
+        return f"a box that is not four finite numbers (ymin, xmin, ymax, xmax: {numbers})"
     unknown = [] if category_ids is None else sorted({*labels}.difference(category_ids))
     return f"unknown category ids {unknown}, the categories are {sorted(category_ids)}" if unknown else ""
 

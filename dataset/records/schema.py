@@ -1,4 +1,4 @@
-"""The TFRecord schema, one for writing and reading: that of the public EfficientDet tools, so either reads the other's.
+"""The TFRecord schema for writing and reading, compatible with the public EfficientDet tools.
 
 Coordinates in a record are fractions of the image, labels are the data set's own category ids, `image/source_id` is the
 image id in decimal.
@@ -21,13 +21,13 @@ class RecordObject:
     category_name: str
     area: float
     is_crowd: bool = False
-    is_difficult: bool = False  # VOC's: hard to recognize; no evaluation counts it
+    is_difficult: bool = False  # VOC's flag: hard to recognize; ignored in evaluation
     mask_png: bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One image with its objects, as `encode_record` writes it; sides in pixels, `image_format` jpeg or png."""
+    """One image with its objects for `encode_record`; sides in pixels, `image_format` jpeg or png."""
 
     encoded: bytes
     height: int
@@ -52,7 +52,7 @@ def _floats(*values: float) -> tf.train.Feature:
 
 
 def encode_record(record: Record) -> bytes:
-    """The serialized `tf.train.Example` of an image and its objects."""
+    """Return the serialized `tf.train.Example` of an image and its objects."""
     objects = record.objects
     features = {
         "image/height": _ints(record.height),
@@ -78,7 +78,7 @@ def encode_record(record: Record) -> bytes:
     if record.captions:
         features["image/caption"] = _bytes(*(caption.encode() for caption in record.captions))
     example = tf.train.Example(features=tf.train.Features(feature=features))
-    return example.SerializeToString(deterministic=True)  # or the order of the features changes with the process
+    return example.SerializeToString(deterministic=True)  # otherwise the order of the features would vary between processes
 
 
 _FEATURES = {
@@ -100,12 +100,12 @@ _MASKS = {"image/object/mask": tf.io.VarLenFeature(tf.string)}
 
 
 def parse_record(serialized: Tensor, *, with_masks: bool = False) -> dict[str, Tensor]:
-    """Tensors of one serialized record.
+    """Parse one serialized record to tensors.
 
-    Returns `encoded` (bytes), `image_id` (int64; the number in source_id, or a hash of whatever else stands there),
+    Returns `encoded` (bytes), `image_id` (int64; the number in source_id, or a hash of other text),
     `file_name`, `boxes` [N, 4] float32 yxyx as fractions of the image, `category_ids` [N] int64, `crowd` [N] bool,
-    `difficult` [N] bool and `areas` [N] float32 in pixels of the original image (empty where the record has none);
-    `with_masks` also `masks`, [N] PNGs of the size of the image, empty where the record has none.
+    `difficult` [N] bool and `areas` [N] float32 in pixels of the original image (empty if the record has none);
+    `with_masks` also `masks`, [N] PNGs of the size of the image, empty if the record has none.
     """
     features = tf.io.parse_single_example(serialized, _FEATURES | _MASKS if with_masks else _FEATURES)
     dense = {key: tf.sparse.to_dense(value) for key, value in features.items() if key.startswith("image/object/")}
@@ -115,7 +115,7 @@ def parse_record(serialized: Tensor, *, with_masks: bool = False) -> dict[str, T
 
     def flags(key: str) -> Tensor:
         found = dense[key] > 0
-        absent = tf.where(tf.size(found) == 0, count, 0)  # padded, as a condition costs more than all else here
+        absent = tf.where(tf.size(found) == 0, count, 0)  # padding: a condition would take longer
         return tf.reshape(tf.pad(found, [[0, absent]]), [count])
 
     source_id = features["image/source_id"]

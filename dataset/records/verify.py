@@ -1,7 +1,7 @@
-"""Records before the first step: whole, undamaged, and with objects to learn from.
+"""Verify records before the first training step: complete, undamaged, and with objects.
 
-The framing (lengths that add up to the end of the file) is read by `index_records` in any case. What is verified here
-reads every byte: the checksum of each record, and what it says about its image and objects. No image is decoded.
+`index_records` always reads the framing (lengths that add up to the end of the file). The verification reads every byte:
+the checksum of each record, and the description of its image and objects. No image is decoded.
 """
 
 from collections import defaultdict
@@ -16,24 +16,24 @@ from dataset.records.record_inspection import NO_BOX_KEYS, inspect_record
 from program_support.errors import InputError
 
 WHEN = ("auto", "always", "never")
-# Six seconds of one core at 2.5 GHz, from memory: 600 MB a second are compared, 14,000 records a second looked at.
+# Six seconds on one core at 2.5 GHz, from memory: 600 MB of checksums per second, 14,000 inspected records per second.
 AUTO_BYTES = 2**30
 AUTO_RECORDS = 50_000
-_SAMPLE = 256  # looked at where all would take too long
-_SAMPLE_BAD_FRACTION = 0.5  # so few records tell a wrong data set from a good one, not 1 % from 2 %
+_SAMPLE = 256  # records inspected if all would take too long
+_SAMPLE_BAD_FRACTION = 0.5  # a small sample detects a wrong data set, but cannot distinguish 1 % from 2 %
 _NAMED = 3
 
 
 def verify_records(index: RecordIndex, *, when: str, max_bad_fraction: float, say: Callable[[str], None],
                    category_ids: Collection[int] | None = None) -> RecordIndex:
-    """The index without the records that hold nothing to learn from; an image with an empty list of boxes is legal.
+    """Return the index without unusable records; an image with an empty list of boxes is valid.
 
-    `when`: "auto" verifies all up to AUTO_BYTES and AUTO_RECORDS and looks at a sample of more, "always" verifies any
-    amount, "never" nothing. `index` is whole, as `index_records` returns it.
+    `when`: "auto" verifies all records up to AUTO_BYTES and AUTO_RECORDS and inspects a sample of larger data sets, "always"
+    verifies any amount, "never" nothing. `index` is complete, as `index_records` returns it.
 
-    Raises InputError, with file, offset and image, for a record whose checksum does not fit or that contradicts itself
-    (lists of unequal lengths, boxes that are no numbers, ids not in `category_ids`); where more than `max_bad_fraction`
-    of the records or of the boxes are of no use; where there is no box at all.
+    Raises InputError, with file, offset and image, for a record with a checksum mismatch or a contradiction (lists of unequal
+    lengths, boxes that are not numbers, ids not in `category_ids`); if more than `max_bad_fraction` of the records or of the
+    boxes are unusable; and if there are no boxes.
     """
     if not 0 <= max_bad_fraction <= 1:
         raise InputError(f"--max_bad_fraction={max_bad_fraction}: expected 0 to 1")
@@ -45,11 +45,11 @@ def verify_records(index: RecordIndex, *, when: str, max_bad_fraction: float, sa
         demand_unchanged(index)
         tally.judge(max_bad_fraction=max_bad_fraction)
         tally.demand_boxes()
-        tally.warn(say, fate="left out")
+        tally.warn(say, fate="skipped")
         useless = [number for numbers in tally.useless.values() for number in numbers]
         return index.only(~np.isin(np.arange(len(index)), useless)) if useless else index
     if when == "auto":
-        _look_at_sample(index, max_bad_fraction=max_bad_fraction, say=say, category_ids=category_ids)
+        _inspect_sample(index, max_bad_fraction=max_bad_fraction, say=say, category_ids=category_ids)
     return index
 
 
@@ -60,32 +60,32 @@ def _is_due(index: RecordIndex, when: str) -> bool:
     return when == "always" or (when == "auto" and small)
 
 
-def _look_at_sample(index: RecordIndex, *, max_bad_fraction: float, say: Callable[[str], None],
+def _inspect_sample(index: RecordIndex, *, max_bad_fraction: float, say: Callable[[str], None],
                     category_ids: Collection[int] | None) -> None:
-    """A data set that is wrong altogether (captions instead of boxes, pixels instead of fractions) is reported at any size."""
+    """Inspect a sample, to report a completely wrong data set (captions, boxes in pixels) at any size."""
     tally = _Tally(index)
     numbers = np.unique(np.linspace(0, len(index) - 1, _SAMPLE).astype(np.int64))
     for number, payload in zip(numbers.tolist(), RecordReader(index).read(numbers), strict=True):
         tally.add(number, payload, category_ids=category_ids)
     tally.judge(max_bad_fraction=max(max_bad_fraction, _SAMPLE_BAD_FRACTION))
-    tally.warn(say, fate="not left out, --verify_records=always would")
-    say(f"looked at {len(numbers)} of {len(index)} records ({index.lengths.sum() / 1e9:.1f} GB); --verify_records=always "
+    tally.warn(say, fate="not skipped; use --verify_records=always to skip them")
+    say(f"checked {len(numbers)} of {len(index)} records ({index.lengths.sum() / 1e9:.1f} GB); --verify_records=always "
         "verifies the checksums of all")
 
 
 @dataclass
 class _Tally:
-    """What the records hold that were looked at; `useless` has the record numbers of each reason."""
+    """Counts over the inspected records; `useless` has the record numbers for each reason."""
 
     index: RecordIndex
     records: int = 0
     boxes: int = 0
     boxes_outside: list[int] = field(default_factory=list)  # the record of each
     useless: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    names: dict[int, str] = field(default_factory=dict)  # of records that messages may name
+    names: dict[int, str] = field(default_factory=dict)  # of records that messages may mention
 
     def add(self, number: int, payload: bytes, *, category_ids: Collection[int] | None) -> None:
-        """Raises InputError where the record contradicts itself."""
+        """Add a record. Raises InputError if it is contradictory."""
         found = inspect_record(payload, category_ids=category_ids)
         if found.contradiction:
             raise InputError(f"{self.index.path(number)}: the record at byte {self.index.start(number)} ({found.name}) "
@@ -100,28 +100,28 @@ class _Tally:
             self.names[number] = found.name
 
     def judge(self, *, max_bad_fraction: float) -> None:
-        """Raises InputError where too much is of no use."""
+        """Raise InputError if too many records or boxes are unusable."""
         bad = sum(map(len, self.useless.values()))
         if bad > max_bad_fraction * self.records or bad == self.records:
-            raise InputError(f"{self._useless_records()}: {bad / self.records:.2%} of the records, and at most "
-                             f"{max_bad_fraction:.2%} may be left out; {self._advice(bad)}")
+            raise InputError(f"{self._useless_records()}: {bad / self.records:.2%} of the records; expected at most "
+                             f"{max_bad_fraction:.2%}; {self._advice(bad)}")
         outside = len(self.boxes_outside)
         if outside > max_bad_fraction * self.boxes:
-            raise InputError(f"{self._useless_boxes()}: {outside / self.boxes:.2%}, and at most {max_bad_fraction:.2%} may "
-                             "be; are they in pixels, or maximum before minimum? wanted fractions of the image; if that "
-                             f"is as it should be, allow it by --max_bad_fraction={allowing_fraction(outside, self.boxes)}")
+            raise InputError(f"{self._useless_boxes()}: {outside / self.boxes:.2%}; expected at most {max_bad_fraction:.2%}, "
+                             "in fractions of the image (not pixels, minimum before maximum); to accept this, set "
+                             f"--max_bad_fraction={allowing_fraction(outside, self.boxes)}")
 
     def demand_boxes(self) -> None:
-        """Raises InputError where there is not a single one."""
+        """Raise InputError if there are no boxes."""
         if not self.boxes:
-            raise InputError(f"{self.index.paths[0]}: not a single box in {self.records} records; expected records made with "
-                             "annotations of objects (--verify_records=never trains without)")
+            raise InputError(f"{self.index.paths[0]}: no boxes in {self.records} records; expected records with object "
+                             "annotations (--verify_records=never trains without boxes)")
 
     def warn(self, say: Callable[[str], None], *, fate: str) -> None:
         if self.useless:
             say(f"warning: {self._useless_records()}; {fate}")
         if self.boxes_outside:
-            say(f"warning: {self._useless_boxes()}; training never shows them")
+            say(f"warning: {self._useless_boxes()}; training ignores them")
 
     def _advice(self, bad: int) -> str:
         keep = ("if they are images without objects, --verify_records=never keeps them as such"

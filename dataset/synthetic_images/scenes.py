@@ -1,6 +1,6 @@
-"""The images of the embedded data set: objects on textured ground that cover one another and reach over the border.
+"""The images of the synthetic data set: overlapping objects on a textured background, some across the border.
 
-Lengths are in units: 1/128 of the longer side of the image, hence pixels of a network input of 128.
+Lengths are in units of 1/128 of the longer side of the image, pixels of a network input of 128.
 """
 
 import math
@@ -12,12 +12,12 @@ from dataset.synthetic_images.shapes import FISH, KINDS, Kind, draw_shoal, draw_
 from object_detection.coco.run_length_masks import run_lengths
 
 _UNITS = 128
-_LEAST_SIDE = 10.0  # units; what is smaller could not be learned at an input of 128
-_LEAST_SEEN = 0.6  # of an object's own pixels; nothing is placed that would hide more of another
-_LEAST_INSIDE = 0.7  # of an object's pixels inside the image
-_ATTEMPTS = 12  # to find a place
-_EMPTY_SHARE, _CROWDED_SHARE, _SHOAL_SHARE = 0.04, 0.12, 0.06  # of the images
-_GROUND_COLORS = (  # pairs that a ground blends between: sea, sand, meadow, dusk, stone, snow
+_LEAST_SIDE = 10.0  # units; smaller objects cannot be detected at an input of 128
+_LEAST_SEEN = 0.6  # minimum visible fraction of each object's pixels
+_LEAST_INSIDE = 0.7  # minimum fraction of an object's pixels inside the image
+_ATTEMPTS = 12  # to find a position
+_EMPTY_SHARE, _CROWDED_SHARE, _SHOAL_SHARE = 0.04, 0.12, 0.06  # fractions of the images
+_GROUND_COLORS = (  # pairs of blended background colors: sea, sand, meadow, dusk, stone, snow
     ((120, 170, 190), (170, 205, 210)),
     ((205, 185, 150), (225, 210, 180)),
     ((150, 175, 120), (190, 200, 150)),
@@ -28,17 +28,17 @@ _GROUND_COLORS = (  # pairs that a ground blends between: sea, sand, meadow, dus
 
 
 class Scene:
-    """An image being drawn, and which object each of its pixels shows."""
+    """An image being drawn, and the visible object of each pixel."""
 
     def __init__(self, ground: np.ndarray, unit: float):
         self.pixels = ground  # [h, w, 3] uint8
         self.unit = unit  # pixels
         self._shown = np.full(ground.shape[:2], -1, np.int32)
-        self._full_counts: list[int] = []  # pixels of each object, also those hidden or outside
+        self._full_counts: list[int] = []  # pixels of each object, including those hidden or outside
         self._kinds: list[tuple[Kind, bool]] = []
 
     def place(self, kind: Kind, sprite: np.ndarray, *, crowd: bool, random: np.random.Generator) -> bool:
-        """Put a sprite [rows, columns, 4] uint8 somewhere; False where no place hides little enough of the others."""
+        """Place a sprite [rows, columns, 4] uint8 at random; return False if every position hides too much of others."""
         rows, columns = sprite.shape[:2]
         height, width = self._shown.shape
         for _ in range(_ATTEMPTS):
@@ -75,8 +75,7 @@ class Scene:
         self.pixels[y, x] = (ground * (1 - opacity) + part[..., :3] * opacity + 0.5).astype(np.uint8)
 
     def annotations(self) -> list[dict]:
-        """The objects as COCO has them, without the ids: category_id, bbox, area, iscrowd and the run lengths of the pixels
-        that are seen of each."""
+        """Return the objects in COCO format without ids: category_id, bbox, area, iscrowd and run lengths of visible pixels."""
         found = []
         for number, (kind, crowd) in enumerate(self._kinds):
             seen = self._shown == number
@@ -86,13 +85,13 @@ class Scene:
 
 
 def _noise(size: tuple[int, int], *, cells: int, random: np.random.Generator) -> np.ndarray:
-    """Smooth noise of as many cells across: [h, w] float32 from 0 to 1."""
+    """Return smooth noise with `cells` cells across: [h, w] float32 from 0 to 1."""
     coarse = Image.fromarray(random.integers(0, 256, (cells, cells), dtype=np.uint8))
     return np.asarray(coarse.resize(size[::-1], Image.Resampling.BICUBIC), np.float32) / 255
 
 
 def _ground(size: tuple[int, int], random: np.random.Generator) -> np.ndarray:
-    """A textured background, [h, w, 3] uint8."""
+    """Return a textured background, [h, w, 3] uint8."""
     first, second = np.array(_GROUND_COLORS[random.integers(len(_GROUND_COLORS))], np.float32)
     blend = 0.65 * _noise(size, cells=int(random.integers(3, 7)), random=random)
     blend += 0.35 * _noise(size, cells=int(random.integers(10, 40)), random=random)
@@ -106,7 +105,7 @@ def _ground(size: tuple[int, int], random: np.random.Generator) -> np.ndarray:
 
 
 def draw_image(size: tuple[int, int], random: np.random.Generator) -> tuple[np.ndarray, list[dict]]:
-    """One image of (height, width): [h, w, 3] uint8 and its COCO annotations (without the ids)."""
+    """Draw one image of (height, width): [h, w, 3] uint8 and its COCO annotations without ids."""
     scene = Scene(_ground(size, random), max(size) / _UNITS)
     kind_of_image = random.random()
     if kind_of_image < _EMPTY_SHARE:
@@ -119,9 +118,9 @@ def draw_image(size: tuple[int, int], random: np.random.Generator) -> tuple[np.n
         kind = KINDS[random.integers(len(KINDS))]
         low, high = kind.side
         high = min(low + (high - low) * (0.35 if crowded else 1.0), 0.9 * min(size) / scene.unit)
-        low = min(low, high)  # in a image much longer than wide
+        low = min(low, high)  # for very elongated images
         sides.append((math.exp(random.uniform(math.log(low), math.log(high))), kind))
-    for side, kind in sorted(sides, key=lambda entry: -entry[0]):  # the large ones lie below
+    for side, kind in sorted(sides, key=lambda entry: -entry[0]):  # large objects are drawn first
         sprite = draw_sprite(kind, side=side * scene.unit, random=random)
         scene.place(kind, sprite, crowd=False, random=random)
     return scene.pixels, scene.annotations()

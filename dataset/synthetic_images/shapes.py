@@ -1,4 +1,4 @@
-"""The objects of the embedded data set: five classes of very different size and shape, and a shoal of one of them."""
+"""The objects of the synthetic data set: five classes of very different size and shape, and a shoal of one class."""
 
 import colorsys
 import math
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw
 
-_OVERSAMPLING = 4  # shapes are drawn this much larger and averaged: smooth edges
+_OVERSAMPLING = 4  # shapes are drawn larger by this factor and averaged, for smooth edges
 
 Color = tuple[int, int, int]
 
 
 class _Pen:
-    """Draws in the frame of one object: x and y from -1 to 1, turned by an angle, on a transparent sprite."""
+    """Draws in the coordinate system of one object, x and y from -1 to 1, rotated by an angle, on a transparent sprite."""
 
     def __init__(self, *, width: float, height: float, angle: float):
         cosine, sine = math.cos(angle), math.sin(angle)
@@ -102,14 +102,14 @@ def _paint_star(pen: _Pen, random: np.random.Generator) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One class of objects: its longer side in units, height to width, how far it is turned, what it looks like."""
+    """One class of objects: longer side in units, aspect ratio, rotation range and appearance."""
 
-    category_id: int  # with gaps, as real data sets have them
+    category_id: int  # with gaps, as in real data sets
     name: str
     side: tuple[float, float]
     aspect: float
-    tilt: float  # radians, to either side
-    upright_too: bool = False  # also turned by a right angle
+    tilt: float  # maximum rotation in radians, in both directions
+    upright_too: bool = False  # also rotated by 90 degrees
     paint: Callable[[_Pen, np.random.Generator], None]
 
 
@@ -124,7 +124,7 @@ KINDS = (
 
 
 def extent(mask: np.ndarray) -> tuple[int, int, int, int] | None:
-    """x, y, width, height of the pixels that are set; None where none is."""
+    """Return the box (x, y, width, height) of the set pixels, or None if there are none."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not rows.size:
         return None
@@ -133,7 +133,7 @@ def extent(mask: np.ndarray) -> tuple[int, int, int, int] | None:
 
 
 def draw_sprite(kind: Kind, *, side: float, random: np.random.Generator) -> np.ndarray:
-    """One object whose longer side has `side` pixels: [rows, columns, 4] uint8, cut to what is not transparent."""
+    """Draw one object whose longer side has `side` pixels: [rows, columns, 4] uint8, cropped to its opaque pixels."""
     long_side, stretch = side, kind.aspect * math.exp(random.normal(0, 0.06))
     width, height = (long_side, long_side * stretch) if stretch <= 1 else (long_side / stretch, long_side)
     angle = random.uniform(-kind.tilt, kind.tilt)
@@ -150,7 +150,7 @@ def draw_sprite(kind: Kind, *, side: float, random: np.random.Generator) -> np.n
 
 
 def draw_shoal(*, unit: float, random: np.random.Generator) -> np.ndarray:
-    """Many fish too small to annotate one by one, as one sprite."""
+    """Draw many fish, too small to annotate separately, as one sprite."""
     rows, columns = int(random.uniform(28, 44) * unit), int(random.uniform(36, 60) * unit)
     region = np.zeros((rows, columns, 4), np.uint8)
     for _ in range(int(random.integers(14, 26))):

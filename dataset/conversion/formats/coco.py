@@ -1,4 +1,4 @@
-"""Reads COCO annotation files, and refuses what would silently train on something else than was meant.
+"""Read COCO annotation files, and reject files that would silently train on wrong data.
 
 Format: https://cocodataset.org/#format-data. Boxes are (x, y, width, height) in pixels of the stored image.
 """
@@ -30,16 +30,16 @@ def read_coco(
     with_segmentation: bool = False,
     file_name: Callable[..., str] = checked_file_name,
 ) -> AnnotatedDataSet:
-    """Read a COCO data set; images come from `image_info_file` where given, else from the object annotations. `file_name`
-    makes the name below the image folder of the one that an image is given, and of `where`, with which its errors begin.
+    """Read a COCO data set.
 
-    Raises InputError, with file, id and value, for whatever is not COCO, for a wrong id, size or box, and for object
-    annotations without a single box.
+    Images come from `image_info_file` if given, else from the object annotations. `file_name` maps the annotated name, and
+    `where`, the start of its errors, to a name inside the image folder. Raises InputError, with file, id and value, for files
+    of another format, for an invalid id, size or box, and for object annotations without boxes.
     """
     if caption_annotations_file and not object_annotations_file:
         raise InputError(
-            f"{caption_annotations_file}: captions alone hold no box, a detector would learn nothing; "
-            "give --object_annotations_file (instances_*.json) with it")
+            f"{caption_annotations_file}: captions alone hold no boxes; "
+            "also give --object_annotations_file (instances_*.json)")
     if not object_annotations_file and not image_info_file:
         raise InputError("give --object_annotations_file, or --image_info_file alone for images without annotations")
     hasher = hashlib.sha256()
@@ -105,7 +105,7 @@ def _read_images(content: dict, path: str, file_name: Callable[..., str]) -> lis
 
 
 def _image_size(entry: dict) -> tuple[int, int] | None:
-    """(height, width), or None where the file gives neither."""
+    """Return (height, width), or None if the file has neither."""
     if entry.get("height") is None and entry.get("width") is None:
         return None
     return whole_number(entry.get("height"), "height", least=1), whole_number(entry.get("width"), "width", least=1)
@@ -116,7 +116,7 @@ def _read_categories(content: dict, path: str, *, required: bool) -> ClassNames 
         return None
     categories = _without_groups(_list_of_objects(content, "categories", path=path), content.get("annotations"))
     if not categories:
-        raise InputError(f"{path}: lists no categories, so every category id of its annotations is unknown")
+        raise InputError(f"{path}: lists no categories; expected every category id of its annotations")
     with told_with(f"{path}:"):
         return ClassNames.from_categories(categories)
 
@@ -124,7 +124,8 @@ def _read_categories(content: dict, path: str, *, required: bool) -> ClassNames 
 def _without_groups(categories: list[dict], annotations: Any) -> list[dict]:
     """Return the categories without Roboflow's group of all classes.
 
-    That is one which no annotation uses and whose name is that of a used category, or the supercategory of all others.
+    The group is a category that no annotation uses and whose name is that of a used category or the supercategory of all
+    others.
     """
     entries = annotations if isinstance(annotations, list) else []
     used_ids = {one["category_id"] for one in entries if isinstance(one, dict) and type(one.get("category_id")) is int}
@@ -140,14 +141,14 @@ def _is_above_all_others(entry: dict, categories: list[dict]) -> bool:
 
 
 def _boxed_annotations(content: dict, path: str) -> list[dict]:
-    """The annotations, of which at least one has a box."""
-    advice = "(a detector needs instances_*.json; for images without annotations give --image_info_file instead)"
+    """Return the annotations. Raises InputError if none has a box."""
+    advice = "(expected instances_*.json; for images without annotations use --image_info_file instead)"
     if content.get("annotations") is None:
         raise InputError(f"{path}: has no annotations {advice}")
     annotations = _list_of_objects(content, "annotations", path=path)
     if not any(entry.get("bbox") is not None for entry in annotations):
         what = "captions" if any("caption" in entry for entry in annotations) else "annotations"
-        raise InputError(f"{path}: holds {len(annotations)} {what} and not a single box {advice}")
+        raise InputError(f"{path}: holds {len(annotations)} {what} without a box {advice}")
     return annotations
 
 
@@ -159,7 +160,7 @@ def _add_objects(
     class_names: ClassNames,
     with_segmentation: bool,
 ) -> list[Finding]:
-    """Hang every annotation on its image; returns those of images that are not listed or whose mask cannot be one."""
+    """Add every annotation to its image; return findings for unlisted images and invalid masks."""
     skipped = []
     known = frozenset(class_names.category_ids)
     for index, entry in enumerate(annotations):
@@ -182,7 +183,7 @@ def _add_objects(
 def _read_object(
     entry: dict, *, known: frozenset[int], with_segmentation: bool
 ) -> tuple[int, AnnotatedObject]:
-    """The image id of an annotation, and its object."""
+    """Return the image id of an annotation and its object."""
     box = entry.get("bbox")
     if not isinstance(box, list) or len(box) != 4:
         raise InputError(f"has bbox {shown(box)}, expected 4 numbers (x, y, width, height)")
@@ -234,16 +235,16 @@ def _odd_images(images: list[AnnotatedImage]) -> Iterable[Finding]:
                           reason=f"{times[image.file_name]} image ids share this file")
         if image.size is None:
             yield Finding(kind="image", file=image.file_name, image_id=image.image_id,
-                          reason="the annotation file gives no size: taken from the image")
+                          reason="the annotation file has no size: taken from the image")
 
 
 def _odd_annotation_ids(annotations: list[dict], path: str) -> Iterable[Finding]:
-    """Harmless in records, which hold no annotation ids, but pycocotools stumbles over them when it reads the json."""
+    """Return notes on ids that are harmless in records but lead to wrong results in pycocotools."""
     times = Counter(entry["id"] for entry in annotations if entry.get("id") is not None)
     for annotation_id, count in times.items():
         if count > 1:
             yield Finding(kind="box", file=path, annotation_id=int(annotation_id),
-                          reason=f"{count} annotations share this id: pycocotools would take one for the other")
+                          reason=f"{count} annotations share this id: pycocotools would confuse them")
     if 0 in times:
         yield Finding(kind="box", file=path, annotation_id=0,
                       reason="annotation id 0: pycocotools counts a match with it as a miss")

@@ -1,4 +1,4 @@
-"""Reads tables of boxes, a row for each: with named columns in any order, or keras-retinanet's without names."""
+"""Read CSV tables with one box per row: with named columns in any order, or in keras-retinanet's format without header."""
 
 import hashlib
 import re
@@ -20,7 +20,7 @@ from dataset.files.csv_files import csv_rows
 from dataset.files.untrusted_values import listed, number_in_text, shown, told_with
 from program_support.errors import InputError
 
-_NAMES = {  # in any case, '_' and blanks left out
+_NAMES = {  # case-insensitive, without '_' and blanks
     "file": ("filename", "file", "image", "imagename", "imagepath", "path", "imageid"),
     "class": ("class", "classname", "label", "labelname", "category", "name"),
     "left": ("xmin", "x1", "left"), "top": ("ymin", "y1", "top"), "right": ("xmax", "x2", "right"),
@@ -38,10 +38,10 @@ class _Table(NamedTuple):
 
 
 def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) -> AnnotatedDataSet:
-    """Read a file, of the images of a `split` where folders tell it.
+    """Read a file, for the images of a `split` if folders name splits.
 
-    Corners are pixels; shares of the image's sides where the columns are those of Open Images. A row without a box is an image
-    without objects. Raises InputError, with file, line and value, for a header or a row of another kind.
+    Corners are in pixels, or in fractions of the image if the columns are those of Open Images. A row without a box is an image
+    without objects. Raises InputError, with file, line and value, for an invalid header or row.
     """
     hasher, classes = hashlib.sha256(), ClassesAsMet()
     table = _table(path, hasher)
@@ -49,7 +49,7 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
     for line, row in table.rows:
         where = f"{path}: line {line}"
         if len(row) <= max(table.columns.values()):
-            raise InputError(f"{where} has {len(row)} fields, wanted {max(table.columns.values()) + 1}")
+            raise InputError(f"{where} has {len(row)} fields, expected {max(table.columns.values()) + 1}")
         fields = {name: row[place].strip() for name, place in table.columns.items()}
         name = images.named(fields["file"], where=where, split=split)
         image = found.setdefault(name, AnnotatedImage(image_id=0, file_name=name, size=None, in_shares=table.in_shares))
@@ -67,14 +67,14 @@ def read_csv_boxes(path: str, images: ImageFolder, *, split: str | None = None) 
         for image in found.values():
             images.in_pixels(image, upright=False)
     elif "width" not in table.columns:
-        noted.append(Finding(kind="image", file=path, reason="the annotation file gives no sizes: taken from the images"))
+        noted.append(Finding(kind="image", file=path, reason="the annotation file has no sizes: taken from the images"))
     return AnnotatedDataSet(
         source=path, images=[*found.values()], class_names=classes.class_names(path), fingerprint=hasher.hexdigest(),
         listed_boxes=sum(len(image.objects) for image in found.values()), noted=noted)
 
 
 def why_no_table(path: str) -> str | None:
-    """What is wrong with the first row, which should name the columns of boxes, or have the fields of one."""
+    """Return the error in the first row, which must contain the column names of boxes or one box, else None."""
     try:
         _table(path, hashlib.sha256())
     except InputError as error:
@@ -83,7 +83,7 @@ def why_no_table(path: str) -> str | None:
 
 
 def _table(path: str, hasher) -> _Table:
-    """The columns of a file whose separator is a comma, a semicolon or a tab: by which the first row has most fields."""
+    """Return the columns of a file; the separator (comma, semicolon or tab) is the one that yields most fields."""
     separator = max(",;\t", key=lambda candidate: _fields_of_first_row(path, candidate))
     rows = csv_rows(path, separator=separator, taken=hasher.update)
     line, first = next(rows, (1, []))
@@ -94,24 +94,25 @@ def _table(path: str, hasher) -> _Table:
     for name, known in _NAMES.items():
         places = [place for place, field in enumerate(header) if field in known]
         if len(places) > 1:
-            raise InputError(f"{path}: has the columns {listed(shown(first[place]) for place in places)}, of which only one "
-                             f"can be the {name}: rename the others")
+            raise InputError(f"{path}: has the columns {listed(shown(first[place]) for place in places)}, expected only "
+                             f"one for {name}: rename the others")
         if places:
             columns[name] = places[0]
     if missing := [name for name in _NEEDED if name not in columns]:
-        raise InputError(f"{path}: its first line {shown(','.join(first))} names no {listed(missing)}; expected columns such as "
-                         "filename,xmin,ymin,xmax,ymax,class, or rows path,x1,y1,x2,y2,class without a header")
+        raise InputError(f"{path}: its first line {shown(','.join(first))} lacks columns for {listed(missing)}; "
+                         "expected columns such as filename,xmin,ymin,xmax,ymax,class, or rows path,x1,y1,x2,y2,class "
+                         "without a header")
     in_shares = {"imageid", "labelname"} <= {*header}
     return _Table(columns, in_shares, rows)
 
 
 def _is_number(text: str) -> bool:
-    """Also where a row has none, for an image without objects."""
+    """Return whether the text is a number, or empty as in rows of images without objects."""
     return not text.strip() or re.fullmatch(r"\s*[+-]?[\d.]+(e[+-]?\d+)?\s*", text, re.IGNORECASE) is not None
 
 
 def _fields_of_first_row(path: str, separator: str) -> int:
-    """0 also where the file cannot be read, of which its reading will tell the reason."""
+    """Return the number of fields; 0 for an unreadable file, which its reader reports."""
     try:
         return len(next(csv_rows(path, separator=separator), (1, []))[1])
     except InputError:
@@ -121,21 +122,21 @@ def _fields_of_first_row(path: str, separator: str) -> int:
 def _coordinate(text: str, *, in_shares: bool, where: str) -> float:
     if not in_shares:
         return number_in_text(text, where=where)
-    share = number_in_text(text.replace(",", ".", 1), where=where)  # of a share a comma is no separator of thousands
+    share = number_in_text(text.replace(",", ".", 1), where=where)  # in a fraction, a comma is a decimal separator
     if not LEAST_SHARE <= share <= MOST_SHARE:
-        raise InputError(f"{where} is {shown(text)}, expected a share of the image's side, 0 to 1, and no pixels")
+        raise InputError(f"{where} is {shown(text)}, expected a fraction of the image's side, 0 to 1, not pixels")
     return share
 
 
 def _add_size(image: AnnotatedImage, fields: dict[str, str], *, where: str) -> None:
-    """Of the columns width and height; all rows of an image must agree."""
+    """Set the size from the columns width and height; all rows of an image must agree."""
     texts = [fields.get("height", ""), fields.get("width", "")]
     if not any(texts) or image.in_shares:
         return
     height, width = (number_in_text(text, where=f"{where}: {name}")
                      for text, name in zip(texts, ("height", "width"), strict=True))
     if min(height, width) < 1 or height % 1 or width % 1:
-        raise InputError(f"{where} says {shown(texts[1])} x {shown(texts[0])}, wanted whole numbers of pixels")
+        raise InputError(f"{where} says {shown(texts[1])} x {shown(texts[0])}, expected whole numbers of pixels")
     if image.size not in (None, (height, width)):
         raise InputError(f"{where} says {width:g}x{height:g} of {shown(image.file_name)}, an earlier line {image.size[1]}x"
                          f"{image.size[0]}")

@@ -1,4 +1,4 @@
-"""Reads "CVAT for images 1.1": one XML file with an element for each image and one in it for each shape.
+"""Read "CVAT for images 1.1": one XML file with an element for each image and, inside it, for each shape.
 
 Format: https://docs.cvat.ai/docs/dataset_management/formats/format-cvat. Coordinates are pixels of the image.
 """
@@ -26,14 +26,13 @@ _ELLIPSE_CORNERS = 64
 
 
 def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:
-    """Read a file; by the subsets of a project where each image names one that is a train, val or test, else as the split "".
+    """Read a file by subsets if each image belongs to a train, val or test subset, else as the split "".
 
-    Classes are the labels of the task and those of the shapes. Raises InputError, with file, image and value, for what is no
-    such file.
+    Classes are the labels of the task and of the shapes. Raises InputError, with file, image and value, for an invalid file.
     """
     root, content = read_xml(path, root_tag="annotations", what="a CVAT xml")
     if root.find("track") is not None:
-        raise InputError(f"{path}: is 'CVAT for video 1.1', wanted 'CVAT for images 1.1': export the task as that")
+        raise InputError(f"{path}: is 'CVAT for video 1.1', expected 'CVAT for images 1.1': export the task as that")
     classes = ClassesAsMet()
     with told_with(f"{path}: a label of the task"):
         for node in root.iterfind("meta//labels/label/name"):
@@ -46,10 +45,10 @@ def read_cvat(path: str, images: ImageFolder, *, with_masks: bool) -> dict[str, 
     for node, split in zip(nodes, split_of, strict=True):
         image = _read_image(node, images, path=path, split=split, classes=classes, with_masks=with_masks)
         parts.setdefault(split, []).append(image)
-        skipped += [Finding(kind="box", file=image.file_name, reason=f"a {tag} of {path}, which encloses no area: passed over")
+        skipped += [Finding(kind="box", file=image.file_name, reason=f"a {tag} of {path} encloses no area: ignored")
                     for tag in _WITHOUT_AREA for _ in node.iterfind(tag)]
     if not any(image.objects for found in parts.values() for image in found):
-        raise InputError(f"{path}: the {len(nodes)} images that it lists have not a single box")
+        raise InputError(f"{path}: no boxes in the {len(nodes)} images that it lists")
     class_names = classes.class_names(path)
     return {split: AnnotatedDataSet(
         source=path, images=found, class_names=class_names, fingerprint=hashlib.sha256(content).hexdigest(),
@@ -64,7 +63,7 @@ def _read_image(
     name = images.named(node.get("name"), where=where, split=split or None)
     height, width = (_number(node, side, where=where) for side in ("height", "width"))
     if min(height, width) < 1 or height % 1 or width % 1:
-        raise InputError(f"{where} is of {width:g} x {height:g}, wanted whole numbers of pixels")
+        raise InputError(f"{where} is of {width:g} x {height:g}, expected whole numbers of pixels")
     image = AnnotatedImage(image_id=0, file_name=name, size=(int(height), int(width)))
     for index, shape in enumerate(node):
         if read := _SHAPES.get(shape.tag):
@@ -85,7 +84,7 @@ def _number(node: ElementTree.Element, name: str, *, where: str) -> float:
 def _bounded(text: str, *, where: str) -> float:
     number = number_in_text(text, where=where)
     if abs(number) > LARGEST_COORDINATE:
-        raise InputError(f"{where} is {number:g}, wanted at most {LARGEST_COORDINATE:g}")
+        raise InputError(f"{where} is {number:g}, expected at most {LARGEST_COORDINATE:g}")
     return number
 
 
@@ -111,7 +110,7 @@ def _polygon(node: ElementTree.Element, where: str) -> tuple[tuple, list]:
     for point in node.get("points", "").split(";"):
         pair = point.split(",")
         if len(pair) != 2:
-            raise InputError(f"{where} has the point {shown(point)}, wanted x,y")
+            raise InputError(f"{where} has the point {shown(point)}, expected x,y")
         outline += [_bounded(text, where=f"{where}: a point") for text in pair]
     return box_around(outline), outline
 
@@ -131,15 +130,15 @@ def _mask(node: ElementTree.Element, where: str) -> tuple[tuple, None]:
 
 
 def _mask_run_lengths(node: ElementTree.Element, size: tuple[int, int], where: str) -> dict:
-    """Of the whole image, from those along the rows of a rectangle, which begin with zeros."""
+    """Return run lengths of the full image from row-wise run lengths of a rectangle, which begin with zeros."""
     left, top, width, height = _mask(node, where)[0]
     inside = min(left, top) >= 0 and min(width, height) >= 1 and left + width <= size[1] and top + height <= size[0]
     if not inside or any(side % 1 for side in (left, top, width, height)) or size[0] * size[1] > LARGEST_IMAGE_PIXELS:
-        raise InputError(f"{where} covers x {left:g} to {left + width:g}, y {top:g} to {top + height:g}, wanted whole pixels "
+        raise InputError(f"{where} covers x {left:g} to {left + width:g}, y {top:g} to {top + height:g}, expected whole pixels "
                          f"inside the image of {size[1]}x{size[0]}, of at most {LARGEST_IMAGE_PIXELS} pixels")
     runs = [_bounded(text, where=f"{where}: a run length") for text in node.get("rle", "").split(",")]
     if min(runs) < 0 or any(run % 1 for run in runs) or sum(runs) != width * height:
-        raise InputError(f"{where} has run lengths {shown(runs)}, wanted whole numbers with the sum {width * height:g}")
+        raise InputError(f"{where} has run lengths {shown(runs)}, expected whole numbers with the sum {width * height:g}")
     values = np.arange(len(runs), dtype=np.uint8) & 1
     pixels = np.zeros(size, np.uint8)
     pixels[int(top) : int(top + height), int(left) : int(left + width)] = np.repeat(
@@ -151,12 +150,12 @@ _SHAPES = {"box": _box, "polygon": _polygon, "ellipse": _ellipse, "mask": _mask}
 
 
 def _turn(node: ElementTree.Element, where: str) -> float:
-    """Radians, clockwise in the image."""
+    """Return the rotation in radians, clockwise in the image."""
     return math.radians(_number(node, "rotation", where=where)) if node.get("rotation") else 0.0
 
 
 def _turned(corners: list, *, center: tuple[float, float], turn: float) -> list[float]:
-    """The corners, turned about the center, as x, y, x, y, .."""
+    """Return the corners, rotated around the center, as x, y, x, y, .."""
     def flat() -> Iterator[float]:
         for x, y in corners:
             right, down = x - center[0], y - center[1]

@@ -1,4 +1,4 @@
-"""Reads labelme's files, one json for an image, its points in pixels of the image as EXIF turns it.
+"""Read labelme's files, one JSON file per image, with points in pixels of the image after EXIF rotation.
 
 Format: https://github.com/wkentaro/labelme/blob/main/labelme/_label_file.py.
 """
@@ -25,17 +25,17 @@ _WITHOUT_AREA = ("point", "points", "line", "linestrip")
 
 
 def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:
-    """Read a file, or all json files of a folder and those below it; by folders called train, val and test where every file is
-    in one, else as the split "".
+    """Read a JSON file, or all JSON files in a folder tree.
 
-    Shapes of one label and `group_id` are one object, as in labelme's own conversion to COCO. Raises InputError, with file,
-    shape and value, for what is no such file.
+    Splits are folders named train, val and test if every file is in one, else the split "" has all files. Shapes with the same
+    label and `group_id` are one object, as in labelme's own conversion to COCO. Raises InputError, with file, shape and value,
+    for an invalid file.
     """
     path = Path(annotations)
     files = FolderFiles(path if path.is_dir() else path.parent, (".json",))
     names = [name for name in files.names if not is_of_a_conversion(files.path(name))] if path.is_dir() else [path.name]
     if not names:
-        raise InputError(f"{annotations}: holds no json file")
+        raise InputError(f"{annotations}: contains no JSON file")
     splits = [split_of_folders(name) for name in names]
     split_of = splits if None not in splits and "train" in splits else [""] * len(names)
     classes, hasher = ClassesAsMet(), hashlib.sha256()
@@ -47,7 +47,7 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
         with told_with(f"{files.path(name)}:"):
             image, passed_over = _read_image(content, name, images, classes=classes, with_masks=with_masks)
         parts.setdefault(split, []).append(image)
-        noted += [Finding(kind="box", file=str(files.path(name)), reason=f"a {kind}, which encloses no area: passed over")
+        noted += [Finding(kind="box", file=str(files.path(name)), reason=f"a {kind} encloses no area: ignored")
                   for kind in passed_over]
     class_names = classes.class_names(annotations)
     return {split: AnnotatedDataSet(
@@ -59,9 +59,9 @@ def read_labelme(annotations: str, images: ImageFolder, *, with_masks: bool) -> 
 def _read_image(
     content: Any, name: str, images: ImageFolder, *, classes: ClassesAsMet, with_masks: bool
 ) -> tuple[AnnotatedImage, list[str]]:
-    """The image and the kinds of the shapes that are no objects."""
+    """Return the image and the kinds of the shapes that are not objects."""
     if not isinstance(content, dict) or not isinstance(content.get("shapes"), list):
-        raise InputError("is no labelme json: has no list of shapes")
+        raise InputError("is not a labelme JSON file: has no list of shapes")
     sides = [content.get("imageHeight"), content.get("imageWidth")]
     size = None if sides == [None, None] else tuple(
         whole_number(side, what, least=1) for side, what in zip(sides, ("imageHeight", "imageWidth"), strict=True))
@@ -83,7 +83,7 @@ def _read_image(
             if kind in ("rectangle", "mask"):
                 boxes_only.add(key)
             if with_masks and kind == "mask":
-                raise InputError("is a mask of pixels, which is not read with --include_masks: expected polygons")
+                raise InputError("is a pixel mask, which --include_masks does not support; expected polygons")
     if with_masks and boxes_only:
         raise InputError("has rectangles, and --include_masks needs outlines")
     for (category_id, *_), polygons in outlines.items():
@@ -94,7 +94,10 @@ def _read_image(
 
 
 def _image_name(content: dict, name: str, images: ImageFolder) -> str:
-    """The last name of imagePath, whose folders are relative to the json or of another machine; else the image called alike."""
+    """Return the file name in imagePath, else the image with the name of the JSON file.
+
+    The folders in imagePath are relative to the JSON file or belong to another machine.
+    """
     path = content.get("imagePath")
     last = PurePosixPath(storable_text(path, "imagePath").replace("\\", "/")).name if path else ""
     place = PurePosixPath(name)
@@ -110,26 +113,26 @@ def _points(shape: dict) -> list[list[float]]:
         raise InputError(f"has points {shown(points)}, expected a list")
     for point in points:
         if not isinstance(point, list) or len(point) != 2:
-            raise InputError(f"has the point {shown(point)}, wanted x and y")
+            raise InputError(f"has the point {shown(point)}, expected x and y")
     found = [[finite_number(value, "in its points") for value in point] for point in points]
     if (largest := max(map(abs, chain(*found)))) > LARGEST_COORDINATE:
-        raise InputError(f"has {largest:g} in its points, wanted at most {LARGEST_COORDINATE:g}")
+        raise InputError(f"has {largest:g} in its points, expected at most {LARGEST_COORDINATE:g}")
     return found
 
 
 def _outline(kind: str, points: list[list[float]]) -> list[float]:
-    """x, y, x, y, .. of what the shape encloses."""
+    """Return the outline of the shape as x, y, x, y, .."""
     wanted = {"rectangle": (2, 4), "circle": (2,), "mask": (2,)}.get(kind)
     if (wanted and len(points) not in wanted) or (kind == "polygon" and len(points) < 3):
-        raise InputError(f"is a {kind} of {len(points)} points, wanted {' or '.join(map(str, wanted or ('at least 3',)))}")
+        raise InputError(f"is a {kind} of {len(points)} points, expected {' or '.join(map(str, wanted or ('at least 3',)))}")
     if kind == "circle":
         (x, y), rim = points
         radius = math.dist(points[0], rim)
         angles = [2 * math.pi * corner / _CIRCLE_CORNERS for corner in range(_CIRCLE_CORNERS)]
         return [value for angle in angles for value in (x + radius * math.cos(angle), y + radius * math.sin(angle))]
-    if kind == "mask":  # its last row and column belong to it
+    if kind == "mask":  # inclusive of its last row and column
         (left, top), (right, bottom) = points
         return [left, top, right + 1, bottom + 1]
     if kind not in ("polygon", "rectangle", "oriented_rectangle"):
-        raise InputError(f"has shape_type {shown(kind)}, wanted polygon, rectangle, circle, mask, point or line")
+        raise InputError(f"has shape_type {shown(kind)}, expected polygon, rectangle, circle, mask, point or line")
     return [value for point in points for value in point]

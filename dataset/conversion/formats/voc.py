@@ -1,8 +1,8 @@
-"""Reads folders of Pascal VOC annotations, one XML file for an image.
+"""Read folders of Pascal VOC annotations, one XML file per image.
 
-Boxes are taken as continuous pixels: x = xmin, width = xmax - xmin, without the "+ 1" and the 1-based origin of the
-original VOC protocol. That is what google/automl, most converters and the labelling tools of today do, and what keeps
-a box that spans the image within it.
+Boxes are continuous pixel coordinates: x = xmin, width = xmax - xmin, without the "+ 1" and the 1-based origin of the
+original VOC protocol. google/automl, most converters and current labeling tools do the same, and a box that spans the
+image stays inside it.
 """
 
 import hashlib
@@ -41,10 +41,9 @@ def read_voc(
 ) -> AnnotatedDataSet:
     """Read the XML files of a folder, or those that `image_set_file` lists.
 
-    Image ids are the numbers that the files are named by, where all are whole numbers and distinct; else 1, 2, ... in
-    the order of the names. `is_image` says whether there is an image of a name, by default directly in `image_folder`. Raises
-    InputError, naming the file, for whatever is not VOC, an unknown class, and data
-    without a single box.
+    Image ids are the file names if all are distinct integers, else 1, 2, ... in the order of the names. `is_image` returns
+    whether an image exists; by default it looks in `image_folder`. Raises InputError, with the file name, for invalid files, an
+    unknown class, and data without boxes.
     """
     paths = _annotation_paths(annotations_folder, image_set_file)
     class_names = read_label_map(label_map_file) if label_map_file else _names_in_use(annotations_folder, paths)
@@ -59,7 +58,7 @@ def read_voc(
                                size=_image_size(root, path))
         if image.size is None:
             noted.append(Finding(kind="image", file=image.file_name, image_id=image_id,
-                                 reason="the annotation file gives no size: taken from the image"))
+                                 reason="the annotation file has no size: taken from the image"))
         for index, node in enumerate(root.findall("object")):
             annotation = _read_object(node, where=f"{path}: object {index}", by_name=by_name)
             if not (annotation.is_difficult and ignore_difficult):
@@ -67,15 +66,15 @@ def read_voc(
         images.append(image)
     listed_boxes = sum(len(image.objects) for image in images)
     if not listed_boxes:
-        raise InputError(f"{annotations_folder}: the {len(paths)} annotation files hold not a single box")
+        raise InputError(f"{annotations_folder}: the {len(paths)} annotation files contain no boxes")
     return AnnotatedDataSet(source=annotations_folder, images=images, class_names=class_names,
                             fingerprint=hasher.hexdigest(), listed_boxes=listed_boxes, noted=noted)
 
 
 def _annotation_paths(folder: str, image_set_file: str) -> list[Path]:
-    """The XML files, in the order of their names."""
+    """Return the XML files in the order of their names."""
     if not Path(folder).is_dir():
-        raise InputError(f"{folder or 'annotations folder'}: no such folder; expected the one with the XML files")
+        raise InputError(f"{folder or 'annotations folder'}: no such folder; expected the folder with the XML files")
     if not image_set_file:
         paths = _xml_files(folder)
         if not paths:
@@ -88,12 +87,12 @@ def _annotation_paths(folder: str, image_set_file: str) -> list[Path]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{image_set_file}: cannot be read ({error})") from error
     names = [line.split() for line in lines if line.strip()]
-    # the per-class sets of VOC carry -1 where the image shows no such object
+    # VOC's per-class image sets mark images without the class by -1.
     stems = sorted({checked_file_name(name, where=image_set_file) for name, *rest in names if rest != ["-1"]})
     if not stems:
         raise InputError(f"{image_set_file}: lists no images")
     paths = [Path(folder, f"{stem}.xml") for stem in stems]
-    absent = [path for path in paths if not os.path.isfile(path)]  # Path's own raises for a name that is too long
+    absent = [path for path in paths if not os.path.isfile(path)]  # Path.is_file raises for a name that is too long
     if absent:
         raise InputError(f"{image_set_file}: {len(absent)} of {len(paths)} images have no annotation file, "
                          f"such as {absent[0]}")
@@ -101,7 +100,7 @@ def _annotation_paths(folder: str, image_set_file: str) -> list[Path]:
 
 
 def _xml_files(folder: str) -> list[Path]:
-    """In the order of their names; what a system puts beside files, such as ._a.xml, is hidden and none."""
+    """Return XML files in the order of their names, without hidden files such as ._a.xml."""
     try:
         return sorted(path for path in Path(folder).iterdir() if path.suffix.lower() == ".xml" and path.name[0] != ".")
     except OSError as error:
@@ -120,7 +119,7 @@ def _text(node: ElementTree.Element, path: str) -> str:
 
 
 def _image_name(root: ElementTree.Element, path: Path, is_image: Callable[[str], bool]) -> str:
-    """The file that the XML names, or one called like the XML; whether either exists is judged later."""
+    """Return the file name in the XML file, or the image with the name of the XML file; it need not exist."""
     named = _text(root, "filename")
     if named:
         checked_file_name(named, where=str(path))
@@ -130,7 +129,7 @@ def _image_name(root: ElementTree.Element, path: Path, is_image: Callable[[str],
 
 
 def _image_size(root: ElementTree.Element, path: Path) -> tuple[int, int] | None:
-    """(height, width); None where it is missing or 0, as some labelling tools write it."""
+    """Return (height, width); None if it is missing or 0, as some labeling tools write it."""
     texts = [_text(root, f"size/{side}") for side in ("height", "width")]
     if not any(texts):
         return None
@@ -139,7 +138,7 @@ def _image_size(root: ElementTree.Element, path: Path) -> tuple[int, int] | None
     if height == 0 and width == 0:
         return None
     if height != int(height) or width != int(width) or height < 1 or width < 1:
-        raise InputError(f"{path}: the size is {shown(texts[1])} x {shown(texts[0])}, wanted whole numbers of pixels")
+        raise InputError(f"{path}: the size is {shown(texts[1])} x {shown(texts[0])}, expected whole numbers of pixels")
     return int(height), int(width)
 
 
@@ -158,9 +157,9 @@ def _read_object(node: ElementTree.Element, *, where: str, by_name: dict[str, in
 
 
 def _names_in_use(folder: str, paths: Iterable[Path]) -> ClassNames:
-    """VOC's own twenty where they suffice, else every name in the folder, numbered from 1 in alphabetical order.
+    """Return the 20 VOC classes if they include all names, else every name in the folder in alphabetical order.
 
-    All files of the folder are looked at, also those that an image set leaves out, so that its sets agree.
+    All files of the folder are read, including those outside the image set, so that all image sets have the same ids.
     """
     used = {_text(node, "name") for path in sorted({*_xml_files(folder), *paths})
             for node in _read_xml(path).findall("object")}

@@ -1,4 +1,4 @@
-"""What lies under the prefix of a conversion: whole shards, those of others, what killed runs left."""
+"""Files under the prefix of a conversion: complete shards, shards of other conversions, leftovers of killed runs."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from program_support.file_lock import lock_file
 
 @contextlib.contextmanager
 def sole_writer(config: ConversionConfig) -> Iterator[None]:
-    """A block in which no one else converts to this prefix. Raises InputError where a user does."""
+    """Lock the prefix for the block. Raises InputError if another conversion holds the lock."""
     with open(config.state_folder / "lock", "w") as lock:
         try:
             lock_file(lock)
@@ -26,7 +26,7 @@ def sole_writer(config: ConversionConfig) -> Iterator[None]:
 
 
 def standing_shards(output_prefix: str) -> dict[int, Path]:
-    """Number of shards -> one of them, for every conversion whose shards lie under a prefix."""
+    """Return number of shards -> one of these shards, for every conversion under a prefix."""
     prefix = Path(output_prefix)
     pattern = re.compile(re.escape(prefix.name) + r"-\d{5}-of-(?P<total>\d{5})(\.tfrecord)?")
     names = sorted(os.listdir(prefix.parent)) if os.path.isdir(prefix.parent) else []
@@ -34,17 +34,17 @@ def standing_shards(output_prefix: str) -> dict[int, Path]:
 
 
 def refuse_other_shards(config: ConversionConfig) -> None:
-    """Raises InputError where shards of another number than is requested lie under the prefix."""
+    """Raise InputError if the prefix has shards of a conversion into another number of shards."""
     for total, path in sorted(standing_shards(config.output_prefix).items()):
         if total != config.num_shards:
             raise InputError(
                 f"{path} is left from a conversion into {total} shards; readers of {Path(config.output_prefix).name}-* "
-                f"would mix it with the {config.num_shards} wanted: delete those shards or choose another "
+                f"would mix it with the new {config.num_shards}: delete those shards or choose another "
                 "--output_file_prefix")
 
 
 def remove_leftovers(config: ConversionConfig) -> None:
-    """What a killed run has half written, or had finished for another number of shards."""
+    """Remove partial files of killed runs and unpublished shards of another number of shards."""
     prefix, total = Path(config.output_prefix), f"{config.num_shards:05d}"
     shard = re.compile(re.escape(f".{prefix.name}-") + r"\d{5}-of-(\d{5})\.tfrecord\.(partial|finished)")
     beside = re.compile(re.escape(f".{prefix.name}.") + r"(report|classes|instances)\.json\.(partial|.+\.unfinished)")
@@ -53,13 +53,13 @@ def remove_leftovers(config: ConversionConfig) -> None:
         if (match and (match[2] == "partial" or match[1] != total)) or beside.fullmatch(path.name):
             path.unlink()
     for path in list(config.state_folder.iterdir()):
-        half_written = path.suffix in (".partial", ".unfinished")  # the former are an earlier version's
+        half_written = path.suffix in (".partial", ".unfinished")  # .partial: of an earlier version
         if half_written or (path.match("*-of-*.json") and not path.stem.endswith(f"-of-{total}")):
             path.unlink()
 
 
 def is_finished(task: ShardTask, final_path: Path) -> bool:
-    """Whether this very shard lies there whole, under its final name or waiting for it."""
+    """Return whether this shard is complete, under its final name or before publication."""
     try:
         state = json.loads(task.state_path.read_text(encoding="utf-8"))
         path = task.finished_path if task.finished_path.exists() else final_path
@@ -69,7 +69,7 @@ def is_finished(task: ShardTask, final_path: Path) -> bool:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What decided about the shards of the run before (`job.json`); empty where nothing, or nothing whole, is known."""
+    """Return the settings of the previous run (`job.json`); empty if missing or damaged."""
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

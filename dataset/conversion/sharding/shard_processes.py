@@ -1,4 +1,7 @@
-"""Many shards made, here or in several processes, with progress told. Free of TensorFlow: the processes import it."""
+"""Convert shards in this process or in worker processes, with a progress bar.
+
+This module does not import TensorFlow; the workers do.
+"""
 
 import contextlib
 import multiprocessing
@@ -18,22 +21,21 @@ from program_support.errors import InputError
 from program_support.progress import Progress
 from program_support.stderr_capture import captured_stderr
 
-CONTINUE = "finished shards are kept, the same command continues"
+CONTINUE = "finished shards are kept; run the same command to resume"
 _POLL_SECONDS = 0.2
 _SECONDS_OF_A_START = 2.0
-_SECONDS_OF_A_GROUP = 2.0  # within which a signal sent to all processes has reached this one, if it ended another
+_SECONDS_OF_A_GROUP = 2.0  # maximum delay between the arrivals of a signal at the processes of a group
 
 
 def convert_shards(tasks: list[ShardTask], *, processes: int) -> None:
-    """Make shards; 1 means this very process. A signal ends it with everything tidied, a second one at once.
+    """Convert shards; `processes` 1 means this process. A signal ends it after cleanup, a second one immediately.
 
-    Raises Interrupted for a signal, InputError for what is refused and where a process dies, OSError for what cannot be
-    written.
+    Raises Interrupted for a signal, InputError for rejected input and if a worker dies, OSError for failed writes.
     """
     if not tasks:
         return
     if processes == 1:
-        _start_tensorflow()  # for seconds; nothing has begun yet, so a signal need not be put off
+        _start_tensorflow()  # takes seconds; no work has started, so signals need not be deferred
     total = sum(len(task.images) for task in tasks)
     with (Progress("convert", total=total, noun="image", patient=True) as progress,
           PutOffSignals(at_the_second=_forget_children) as signals):
@@ -44,7 +46,7 @@ def convert_shards(tasks: list[ShardTask], *, processes: int) -> None:
 
 
 def _start_tensorflow() -> None:
-    """Import it without its greetings, which would cross the progress bar."""
+    """Import TensorFlow without its startup messages, which would disturb the progress bar."""
     with captured_stderr():
         from dataset.conversion.check import prove_damage_is_seen
 
@@ -66,26 +68,26 @@ def _convert_in_processes(
     tasks: list[ShardTask], processes: int, *, progress: Progress, signals: PutOffSignals
 ) -> None:
     done = multiprocessing.get_context("spawn").Value("q", 0)
-    waiting, running, told = deque(tasks), set(), 0
+    waiting, running, reported = deque(tasks), set(), 0
     try:
         with _worker_processes(processes, done) as executor:
             while waiting or running:
-                # a little ahead and not all at once, for every task travels with its annotations
+                # Submit only a few tasks in advance, because every task is sent with its annotations.
                 while waiting and len(running) < processes + 2:
                     signals.check()
                     with _starting_children():
                         running.add(executor.submit(_work, waiting.popleft()))
                 ready, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 signals.check()
-                count = done.get_obj().value  # without its lock, which a process may have died with
-                progress.advance(count - told, images=count - told)
-                told = count
+                count = done.get_obj().value  # without its lock, which a dead process may hold
+                progress.advance(count - reported, images=count - reported)
+                reported = count
                 for future in ready:
                     future.result()
     except BrokenProcessPool as error:
         signals.check(seconds=_SECONDS_OF_A_GROUP)
-        raise InputError(f"a converting process died, killed or out of memory; {CONTINUE}, perhaps with a smaller "
-                         "--num_threads") from error
+        raise InputError(f"a worker process died (killed or out of memory); {CONTINUE}, if needed with a "
+                         "smaller --num_threads") from error
     finally:
         for task in tasks:
             task.partial_path.unlink(missing_ok=True)
@@ -93,7 +95,7 @@ def _convert_in_processes(
 
 @contextlib.contextmanager
 def _worker_processes(processes: int, done: Any) -> Iterator[ProcessPoolExecutor]:
-    """Processes that convert, gone at the end of the block; after an error at once."""
+    """Provide worker processes that end with the block; after an error they are killed."""
     strangers = set(multiprocessing.active_children())
     executor = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker,
                                    initargs=(done,))
@@ -101,28 +103,28 @@ def _worker_processes(processes: int, done: Any) -> Iterator[ProcessPoolExecutor
         yield executor
     except BaseException:
         for child in set(multiprocessing.active_children()) - strangers:
-            child.kill()  # or they would end their shards first
+            child.kill()  # otherwise they would finish their shards first
         raise
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
 
 
 def _forget_children() -> None:
-    """Before this process is gone: kill what would notice it late, unlink the semaphores that a user would warn of."""
-    _starting.acquire(timeout=_SECONDS_OF_A_START)  # or one that waits for its first data would tell of their end
+    """Kill the workers and unlink semaphores before this process ends, so that no warnings follow."""
+    _starting.acquire(timeout=_SECONDS_OF_A_START)  # a child still waiting for its first data would print a traceback
     for child in multiprocessing.active_children():
         child.kill()
-    multiprocessing.util._run_finalizers(0)  # as at an ordinary end, whose waiting has priorities below 0
+    multiprocessing.util._run_finalizers(0)  # as at a normal exit; finalizers that wait have priorities below 0
 
 
-_starting = threading.Lock()  # held while a child is started, which `active_children` knows only afterwards
+_starting = threading.Lock()  # held while a child is started, which `active_children` lists only afterwards
 
 
 @contextlib.contextmanager
 def _starting_children() -> Iterator[None]:
-    """Ctrl-C reaches the whole process group: children started here leave it to the parent to stop them.
+    """Start children with SIGINT blocked, so that only the parent handles Ctrl-C, which reaches the process group.
 
-    They inherit that it is blocked. One that comes here meanwhile reaches another thread, or this one afterwards.
+    A signal that arrives meanwhile is delivered to another thread, or to this one afterwards.
     """
     with _starting:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -136,7 +138,7 @@ _worker: dict[str, Any] = {}
 
 
 def _begin_worker(done: Any) -> None:
-    """Set up a process that converts: quiet, on the CPU, gone when its parent is."""
+    """Set up a worker process: no output, CPU only, ends with its parent."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     _start_tensorflow()

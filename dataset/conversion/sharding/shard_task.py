@@ -1,4 +1,4 @@
-"""What a process is reported to make one shard, and how that is brought whole to its name. Free of TensorFlow."""
+"""The task of converting one shard, and its atomic publication. Does not import TensorFlow."""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from program_support.atomic_files import flush_to_disk
 
 @dataclass(frozen=True, kw_only=True)
 class ShardTask:
-    """What a process needs to make one shard: the images with their objects, where to read and where to write."""
+    """Input of a worker for one shard: the images with their objects, and input and output paths."""
 
     images: Sequence[AnnotatedImage]
     source: str
@@ -27,7 +27,7 @@ class ShardTask:
 
 
 def settle(partial: Path, finished: Path) -> int:
-    """Bring a file to the disk and then to its name; returns its size in bytes."""
+    """Flush a file to disk and rename it; return its size in bytes."""
     flush_to_disk(partial)
     size = partial.stat().st_size
     os.replace(partial, finished)

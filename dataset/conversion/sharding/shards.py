@@ -1,13 +1,13 @@
-"""Writes a data set as sharded TFRecords in several processes, so that a run may end at any moment and be continued.
+"""Write a data set as sharded TFRecords in several processes; an interrupted run can be resumed.
 
 For shard i of n of the prefix DIR/train:
 
     DIR/.train-0000i-of-0000n.tfrecord.partial    being written
-    DIR/.train-0000i-of-0000n.tfrecord.finished   whole and on the disk
-    DIR/.train.conversion/0000i-of-0000n.json     what it was made from, and its part of the report
-    DIR/train-0000i-of-0000n.tfrecord             its name once all shards are finished and the data set is accepted
+    DIR/.train-0000i-of-0000n.tfrecord.finished   complete, flushed to disk
+    DIR/.train.conversion/0000i-of-0000n.json     its input, and its part of the report
+    DIR/train-0000i-of-0000n.tfrecord             final name, after all shards are complete and the data set is accepted
 
-This module does not import TensorFlow, which takes seconds: the processes do.
+This module does not import TensorFlow, which takes seconds; the worker processes do.
 """
 
 import contextlib
@@ -36,15 +36,14 @@ from program_support.atomic_files import write_text
 from program_support.deferred_signals import PutOffSignals
 from program_support.errors import InputError
 
-CONVERTER_VERSION = 4  # raised whenever the same input gives other records
+CONVERTER_VERSION = 4  # incremented when the same input gives different records
 
 
 def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[str], None] = print) -> Report:
     """Write records, class names and report of a data set.
 
-    Raises InputError where something is refused, more than the allowed share of images or boxes would be skipped, or
-    nothing can be written, and Interrupted for SIGINT or SIGTERM; no shard bears a final name then that did not before,
-    unless the signal came when all were to get theirs.
+    Raises InputError if input is rejected, too many images or boxes would be skipped, or writing fails, and Interrupted for
+    SIGINT or SIGTERM. In both cases no new shard has its final name, unless the signal arrived during publication.
     """
     stats = _file_stats(data.images, config.image_folder)
     _check_what_is_known(data, stats, config)
@@ -64,7 +63,7 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[
                 report.add(Report.from_json(state["report"]))
             check_fractions(report, listed_images=len(data.images), listed_boxes=data.listed_boxes,
                             max_bad_fraction=config.max_bad_fraction)
-            with PutOffSignals():  # or some shards would have their names and some not
+            with PutOffSignals():  # otherwise only some shards could get their final names
                 _publish(data, report, tasks, config=config, kept=[entry for state in states for entry in state["kept"]])
     except OSError as error:
         place, reason = error.filename or f"{config.output_prefix}-*", error.strerror or error
@@ -73,8 +72,8 @@ def convert(data: AnnotatedDataSet, config: ConversionConfig, *, say: Callable[[
 
 
 def _file_stats(images: Sequence[AnnotatedImage], folder: str) -> np.ndarray:
-    """[N, 2] int64, bytes and time of the last change of every image, -1 where there is no such file."""
-    stats = np.full((len(images), 2), -1, np.int64)  # and no list: there may be millions
+    """Return size in bytes and modification time of every image, [N, 2] int64, -1 for missing files."""
+    stats = np.full((len(images), 2), -1, np.int64)  # an array, not a list: there may be millions
     for number, image in enumerate(images):
         with contextlib.suppress(OSError):
             found = os.stat(os.path.join(folder, image.file_name))
@@ -85,7 +84,7 @@ def _file_stats(images: Sequence[AnnotatedImage], folder: str) -> np.ndarray:
 def _check_what_is_known(
     data: AnnotatedDataSet, stats: np.ndarray, config: ConversionConfig
 ) -> None:
-    """Refuse at once what could only be refused after hours of converting the rest."""
+    """Raise InputError early for errors that would otherwise appear only after hours of conversion."""
     absent = [data.images[number] for number in np.flatnonzero(stats[:, 0] < 0).tolist()]
     if len(absent) == len(data.images):
         raise InputError(f"{config.image_folder}: none of the {len(absent)} images of {data.source} is in this folder, "
@@ -100,7 +99,7 @@ def _check_what_is_known(
 
 
 def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str, Any]:
-    """What decides about the content of every shard."""
+    """Return all settings that determine the content of every shard."""
     return {
         "annotations": data.fingerprint,
         "image folder": str(Path(config.image_folder).resolve()),
@@ -114,7 +113,7 @@ def _job_settings(data: AnnotatedDataSet, config: ConversionConfig) -> dict[str,
 def _shard_tasks(
     data: AnnotatedDataSet, stats: np.ndarray, config: ConversionConfig
 ) -> list[ShardTask]:
-    """What makes each shard, also those that are finished; image i goes to shard i mod num_shards."""
+    """Return the task of each shard, including complete ones; image i belongs to shard i mod num_shards."""
     names = dict(zip(data.class_names.category_ids, data.class_names.names, strict=True)) if data.class_names else {}
     settings = _job_settings(data, config)
     tasks = []
@@ -136,7 +135,7 @@ def _shard_tasks(
 def _announce(
     data: AnnotatedDataSet, tasks: list[ShardTask], config: ConversionConfig, *, say: Callable[[str], None]
 ) -> None:
-    """Say what is reused and why not more; remember the settings for the next run."""
+    """Log what is reused and why the rest is not; store the settings for the next run."""
     settings, job_path = _job_settings(data, config), config.state_folder / "job.json"
     finished = sum(is_finished(task, config.shard_path(index)) for index, task in enumerate(tasks))
     if before := read_settings(job_path):
@@ -144,19 +143,19 @@ def _announce(
         if changed:
             say(f"changed since the last conversion to {config.output_prefix}: {', '.join(changed)}; converting again")
         elif finished:
-            say(f"{finished} of {len(tasks)} shards are finished and kept")
+            say(f"{finished} of {len(tasks)} shards are complete and reused")
     elif config.shard_path(0).exists():
-        say(f"replacing the shards {config.output_prefix}-*, of which nothing is known here")
+        say(f"replacing the existing shards {config.output_prefix}-*, whose source is unknown")
     if config.num_shards > len(data.images):
-        say(f"{config.num_shards - len(data.images)} of {config.num_shards} shards will be empty, for there are "
-            f"{len(data.images)} images; readers pass over them")
+        say(f"{config.num_shards - len(data.images)} of {config.num_shards} shards will be empty, because there are "
+            f"{len(data.images)} images; readers ignore empty shards")
     write_text(job_path, json.dumps(settings, indent=1) + "\n")
 
 
 def _publish(
     data: AnnotatedDataSet, report: Report, tasks: list[ShardTask], *, config: ConversionConfig, kept: list[dict]
 ) -> None:
-    """Give the finished shards their names; the report comes last, so that where it lies everything does."""
+    """Rename the finished shards; the report is written last and marks a complete conversion."""
     report_path, class_path = config.beside(".report.json"), config.beside(".classes.json")
     report_path.unlink(missing_ok=True)
     class_path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Which classes of Open Images are requested, and which category each label (/m/01g317) of a row becomes.
+"""Selection of Open Images classes, and the category of each label (such as /m/01g317).
 
-The labels never change; the names do: what MLPerf calls French horn was Horn in early V4, and its Orange is Orange (fruit) in
-V7. So classes are asked for by name, and MLPerf's list brings its labels along.
+Labels are stable across versions, names are not: MLPerf's French horn was Horn in early V4, and its Orange is Orange (fruit)
+in V7. Users select classes by name; MLPerf's list contains the labels.
 """
 
 import os
@@ -22,22 +22,23 @@ _V6_HEADER = ["LabelName", "DisplayName"]
 
 
 @dataclass(frozen=True)
-class WantedClasses:
-    """`category_of` has every label of the class descriptions, with None for those that are not wanted."""
+class SelectedClasses:
+    """Selected classes; `category_of` has every label of the class descriptions, None for labels that are not selected."""
 
     class_names: ClassNames
     category_of: dict[str, int | None]
     renamed: list[str] = field(default_factory=list)  # such as "Horn is French horn"
 
 
-def wanted_classes(
+def selected_classes(
     classes: str, *, class_descriptions_file: str, hierarchy_file: str = "", with_descendants: bool = False
-) -> WantedClasses:
-    """What `classes` asks for: "mlperf" (its 264), a file with one name a line, names with commas between them, or "" for all.
+) -> SelectedClasses:
+    """Return the classes that `classes` selects.
 
-    Category ids count from 0 in the order of the list, that of MLPerf and of "" being the ASCII order of the names. A box is of
-    the class that its label names; `with_descendants` those of narrower labels by the hierarchy count as well, each as the
-    nearest wanted one above it. Raises InputError for a name that the class descriptions lack.
+    `classes` is "mlperf" (264 classes), a file with one name per line, comma-separated names, or "" for all. Category ids count
+    from 0 in the order of the list (for "mlperf" and "": ASCII order of the names). With `with_descendants`, boxes of
+    descendant labels belong to their nearest selected ancestor. Raises InputError for a name that the class descriptions
+    lack.
     """
     name_of = _read_descriptions(class_descriptions_file)
     if classes == MLPERF:
@@ -54,12 +55,12 @@ def wanted_classes(
         if not hierarchy_file:
             raise InputError("--with_descendants needs --hierarchy_file: bbox_labels_600_hierarchy.json")
         _add_descendants(category_of, wanted, hierarchy_file)
-    return WantedClasses(class_names, category_of, [
+    return SelectedClasses(class_names, category_of, [
         f"{name_of[label]} is {name}" for label, name in wanted.items() if name_of[label] != name])
 
 
 def _read_descriptions(path: str) -> dict[str, str]:
-    """Label -> name, in the order of the file; V4 and V5 have no header, V6 and V7 have one."""
+    """Return label -> name in the order of the file; V4 and V5 have no header, V6 and V7 have one."""
     found: dict[str, str] = {}
     for number, (line, row) in enumerate(csv_rows(path)):
         if number == 0 and row == _V6_HEADER:
@@ -71,13 +72,13 @@ def _read_descriptions(path: str) -> dict[str, str]:
         if found.setdefault(label, name) != name:
             raise InputError(f"{path}: line {line} names {label} {shown(name)}, and an earlier one {shown(found[label])}")
     if not found:
-        raise InputError(f"{path}: names no class")
+        raise InputError(f"{path}: contains no classes")
     return found
 
 
 def _names_asked_for(classes: str) -> list[str]:
-    """From a file, or from names with commas between them."""
-    if not os.path.isfile(classes):  # names may be longer than Path can ask for
+    """Return the names in a file or in a comma-separated list."""
+    if not os.path.isfile(classes):  # the list may be longer than a path may be
         return [name.strip() for name in classes.split(",") if name.strip()]
     try:
         text = Path(classes).read_text(encoding="utf-8-sig")
@@ -85,12 +86,12 @@ def _names_asked_for(classes: str) -> list[str]:
         raise InputError(f"--classes={classes}: cannot be read ({error})") from error
     names = [line.strip() for line in text.splitlines() if line.strip()]
     if not names:
-        raise InputError(f"--classes={classes}: holds no name")
+        raise InputError(f"--classes={classes}: contains no names")
     return names
 
 
 def _by_name(names: list[str], name_of: dict[str, str], path: str) -> dict[str, str]:
-    """Label -> name of the names, in their order."""
+    """Return label -> name for the names, in their order."""
     labels: dict[str, list[str]] = {}
     for label, name in name_of.items():
         labels.setdefault(name, []).append(label)
@@ -100,7 +101,7 @@ def _by_name(names: list[str], name_of: dict[str, str], path: str) -> dict[str, 
             hint = f"; the nearest is {nearest}" if nearest else f" (nor is there such a file); it has {listed(labels)}"
             raise InputError(f"--classes: {path} has no class {shown(name)}{hint}")
         if len(labels[name]) > 1:
-            raise InputError(f"{path}: {shown(name)} is the name of {listed(labels[name])}: give "
+            raise InputError(f"{path}: {shown(name)} is the name of {listed(labels[name])}; use "
                              "class-descriptions-boxable.csv, in which names are distinct")
     if len({*names}) < len(names):
         raise InputError(f"--classes: names {shown(Counter(names).most_common(1)[0][0])} twice")
@@ -108,10 +109,10 @@ def _by_name(names: list[str], name_of: dict[str, str], path: str) -> dict[str, 
 
 
 def _check_same_labels(wanted: dict[str, str], name_of: dict[str, str], path: str) -> None:
-    """MLPerf's labels must be there, and its names must mean nothing else; that a name has changed is no matter."""
+    """Check that MLPerf's labels exist and that no other label has one of its names; renamed classes are allowed."""
     for label, name in wanted.items():
         if label not in name_of:
-            raise InputError(f"{path}: lacks {label} ({name}), which --classes={MLPERF} wants: give "
+            raise InputError(f"{path}: lacks {label} ({name}), which --classes={MLPERF} requires; use "
                              "class-descriptions-boxable.csv")
     names = {*wanted.values()}
     for label, name in name_of.items():
@@ -120,9 +121,9 @@ def _check_same_labels(wanted: dict[str, str], name_of: dict[str, str], path: st
 
 
 def _add_descendants(category_of: dict[str, int | None], wanted: dict[str, str], path: str) -> None:
-    """Give labels that are not expected the category of the nearest wanted one above them.
+    """Assign labels that are not selected to the category of their nearest selected ancestor.
 
-    Parts are no kinds: a door handle is no door.
+    Only kinds count, not parts: a door handle is not a door.
     """
     above: dict[str, set[str]] = {}
     for parent, child in _kinds(read_json(path), path):
@@ -134,19 +135,19 @@ def _add_descendants(category_of: dict[str, int | None], wanted: dict[str, str],
             seen |= row
         nearest = sorted(wanted[parent] for parent in row & wanted.keys())
         if len(nearest) > 1:
-            raise InputError(f"{path}: {label} is of the kinds {listed(nearest)} alike: with --with_descendants name it in "
-                             "--classes too, or only one of them")
+            raise InputError(f"{path}: {label} is a descendant of {listed(nearest)}: with --with_descendants add it to "
+                             "--classes, or select only one of them")
         if nearest:
             category_of[label] = next(category_of[parent] for parent in row & wanted.keys())
 
 
 def _kinds(top: object, path: str) -> Iterator[tuple[str, str]]:
-    """(label, narrower label) of the whole tree; it may be as deep as json can be read."""
+    """Yield (label, child label) for the complete hierarchy, of any depth."""
     waiting = [top]
     while waiting:
         node = waiting.pop()
         if not isinstance(node, dict) or not isinstance(node.get("LabelName"), str):
-            raise InputError(f"{path}: holds {shown(node)}, wanted objects with LabelName: bbox_labels_600_hierarchy.json")
+            raise InputError(f"{path}: holds {shown(node)}, expected objects with LabelName: bbox_labels_600_hierarchy.json")
         for key in ("Subcategory", "Part"):
             children = node.get(key, [])
             if not isinstance(children, list):

@@ -1,4 +1,4 @@
-"""Downloads images, many at a time; what is there is not asked for again, and nothing half written has a final name."""
+"""Download images in parallel; existing files are skipped, and final names are given only to complete files."""
 
 import contextlib
 import http.client
@@ -16,10 +16,10 @@ from program_support.atomic_files import unfinished_folder
 from program_support.errors import InputError
 from program_support.progress import Progress
 
-SITE = "https://open-images-dataset.s3.amazonaws.com"  # the bucket that the page of the data set names
-_CONTINUE = "run this again and it continues"
+SITE = "https://open-images-dataset.s3.amazonaws.com"  # the bucket in the documentation of the data set
+_CONTINUE = "run this again to resume"
 _TRIES, _FIRST_PAUSE_SECONDS, _TIMEOUT_SECONDS = 5, 0.5, 60.0
-_NOT_THERE = (403, 404, 410)  # S3 answers 403 for what is not there to those who may not list
+_NOT_THERE = (403, 404, 410)  # S3 returns 403 for a missing object if listing is not permitted
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
 _JPEG_START = b"\xff\xd8"
 
@@ -27,10 +27,10 @@ _JPEG_START = b"\xff\xd8"
 def download_images(
     names: Iterable[str], folder: Path, *, total: int, site: str, connections: int, max_bad_fraction: float
 ) -> list[str]:
-    """Bring `site`/NAME to `folder`/NAME for all names; returns those that the server does not have.
+    """Download `site`/NAME to `folder`/NAME for all names; return the names that the server does not have.
 
-    Raises InputError where more than the allowed share is missing, the server cannot be reached or sends something else than a
-    JPEG, and OSError where nothing can be written.
+    Raises InputError if more than the allowed fraction is missing, the server cannot be reached or a response is not a JPEG,
+    and OSError if a file cannot be written.
     """
     missing: list[str] = []
     running: deque[tuple[str, Future]] = deque()
@@ -46,7 +46,7 @@ def download_images(
           Progress("download", total=total, noun="image", patient=True) as progress):
         for name in names:
             running.append((name, pool.submit(_bring, f"{site}/{name}", folder / name, parts)))
-            if len(running) >= 4 * connections:  # a little ahead: there may be millions
+            if len(running) >= 4 * connections:  # submit only a few in advance: there may be millions
                 settle()
         while running:
             settle()
@@ -55,7 +55,7 @@ def download_images(
 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads of which none begins anything after an error."""
+    """Provide threads that start no further downloads after an error."""
     pool = ThreadPoolExecutor(count)
     try:
         yield pool
@@ -64,7 +64,7 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def _bring(url: str, path: Path, parts: Path) -> bool:
-    """Download one image, unless it is here; False where the server does not have it."""
+    """Download one image unless it exists; return False if the server does not have it."""
     with contextlib.suppress(OSError):
         if path.stat().st_size:
             return True
@@ -72,7 +72,7 @@ def _bring(url: str, path: Path, parts: Path) -> bool:
     if content is None:
         return False
     if not content.startswith(_JPEG_START):
-        raise InputError(f"{url}: what came is no JPEG but begins with {content[:40]!r}; a page of a proxy?")
+        raise InputError(f"{url}: the response is not a JPEG, it begins with {content[:40]!r}; check for a proxy page")
     part = parts / path.name
     part.write_bytes(content)
     os.replace(part, path)
@@ -80,7 +80,7 @@ def _bring(url: str, path: Path, parts: Path) -> bool:
 
 
 def _content(url: str) -> bytes | None:
-    """What the server has under an address, None where that is nothing; it is asked again where that may help."""
+    """Return the content of a URL, None if it does not exist; temporary errors are retried."""
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
@@ -91,13 +91,13 @@ def _content(url: str) -> bytes | None:
             error.close()
             if error.code in _NOT_THERE:
                 return None
-            reason = f"the server answers {error.code} ({error.reason})"
+            reason = f"the server returned {error.code} ({error.reason})"
             if error.code not in _PASSING:
                 break
-        except (OSError, http.client.HTTPException) as error:  # no connection, no name, a proxy that refuses, cut off
+        except (OSError, http.client.HTTPException) as error:  # no connection, unknown host, proxy error, truncated response
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
         except ValueError as error:
-            raise InputError(f"{url}: is no address ({error})") from error
+            raise InputError(f"{url}: is not a valid URL ({error})") from error
     raise InputError(f"{url}: download failed ({reason}); {_CONTINUE}")
 
 
@@ -105,6 +105,5 @@ def _check_missing(missing: list[str], total: int, *, site: str, max_bad_fractio
     if len(missing) > max_bad_fraction * total:
         fraction = allowing_fraction(len(missing), total)
         raise InputError(
-            f"{site}: the server answers 404, 410 or 403 for {len(missing)} of {total} images, such as {missing[0]}, and at "
-            f"most {max_bad_fraction:.2%} may be missing; if that is as it should be, allow it by --max_bad_fraction="
-            f"{fraction} or more; {_CONTINUE}")
+            f"{site}: the server returned 404, 410 or 403 for {len(missing)} of {total} images, such as {missing[0]}; expected "
+            f"at most {max_bad_fraction:.2%}; to accept this, set --max_bad_fraction={fraction} or more; {_CONTINUE}")

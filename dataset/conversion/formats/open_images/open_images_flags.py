@@ -1,4 +1,4 @@
-"""The flags by which a part of Open Images is chosen, for its conversion and for its download alike."""
+"""Flags that select a subset of Open Images, shared by its conversion and its download."""
 
 from pathlib import Path
 
@@ -12,24 +12,24 @@ from program_support.errors import InputError
 
 
 def define_choice_flags() -> None:
-    """Define what to read and which of it is requested."""
-    flags.DEFINE_string("object_annotations_file", "", "Csv of boxes: oidv6-train-annotations-bbox.csv, "
-                        "validation-annotations-bbox.csv, test-annotations-bbox.csv.")
-    flags.DEFINE_string("class_descriptions_file", "", "Csv of labels and names: class-descriptions-boxable.csv.")
-    flags.DEFINE_string("classes", "", "mlperf (its 264), a file with one name a line, or names with commas between them; by "
-                        "default all of the class descriptions.")
-    flags.DEFINE_string("hierarchy_file", "", "bbox_labels_600_hierarchy.json, for --with_descendants.")
-    flags.DEFINE_boolean("with_descendants", False, "Whether boxes of narrower labels count as boxes of the wanted class above "
-                         "them (a Dog as an Animal).")
-    flags.DEFINE_enum("expect", None, list(EXPECTED_IMAGES), "Refuse another number of images than this set has.")
+    """Define the input files and the selection."""
+    flags.DEFINE_string("object_annotations_file", "", "CSV file with the boxes: oidv6-train-annotations-bbox.csv, "
+                        "validation-annotations-bbox.csv or test-annotations-bbox.csv.")
+    flags.DEFINE_string("class_descriptions_file", "", "CSV file with labels and class names: class-descriptions-boxable.csv.")
+    flags.DEFINE_string("classes", "", "Classes to select: mlperf (the 264 classes of MLPerf), a file with one name per line, "
+                        "or comma-separated names. Default: all classes in the class descriptions.")
+    flags.DEFINE_string("hierarchy_file", "", "Path of bbox_labels_600_hierarchy.json; required by --with_descendants.")
+    flags.DEFINE_boolean("with_descendants", False, "Treat boxes of descendant labels as boxes of the nearest selected "
+                         "ancestor class (Dog as Animal).")
+    flags.DEFINE_enum("expect", None, list(EXPECTED_IMAGES), "Fail unless the number of images is the number in this data set.")
 
 
 def read_choice(index_folder: Path, *, image_ids_file: str = "") -> AnnotatedDataSet:
-    """Read what the flags name."""
+    """Read the annotations that the flags select."""
     values = flags.FLAGS
     for name in ("object_annotations_file", "class_descriptions_file"):
         if not values[name].value:
-            raise InputError(f"give --{name}")
+            raise InputError(f"--{name} is required")
     with recognized(values.object_annotations_file, wanted=FileKind.OPEN_IMAGES):
         return read_open_images(
             object_annotations_file=values.object_annotations_file, class_descriptions_file=values.class_descriptions_file,

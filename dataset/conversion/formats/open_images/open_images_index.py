@@ -1,6 +1,6 @@
-"""Boxes by image, on the disk: those of Open Images would be gigabytes of memory, and their rows may lie in any order.
+"""An index of boxes by image on disk: Open Images would take gigabytes of memory, and its rows are in any order.
 
-An SQLite file holds them, of which a process keeps no more than its page cache.
+The index is an SQLite file; a process keeps only its page cache in memory.
 """
 
 import sqlite3
@@ -22,7 +22,7 @@ CREATE TABLE boxes (
 
 
 class BoxIndex:
-    """Images, numbered from 1 in the order of their names, and their boxes. Travels to other processes as a path."""
+    """Images, numbered from 1 in the order of their names, and their boxes; pickled as a path."""
 
     def __init__(self, path: Path):
         self._path, self._connection = path, None
@@ -32,14 +32,14 @@ class BoxIndex:
 
     @classmethod
     def build(cls, path: Path, rows: Iterable[Box]) -> tuple["BoxIndex", int]:
-        """The index of all boxes, and how many rows repeated another one and were left out.
+        """Return the index of all boxes, and the number of duplicate rows, which are ignored.
 
-        Raises InputError where it cannot be written, and whatever `rows` raises.
+        Raises InputError if it cannot be written, and any error of `rows`.
         """
         try:
             connection = sqlite3.connect(path, isolation_level=None)
             try:
-                # it is deleted in the end, and after a power cut it is built again
+                # The index is temporary and needs no durability: after a power failure it is rebuilt.
                 for setting in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE",
                                 f"cache_size = -{_CACHE_KIB}"):
                     connection.execute(f"PRAGMA {setting}")
@@ -65,19 +65,19 @@ class BoxIndex:
         return index, count - index.count_boxes()
 
     def count_boxes(self) -> int:
-        """How many there are."""
+        """Return the number of boxes."""
         return self._rows("SELECT count(*) FROM boxes")[0][0]
 
     def count_images(self) -> int:
-        """How many images have a box."""
+        """Return the number of images with a box."""
         return self._rows("SELECT count(*) FROM images")[0][0]
 
     def name(self, number: int) -> str:
-        """The name of an image."""
+        """Return the name of an image."""
         return self._rows("SELECT name FROM images WHERE number = ?", number)[0][0]
 
     def objects(self, name: str) -> list[AnnotatedObject]:
-        """The objects of an image in the order of the csv file, their boxes in shares of the image."""
+        """Return the objects of an image in the order of the CSV file, with boxes in fractions of the image."""
         return [
             AnnotatedObject(annotation_id=None, category_id=category, is_crowd=bool(crowd),
                             box_xywh=(left, top, right - left, bottom - top))
@@ -95,7 +95,7 @@ class BoxIndex:
 
 
 class IndexedImage:
-    """What an AnnotatedImage has; the objects are read when they are asked for."""
+    """An AnnotatedImage whose objects are read on access."""
 
     __slots__ = ("_index", "_name", "image_id")
 
@@ -106,17 +106,17 @@ class IndexedImage:
 
     @property
     def file_name(self) -> str:
-        """As the images are called on the server."""
+        """The file name of the image on the server."""
         return f"{self._name}.jpg"
 
     @property
     def objects(self) -> list[AnnotatedObject]:
-        """The objects, read again."""
+        """The objects, read from the index on each access."""
         return self._index.objects(self._name)
 
 
 class IndexedImages(Sequence):
-    """Images of an index, of which none is in memory; a part of them is one of these too."""
+    """A sequence of the images of an index, none of them in memory; slices have the same type."""
 
     def __init__(self, index: BoxIndex, numbers: range):
         self._index, self._numbers = index, numbers

@@ -1,4 +1,4 @@
-"""Reads the csv files of Open Images V4 to V7, without holding their rows in memory."""
+"""Read the CSV files of Open Images V4 to V7 without keeping their rows in memory."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dataset.conversion.annotations import AnnotatedDataSet, Finding
-from dataset.conversion.formats.open_images.open_images_classes import WantedClasses, wanted_classes
+from dataset.conversion.formats.open_images.open_images_classes import SelectedClasses, selected_classes
 from dataset.conversion.formats.open_images.open_images_index import BoxIndex, IndexedImages
 from dataset.conversion.formats.open_images.open_images_rows import boxes_in
 from dataset.files.csv_files import csv_rows
@@ -18,7 +18,7 @@ from program_support.deferred_signals import PutOffSignals
 from program_support.errors import InputError
 from program_support.progress import Progress
 
-# The images of V6 with a box of MLPerf's 264 classes.
+# Number of images of V6 with a box of MLPerf's 264 classes.
 EXPECTED_IMAGES = {"mlperf-train": 1_170_301, "mlperf-validation": 24_781}
 _MIB = 1 << 20
 
@@ -27,51 +27,51 @@ def read_open_images(
     *, object_annotations_file: str, class_descriptions_file: str, index_folder: Path, classes: str = "",
     hierarchy_file: str = "", with_descendants: bool = False, image_ids_file: str = "", expect: str = "",
 ) -> AnnotatedDataSet:
-    """Images that have at least one box of the wanted classes, in the order of their names, with those boxes.
+    """Return the images with at least one box of the selected classes, in the order of their names, with these boxes.
 
-    Only those that `image_ids_file` names, where it is given. They are on the disk, in `index_folder`, which must stay as long
-    as the data set is used. Image ids count from 1. Raises InputError, with file, line and value, for what is no file of Open
-    Images, and where the number of images is not the one of `expect`, a key of `EXPECTED_IMAGES`; Interrupted for a signal.
+    `image_ids_file` restricts them to the listed images. The images are stored in `index_folder`, which must exist as long as
+    the data set is used. Image ids count from 1. Raises InputError, with file, line and value, for invalid files and if the
+    number of images differs from `expect`, a key of `EXPECTED_IMAGES`; Interrupted for a signal.
     """
-    wanted = wanted_classes(classes, class_descriptions_file=class_descriptions_file, hierarchy_file=hierarchy_file,
+    wanted = selected_classes(classes, class_descriptions_file=class_descriptions_file, hierarchy_file=hierarchy_file,
                             with_descendants=with_descendants)
     chosen = _read_image_ids(image_ids_file) if image_ids_file else None
     tally: Counter[str] = Counter()
     hasher = hashlib.sha256(json.dumps([wanted.class_names.to_categories(), sorted(wanted.category_of.items()),
                                         chosen and sorted(chosen)]).encode())
-    with _told(object_annotations_file) as told:
+    with _reading_progress(object_annotations_file) as line_read:
         def taken(line: bytes) -> None:
             hasher.update(line)
-            told(line)
+            line_read(line)
 
         rows = csv_rows(object_annotations_file, taken=taken)
         index, repeated = BoxIndex.build(index_folder / "boxes", boxes_in(
             rows, object_annotations_file, category_of=wanted.category_of, chosen=chosen, tally=tally))
     images = IndexedImages(index, range(1, index.count_images() + 1))
     if not images:
-        raise InputError(f"{object_annotations_file}: holds not a single box of the wanted classes"
+        raise InputError(f"{object_annotations_file}: contains no boxes of the selected classes"
                          + (f" in an image of {image_ids_file}" if image_ids_file else ""))
     if expect and len(images) != EXPECTED_IMAGES[expect]:
-        raise InputError(f"{object_annotations_file}: {len(images)} images have a box of the {len(wanted.class_names)} classes "
-                         f"and --expect={expect} wants {EXPECTED_IMAGES[expect]}: another split or version, or cut short")
+        raise InputError(f"{object_annotations_file}: {len(images)} images have a box of the {len(wanted.class_names)} classes"
+                         f"; expected {EXPECTED_IMAGES[expect]} by --expect={expect}: another split or version, or truncated")
     noted = [Finding(kind="box", file=object_annotations_file, reason=reason) for reason in _odd_rows(repeated, tally)]
     noted += _odd_classes(wanted, class_descriptions_file)
     if chosen is not None and len(images) < len(chosen):
         noted.append(Finding(kind="image", file=image_ids_file, reason=f"{len(chosen) - len(images)} of {len(chosen)} images "
-                             "have no box of the wanted classes, and become no records"))
+                             "have no boxes of the selected classes and are not converted"))
     return AnnotatedDataSet(
         source=object_annotations_file, images=images, class_names=wanted.class_names, fingerprint=hasher.hexdigest(),
         listed_boxes=index.count_boxes(), noted=noted)
 
 
 @contextmanager
-def _told(path: str) -> Iterator[Callable[[bytes], None]]:
-    """A block that may be interrupted, and tells how far the file is read whose lines are handed to what it yields."""
+def _reading_progress(path: str) -> Iterator[Callable[[bytes], None]]:
+    """Show the progress of reading a file, whose lines are passed to the yielded function; may be interrupted."""
     size = os.stat(path).st_size if os.path.exists(path) else 0
     with Progress("read", total=-(-size // _MIB), noun="MiB", patient=True) as progress, PutOffSignals() as signals:
         rest = 0
 
-        def told(line: bytes) -> None:
+        def line_read(line: bytes) -> None:
             nonlocal rest
             rest += len(line)
             if rest >= _MIB:
@@ -79,32 +79,32 @@ def _told(path: str) -> Iterator[Callable[[bytes], None]]:
                 rest %= _MIB
                 signals.check()
 
-        yield told
+        yield line_read
 
 
 def _read_image_ids(path: str) -> set[str]:
-    """One image a line, as ImageID or, as the official lists have it, train/ImageID."""
+    """Read one image per line, as ImageID or, as in the official lists, train/ImageID."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
     found = {line.strip().rpartition("/")[2] for line in lines} - {""}
     if not found:
-        raise InputError(f"{path}: names no image")
+        raise InputError(f"{path}: contains no image ids")
     return found
 
 
 def _odd_rows(repeated: int, tally: Counter[str]) -> Iterator[str]:
     if repeated:
-        yield f"{repeated} rows repeat another one of the same image, class, box and IsGroupOf: each box is taken once"
+        yield f"{repeated} rows duplicate another row (image, class, box and IsGroupOf): duplicates are ignored"
     if tally["low"]:
-        yield f"{tally['low']} boxes have a Confidence between 0 and 1: taken like any other"
+        yield f"{tally['low']} boxes have a Confidence between 0 and 1: converted like all other boxes"
     if tally["none"]:
-        yield f"{tally['none']} rows have Confidence 0, by which the object is not there: left out"
+        yield f"{tally['none']} rows have Confidence 0 (object absent): ignored"
 
 
-def _odd_classes(wanted: WantedClasses, path: str) -> list[Finding]:
+def _odd_classes(wanted: SelectedClasses, path: str) -> list[Finding]:
     if not wanted.renamed:
         return []
-    reason = f"other names than in the list, for the same labels: {listed(wanted.renamed)}"
+    reason = f"class names differ from the list for the same labels: {listed(wanted.renamed)}"
     return [Finding(kind="class", file=path, reason=reason)]

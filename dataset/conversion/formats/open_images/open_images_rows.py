@@ -1,7 +1,7 @@
-"""Rows of the csv files of Open Images, one at a time: the largest is of gigabytes.
+"""Read rows of the CSV files of Open Images one at a time: the largest file has gigabytes.
 
 Format: https://storage.googleapis.com/openimages/web/download_v7.html. A row of boxes has ImageID, LabelName, XMin, XMax,
-YMin, YMax (shares of width and height) and five flags (1, 0, or -1 where it is not known); V6 adds eight columns of clicks.
+YMin, YMax (fractions of width and height) and five flags (1, 0, or -1 if unknown); V6 adds eight columns of clicks.
 Columns are found by their names.
 """
 
@@ -18,7 +18,7 @@ from program_support.errors import InputError
 Box = tuple[str, int, float, float, float, float, int, int]  # image, category, XMin, XMax, YMin, YMax, crowd, line
 
 _COLUMNS = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax", "IsGroupOf")
-_CROWD = {"1": 1, "0": 0, "-1": 0}  # unknown is no crowd
+_CROWD = {"1": 1, "0": 0, "-1": 0}  # unknown counts as no crowd
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -26,10 +26,10 @@ def boxes_in(
     rows: Iterator[tuple[int, list[str]]], path: str, *, category_of: dict[str, int | None], chosen: set[str] | None,
     tally: Counter[str],
 ) -> Iterator[Box]:
-    """The boxes of the labels that have a category id, of the `chosen` images; rows of labels that have none are passed over.
+    """Yield the boxes in the `chosen` images whose labels have a category id.
 
-    `tally` counts the rows whose Confidence is not 1. Raises InputError, with file, line and value, for what is no such row and
-    for a label that `category_of` does not know.
+    `tally` counts the rows whose Confidence is not 1. Raises InputError, with file, line and value, for an invalid row and for
+    a label that `category_of` lacks.
     """
     header = next(rows, (1, []))[1]
     pick, has_confidence = _column_picker(header, path)
@@ -40,8 +40,8 @@ def boxes_in(
         try:
             category = category_of[label]
         except KeyError:
-            raise InputError(f"{path}: line {line} has LabelName {shown(label)}, which the class descriptions lack; expected a "
-                             "label of theirs, such as /m/01g317: the files are of different versions or sets") from None
+            raise InputError(f"{path}: line {line} has LabelName {shown(label)}, which the class descriptions lack; expected "
+                             "one of their labels, such as /m/01g317: the files have different versions") from None
         if category is None or (chosen is not None and image not in chosen):
             continue
         if has_confidence and confidence != "1" and not _holds(confidence, tally, where=f"{path}: line {line}"):
@@ -52,26 +52,26 @@ def boxes_in(
         except (ValueError, KeyError):
             left = right = top = bottom = math.nan
         in_reach = (LEAST_SHARE <= left <= MOST_SHARE and LEAST_SHARE <= right <= MOST_SHARE
-                    and LEAST_SHARE <= top <= MOST_SHARE and LEAST_SHARE <= bottom <= MOST_SHARE)  # not so with NaN
+                    and LEAST_SHARE <= top <= MOST_SHARE and LEAST_SHARE <= bottom <= MOST_SHARE)  # false for NaN
         if not in_reach or not _PLAIN_NAME.fullmatch(image):
             raise InputError(f"{path}: line {line} {_what_is_wrong(image, sides, group)}")
         yield image, category, left, right, top, bottom, crowd, line
 
 
 def _column_picker(header: Sequence[str], path: str) -> tuple[Callable[[list[str]], tuple[str, ...]], bool]:
-    """What takes the fields of interest out of a row, Confidence last, and whether there is a Confidence."""
+    """Return a function that extracts the required fields of a row, Confidence last, and whether there is a Confidence."""
     names = [name.strip() for name in header]
     missing = [name for name in _COLUMNS if names.count(name) != 1]
     if missing:
-        raise InputError(f"{path}: is no csv of Open Images boxes: its first line has no column {missing[0]}, or several of it "
-                         f"(found {shown(listed(names))}); expected one such as oidv6-train-annotations-bbox.csv")
+        raise InputError(f"{path}: is not a CSV of Open Images boxes: its first line lacks the column {missing[0]} or repeats "
+                         f"it (found {shown(listed(names))}); expected one such as oidv6-train-annotations-bbox.csv")
     places = [names.index(name) for name in _COLUMNS]
     has_confidence = "Confidence" in names
     return itemgetter(*places, names.index("Confidence") if has_confidence else places[0]), has_confidence
 
 
 def _holds(confidence: str, tally: Counter[str], *, where: str) -> bool:
-    """Whether a box of this Confidence, which is 1 for all that people have drawn or confirmed, is one to keep."""
+    """Return whether to keep a box with this Confidence, which is 1 for boxes drawn or confirmed by people."""
     try:
         value = float(confidence)
     except ValueError:
@@ -84,15 +84,15 @@ def _holds(confidence: str, tally: Counter[str], *, where: str) -> bool:
 
 
 def _what_is_wrong(image: str, sides: Sequence[str], group: str) -> str:
-    """Of a row that was refused."""
+    """Return the error of an invalid row."""
     for name, text in zip(_COLUMNS[2:], sides, strict=False):
         try:
             value = float(text)
         except ValueError:
-            comma = ", with a point and no comma" if "," in text else ""
-            return f"has {name} {shown(text)}, expected a share of the image's side such as 0.25{comma}"
+            comma = ", with a decimal point" if "," in text else ""
+            return f"has {name} {shown(text)}, expected a fraction of the image's side such as 0.25{comma}"
         if not LEAST_SHARE <= value <= MOST_SHARE:
-            return f"has {name} {shown(text)}, expected a share of the image's side, 0 to 1, and no pixels"
+            return f"has {name} {shown(text)}, expected a fraction of the image's side, 0 to 1, not pixels"
     if group not in _CROWD:
         return f"has IsGroupOf {shown(group)}, expected 1, 0 or -1"
-    return f"has ImageID {shown(image)}, wanted letters, digits, '_', '-' and '.': the name of the image without .jpg"
+    return f"has ImageID {shown(image)}, expected letters, digits, '_', '-' and '.': the name of the image without .jpg"

@@ -1,7 +1,7 @@
-"""Reads YOLO labels: a text file for an image, a line for an object, in shares of the image's width and height.
+"""Read YOLO labels: a text file per image, a line per object, in fractions of the image's width and height.
 
 Format: https://docs.ultralytics.com/datasets/detect, /segment. A line is a class number and the box (center x, center y, width,
-height) or the outline (x, y, x, y, ..) of an object; an image without a file has no object.
+height) or the outline (x, y, x, y, ..) of an object; an image without a file has no objects.
 """
 
 import hashlib
@@ -30,10 +30,10 @@ _CLASS_NUMBER = re.compile(r"(\d{1,8})(\.0*)?", re.ASCII)  # some tools write ev
 
 
 def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dict[str, AnnotatedDataSet]:
-    """Read each split of the data set, or all of it as the split "", if it has none.
+    """Read each split of the data set, or all of it as the split "" if it has none.
 
-    Category ids are the class numbers. Images with an EXIF rotation are taken to be labeled upright, as ultralytics shows
-    them. Raises InputError, with file, line and value, for what is no such label and for an unknown class.
+    Category ids are the class numbers. Labels of images with EXIF rotation are assumed to be upright, as in ultralytics. Raises
+    InputError, with file, line and value, for an invalid label and for an unknown class.
     """
     layout = yolo_layout(Path(annotations), images)
     root = Path(annotations) if Path(annotations).is_dir() else Path(annotations).parent
@@ -44,13 +44,13 @@ def read_yolo(annotations: str, images: ImageFolder, *, with_masks: bool) -> dic
     for label in _labels_without_image(labels, taken={*label_of.values()}, images=images):
         split = next(iter(parts)) if len(parts) == 1 else split_of_folders(label)
         part, missing = parts.get(split), str(PurePosixPath(label).with_suffix(".jpg"))
-        if part is None:  # of several splits no one knows whose it was
+        if part is None:  # with several splits, its split is unknown
             next(iter(parts.values())).noted.append(Finding(kind="image", file=label, reason="a label file without an image"))
         else:
             part.images.append(AnnotatedImage(image_id=0, file_name=missing, size=None))
     if not any(part.listed_boxes for part in parts.values()):
         raise InputError(f"{annotations}: {len(label_of)} label files were found for the {len(images.names)} images of "
-                         f"{images.folder}, and they hold not a single box")
+                         f"{images.folder}, and they contain no boxes")
     return parts
 
 
@@ -75,16 +75,16 @@ def _read_part(
     noted = list(layout.noted)
     if without:
         noted.append(Finding(kind="image", file=str(labels.folder), reason=f"{without} of {len(found)} images have no label "
-                             "file: taken as images without objects"))
+                             "file: used as images without objects"))
     return AnnotatedDataSet(source=layout.source, images=found, class_names=layout.class_names, fingerprint=hasher.hexdigest(),
                             listed_boxes=sum(len(image.objects) for image in found), noted=noted)
 
 
 def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> dict[str, str]:
-    """The label file of each image that has one.
+    """Return the label file of each image that has one.
 
-    Where images of one name in several folders find one file, for the others show no object, it is of the image whose folders
-    agree best. Raises InputError where that cannot be told.
+    If images with the same name in several folders match the same file, it belongs to the image whose folders match best.
+    Raises InputError if that is ambiguous.
     """
     claims: dict[str, list[str]] = defaultdict(list)
     for name in names:
@@ -95,20 +95,20 @@ def _labels_of(names: list[str], labels: FolderFiles, images: ImageFolder) -> di
         best = agreeing_best(label, [_label_name(name, images) for name in claimants])
         owners = [name for name in claimants if _label_name(name, images) in best]
         if len(owners) > 1:
-            raise InputError(f"{labels.path(label)}: may be of any of {listed(owners)}; expected images whose names differ by "
-                             "more than the suffix, or folders of labels called like those of the images")
+            raise InputError(f"{labels.path(label)}: matches several images, {listed(owners)}; expected image names that "
+                             "differ in more than the suffix, or label folders named like the image folders")
         found[owners[0]] = label
     labeled = {PurePosixPath(name).parent for name in found}
     for label, claimants in claims.items():
         for name in claimants:
             if PurePosixPath(name).parent not in labeled:
-                raise InputError(f"{labels.path(label)}: is of another image called alike, and no image of the folder of "
-                                 f"{name} has labels; expected an empty label file for what shows nothing, or no copies")
+                raise InputError(f"{labels.path(label)}: belongs to another image of the same name, and no image in the folder "
+                                 f"of {name} has labels; expected an empty label file for an image without objects")
     return found
 
 
 def _label_name(name: str, images: ImageFolder) -> str:
-    """Where ultralytics looks for the labels of an image: images/../a.jpg has labels/../a.txt."""
+    """Return ultralytics' label path of an image: images/../a.jpg has labels/../a.txt."""
     parts = [images.folder.resolve().name, *PurePosixPath(name).with_suffix(".txt").parts]
     if "images" in parts:
         parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"
@@ -116,7 +116,7 @@ def _label_name(name: str, images: ImageFolder) -> str:
 
 
 def _labels_without_image(labels: FolderFiles, *, taken: set[str], images: ImageFolder) -> Iterator[str]:
-    """Those for which images are missing."""
+    """Yield the label files without an image."""
     stems = {PurePosixPath(name).stem for name in images.names}
     for label in labels.names:
         alone = label not in taken and PurePosixPath(label).stem not in stems
@@ -149,7 +149,7 @@ def _object(fields: list[str], *, known: frozenset[int], has_keypoints: bool, wi
                                box_xywh=(x - width / 2, y - height / 2, width, height))
     if len(shares) < 6 or len(shares) % 2:
         raise InputError(f"has {len(shares)} numbers after its class, expected 4 (a box) or at least 3 pairs of x and y (an "
-                         "outline); a line of a prediction has a score too many")
+                         "outline); lines with a score are predictions")
     return AnnotatedObject(annotation_id=None, category_id=class_number, box_xywh=box_around(shares),
                            segmentation=[shares] if with_masks else None)
 
@@ -157,5 +157,5 @@ def _object(fields: list[str], *, known: frozenset[int], has_keypoints: bool, wi
 def _share(text: str) -> float:
     share = number_in_text(text, where="a coordinate")
     if not LEAST_SHARE <= share <= MOST_SHARE:
-        raise InputError(f"has {shown(text)}, wanted shares of the image's sides, 0 to 1, and no pixels")
+        raise InputError(f"has {shown(text)}, expected fractions of the image's sides, 0 to 1, not pixels")
     return share

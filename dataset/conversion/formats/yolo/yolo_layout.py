@@ -1,4 +1,4 @@
-"""Where a YOLO data set has its class names, splits and images: as ultralytics, Roboflow, labelImg and Darknet lay it out."""
+"""Class names, splits and images of a YOLO data set, in the layouts of ultralytics, Roboflow, labelImg and Darknet."""
 
 import re
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ _SPLIT_KEYS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 
 @dataclass(frozen=True, kw_only=True)
 class YoloLayout:
-    """`images` are those of each split, relative to the image folder; of the split "" where the data has none."""
+    """Class names and images; `images` are those of each split ("" if there are no splits), relative to the image folder."""
 
     source: str  # the file that names the classes
-    content: bytes  # of all files that decided
+    content: bytes  # of all files that define the layout
     class_names: ClassNames
     images: dict[str, list[str]]
     has_keypoints: bool
@@ -34,7 +34,7 @@ class YoloLayout:
 
 
 def text_of(path: Path) -> tuple[str, bytes]:
-    """A text file in UTF-8 and its bytes. Raises InputError, naming it."""
+    """Return the text of a UTF-8 file and its bytes. Raises InputError with the file name."""
     try:
         content = read_regular_file(path)
         return content.decode("utf-8-sig"), content
@@ -45,7 +45,7 @@ def text_of(path: Path) -> tuple[str, bytes]:
 
 
 def yolo_layout(annotations: Path, images: ImageFolder) -> YoloLayout:
-    """Find out from a data.yaml, an obj.data, a file of class names, or the folder that holds one of them and the labels."""
+    """Read the layout from a data.yaml, an obj.data, a file of class names, or a folder that contains one of them."""
     return _LayoutReader(annotations, images).layout()
 
 
@@ -74,7 +74,7 @@ class _LayoutReader:
 
     @cached_property
     def _data_file(self) -> Path | None:
-        """The data.yaml or obj.data."""
+        """Return the data.yaml or obj.data."""
         if self._given.is_file():
             return self._given if kind_of_file(self._given) is FileKind.YOLO_DATA else None
         found = [name for name in self._files.names
@@ -95,7 +95,7 @@ class _LayoutReader:
             settings, content = read_yaml(self._data_file)
         self._read.append(content)
         if not isinstance(settings, dict):
-            raise InputError(f"{self._data_file}: holds {shown(settings)}, wanted names, train and val")
+            raise InputError(f"{self._data_file}: holds {shown(settings)}, expected names, train and val")
         return settings
 
     def _class_names(self, settings: dict[str, Any]) -> tuple[str, ClassNames]:
@@ -120,29 +120,32 @@ class _LayoutReader:
         for name in [named] if named else _NAME_FILES:
             found = [other for other in self._files.names if PurePosixPath(other).name == PurePosixPath(name).name]
             if len({text_of(self._files.path(other))[0].strip() for other in found}) > 1:
-                raise InputError(f"{self._root}: {listed(found)} hold different class names; expected a data.yaml or one of them")
+                raise InputError(f"{self._root}: {listed(found)} hold different class names; expected one of them")
             if found:
                 return self._files.path(found[0])
         raise InputError(f"{self._root}: YOLO labels without class names: looked for a data.yaml and {', '.join(_NAME_FILES)}; "
-                         f"wanted {shown(named) if named else 'one of them'} beside the labels")
+                         f"expected {shown(named) if named else 'one of them'} next to the labels")
 
     def _images_of(self, key: str, value: Any) -> Iterator[str]:
         entries = value if isinstance(value, list) else [value]
         for entry in entries:
             if not isinstance(entry, str):
-                raise InputError(f"{self._data_file}: {key} is {shown(value)}, wanted folders or lists of images")
+                raise InputError(f"{self._data_file}: {key} is {shown(value)}, expected folders or lists of images")
             found = list(self._images_in(entry, _SPLIT_KEYS[key]))
             if not found:
                 self._noted.append(Finding(kind="image", file=str(self._data_file), reason=(
-                    f"{key} is {shown(entry)}, of which there is no image in {self._images.folder}: passed over")))
+                    f"{key} is {shown(entry)}, which has no image in {self._images.folder}: ignored")))
             yield from found
 
     def _images_in(self, entry: str, split: str) -> Iterator[str]:
-        """The images of a folder or a list. Both are looked for below the data and the image folder alone, whatever `path` says
-        and however often `..` is written: Roboflow's ../train/images is train/images."""
+        """Yield the images of a folder or a list.
+
+        Both are searched only inside the data and image folders, regardless of `path` and `..`: Roboflow's ../train/images is
+        train/images.
+        """
         parts = [part for part in PurePosixPath(entry.replace("\\", "/")).parts if part not in ("/", "..", ".")]
         is_of_windows = bool(parts) and re.fullmatch("[A-Za-z]:", parts[0]) is not None
-        # of an absolute path, made on another machine, the end; of its last folder alone too little would be known
+        # For an absolute path of another machine, match its end; the last folder alone would be ambiguous.
         tails = [parts[start:] for start in range(len(parts) - 1)] if entry.startswith("/") or is_of_windows else [parts]
         if entry.endswith(".txt"):
             if listing := self._files.find(entry):
@@ -162,7 +165,7 @@ class _LayoutReader:
                     return
 
     def _by_folder(self) -> dict[str, list[str]]:
-        """By folders called train, val and test where every image lies in one."""
+        """Return the images by folders named train, val and test, if every image is in one."""
         found: dict[str, list[str]] = {}
         for name in self._images.names:
             found.setdefault(split_of_folders(name) or "", []).append(name)
