@@ -102,8 +102,8 @@ def test_what_is_given_stands(machine):
 def test_line(machine):
     machine(host=16 * GB)
     assert with_batch_sizes(config(), FLOAT32, World())[1] == \
-        "--batch_size=8 --eval_batch_size=16, as none is given: 16 GB for this process on a CPU, float32"
-    assert with_batch_sizes(config(batch_size=2), FLOAT32, World())[1].startswith("--eval_batch_size=16, as none is given")
+        "--batch_size=8 --eval_batch_size=16, chosen automatically: 16 GB for this process on a CPU, float32"
+    assert with_batch_sizes(config(batch_size=2), FLOAT32, World())[1].startswith("--eval_batch_size=16, chosen automatically")
 
 
 def test_an_accelerator_that_tells_nothing_gets_the_references_batch(machine):
@@ -136,7 +136,7 @@ def test_training_gets_the_default_batch_and_says_it(machine, monkeypatch, tmp_p
     monkeypatch.setattr(train_loop.Run, "prepare", training)
     with pytest.raises(Ended, match=r"^8$"):
         train_loop.train(config_in(tmp_path))
-    assert "--batch_size=8 --eval_batch_size=16, as none is given" in capsys.readouterr().out
+    assert "--batch_size=8 --eval_batch_size=16, chosen automatically" in capsys.readouterr().out
 
 
 def config_in(folder, **changes):

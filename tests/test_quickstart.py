@@ -43,10 +43,10 @@ def test_epochs_are_short_enough_to_look_at_the_clock():
     pace = Pace(seconds=0.5, side=256, batch_size=4, accelerated=False)
     length, why = choices.training_length(205, pace, side=256, wanted_steps=2500, seconds=1500)  # 3000 steps, 52 an epoch
     assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (116, 208, 15)
-    assert "at most 6032 steps of 4 images, as many of them as fit" in why
+    assert "at most 6032 steps of 4 images, limited by the time" in why
     length, why = choices.training_length(205, pace, side=256, wanted_steps=250, seconds=1500)
     assert length.num_epochs == 20  # 1000 steps
-    assert "more would bring little" in why
+    assert "further steps would gain little" in why
     length, _ = choices.training_length(118287, pace, side=128, wanted_steps=2500, seconds=150)  # 1200 steps, 60 an epoch
     assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (40, 240, 20)
     assert length.warmup_epochs == 1.0
@@ -124,7 +124,7 @@ def test_the_way(programs, tmp_path, capsys):
     assert training["max_minutes"] == pytest.approx(30, abs=0.3)  # programs that do nothing take no time
     assert training["warn_of_lr"] is False
     assert not (tmp_path / "out" / "probe").exists()
-    assert "warning: other work keeps this machine busy (a load of 1000.0" in capsys.readouterr().out
+    assert "warning: other processes use this machine (load average 1000.0" in capsys.readouterr().out
 
     fails.clear()
     del calls[:]
@@ -133,7 +133,7 @@ def test_the_way(programs, tmp_path, capsys):
     assert calls[0][1]["val_file_pattern"] == f"{tmp_path}/out/records/val-*"
     assert [path.parent for path in calls[1][1]["images"]] == [Path("photos")] * 2
     said = capsys.readouterr().out
-    assert "train: done before" in said
+    assert "train: already done" in said
     assert "AP 0.500, AP50 0.750 on the validation images" in said
 
     del calls[:]
@@ -141,7 +141,7 @@ def test_the_way(programs, tmp_path, capsys):
     assert [module for module, _ in calls] == ["train", "eval", "export"]
     assert calls[0][1]["max_minutes"] == pytest.approx(45, abs=0.3)
     assert calls[0][1]["num_epochs"] == 884  # half as many more
-    assert "--minutes was 30 and is 45: continues the training" in capsys.readouterr().out
+    assert "--minutes raised from 30 to 45: resuming the training" in capsys.readouterr().out
 
 
 def test_a_zip_is_unpacked_once(programs, tmp_path, monkeypatch):
@@ -172,11 +172,11 @@ def test_format_of_the_labels(programs, tmp_path):
 def test_other_wishes_and_broken_notes_are_refused(tmp_path):
     notes = tmp_path / "quickstart.json"
     notes.write_text(json.dumps({"asked": {"minutes": 10}, "done": {}, "seconds": {}}))
-    with pytest.raises(InputError, match=r"quickstart.json: was begun with .*another --output_dir"):
+    with pytest.raises(InputError, match=r"quickstart.json: was started with .*another --output_dir"):
         quickstart(config(tmp_path))
     for text in ("{", "[]", "{}", '{"asked": 3, "done": 4}'):
         notes.write_text(text)
-        with pytest.raises(InputError, match="are no notes of a quick start"):
+        with pytest.raises(InputError, match="not a state file of a quick start"):
             quickstart(config(tmp_path))
 
 

@@ -25,7 +25,7 @@ def table(report: Mapping[str, Any]) -> list[str]:
         peak = report[f"peak_{place}_memory_bytes"]
         lines.append(f"{f'peak {place} memory':<22} {'-' if peak is None else f'{peak / 2**20:.0f} MiB'}")
     heads = (*Latency._fields, "images/s", "compile s")
-    lines += ["", f"{'ms a batch':<16}" + "".join(f"{head:>10}" for head in heads)]
+    lines += ["", f"{'ms per batch':<16}" + "".join(f"{head:>10}" for head in heads)]
     for stage, latency in report["latency_ms"].items():
         values = [*(latency[name] for name in Latency._fields), report["images_per_s"][stage]]
         values += [report["compile_s"][stage]] if stage in report["compile_s"] else []

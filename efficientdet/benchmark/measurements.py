@@ -37,7 +37,7 @@ from program_support.checked_fields import Count, checked
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
 
-_RANDOM_INPUT = "random pixels, drawn again for each run"
+_RANDOM_INPUT = "random pixels, new for each run"
 
 
 @checked
@@ -85,7 +85,7 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
         def preprocessing(photographs):
             return preprocess(photographs, restored.resize)
     else:
-        print("preprocessing is not timed: it needs TensorFlow, which is absent")
+        print("preprocessing is not timed: TensorFlow is not installed")
 
     def describe() -> dict[str, Any]:
         is_compiled = runtime.use_xla or backend_name() == "jax"

@@ -11,7 +11,7 @@ from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, n
 
 DARK, BRIGHT, BLANK = 25.0, 235.0, 4.0  # gray levels of 255: mean, mean, standard deviation
 _MANY_TWINS = 0.05
-_OTHER_SIZE = "are not of the size that their labels say (another image, or turned by its EXIF tag)"
+_OTHER_SIZE = "differ in size from their labels (another image, or EXIF rotation)"
 _ALARMING = ("cannot be decoded", _OTHER_SIZE)
 Looks = Mapping[int, ImageLooks | None]
 Pair = tuple[tuple[int, int], tuple[int, int], bool]
@@ -23,7 +23,7 @@ def picture_findings(images: LabeledImages, looks: Looks) -> Iterator[Finding]:
           _OTHER_SIZE: [number for number, found in looks.items() if found and found.size != tuple(images.sizes[number])],
           "are nearly black": _where(looks, lambda found: found.brightness < DARK),
           "are nearly white": _where(looks, lambda found: found.brightness > BRIGHT),
-          "show nothing but one color": _where(looks, lambda found: found.contrast < BLANK)}
+          "are a single color": _where(looks, lambda found: found.contrast < BLANK)}
     for what, numbers in of.items():
         if numbers:
             names = [images.names[number] for number in numbers]
@@ -51,7 +51,7 @@ def same_pictures(splits: Sequence[LabeledImages], looks: Sequence[Looks]) -> li
 
 def same_picture_findings(splits: Sequence[LabeledImages], pairs: Sequence[Pair]) -> Iterator[Finding]:
     """Yield findings about copies and possible near-duplicates in both splits, which raise the measured AP, and in one."""
-    for equal, what in ((True, "with equal files"), (False, "that look alike (possible near-duplicates)")):
+    for equal, what in ((True, "with identical files"), (False, "that look alike (possible near-duplicates)")):
         across, within = ([f"{splits[one[0]].names[one[1]]} and {splits[other[0]].names[other[1]]}"
                            for one, other, same in pairs if same == equal and (one[0] != other[0]) == of_both]
                           for of_both in (True, False))
@@ -78,7 +78,7 @@ def split_findings(training: LabeledImages, validation: LabeledImages) -> Iterat
         if alone.any():
             told = [f"{name} ({count})" for name, count in zip(names[alone], counts[mine][alone], strict=True)]
             yield Finding(about="classes in one split", level=level if unlikely.any() else NOTE, line=(
-                f"{counted(alone.sum(), 'class has', 'classes have')} objects in the {what} images alone ({share(lost)} of "
+                f"{counted(alone.sum(), 'class has', 'classes have')} objects only in the {what} images ({share(lost)} of "
                 f"their objects): {named(told)}"))
 
 

@@ -20,8 +20,9 @@ def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[
         height, width = view.size
         after = view.after(**shape)
         yield Finding(about="padding", level=WARNING, settings=shape, line=f"{share(view.padding)} of every {width}x{height} "
-                      f"input is padding; {as_hparams(shape)} (width x height) shows the images as large with "
-                      f"{share(after.padding)}, and a step takes {share(1 - np.prod(after.size) / np.prod(view.size))} less")
+                      f"input is padding; {as_hparams(shape)} (width x height) shows the images equally large with "
+                      f"{share(after.padding)} and reduces the computation of a step by "
+                      f"{share(1 - np.prod(after.size) / np.prod(view.size))}")
         view = view if "image_size" in fixed else after
     if view.anchors is not None and len(view.boxes) and (settings := better_anchors(view, fixed=fixed)):
         yield _of_anchors(view, settings)
@@ -39,6 +40,6 @@ def _of_anchors(view: InputView, settings: dict) -> Finding:
     names = view.images.class_names.names
     without, with_them = ([f"{names[number]} {share(shares[number][place])}" for number in worst] for place in (0, 1))
     return Finding(about="anchors", level=WARNING, settings=settings, line=(
-        f"{share(before.mean())} of the objects, at the scales that training draws, overlap no anchor by half (the smallest "
-        f"anchor is {smallest:.0f} pixels wide){f', most often {named(without)}' if worst else ''}; {as_hparams(settings)} "
+        f"{share(before.mean())} of the objects, at training scales, have an IoU below 0.5 with every anchor (the smallest "
+        f"is {smallest:.0f} pixels wide){f', most often {named(without)}' if worst else ''}; {as_hparams(settings)} "
         f"reduces this to {share(left.mean())}{f' ({named(with_them)})' if worst else ''}"))

@@ -33,8 +33,8 @@ def alike_names(names: tuple[str, ...]) -> Iterator[Finding]:
     for name in names:
         groups["".join(letter for letter in name.casefold() if letter.isalnum())].append(name)
     if same := [" = ".join(map(repr, group)) for group in groups.values() if len(group) > 1]:
-        yield Finding(about="class names", level=WARNING, line=f"classes that differ by case or blanks alone: {named(same)}; "
-                      "are they one? each learns the other's objects as background")
+        yield Finding(about="class names", level=WARNING, line=f"class names differ only in case or spaces: {named(same)}; "
+                      "merge them if they are one class: each treats the objects of the other as background")
 
 
 def duplicate_boxes(images: LabeledImages) -> np.ndarray:
@@ -75,14 +75,14 @@ def _imbalance(images: LabeledImages) -> Iterator[Finding]:
     if rare := names[(counts > 0) & (counts < _RARE * counts.max(initial=0))].tolist():
         yield Finding(about="rare classes", level=NOTE, line=f"{counted(len(rare), 'class has', 'classes have')} fewer than "
                       f"{share(_RARE)} of the objects of {names[counts.argmax()]}: {named(rare)}; --balance=repeat_factor "
-                      "shows their images more often")
+                      "repeats their images")
 
 
 def _empty_images(images: LabeledImages) -> Iterator[Finding]:
     empty = np.flatnonzero(images.counts() == 0)
     if len(empty):
         part = len(empty) / len(images)
-        asked = "; are their labels missing? they are learned as background" if part > _MANY_EMPTY else ""
+        asked = "; check for missing labels: these images are trained on as background" if part > _MANY_EMPTY else ""
         yield Finding(about="empty images", level=WARNING if part > _MANY_EMPTY else NOTE, images=_names(images, empty), line=(
             f"{counted(len(empty), 'image has', 'images have')} no object ({share(part)}): {named(_names(images, empty))}"
             + asked))
@@ -90,9 +90,9 @@ def _empty_images(images: LabeledImages) -> Iterator[Finding]:
 
 def _crowds(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
     if images.crowd.any():
-        fate = "learned as objects (train_on_crowds)" if hparams.train_on_crowds else "not learned"
+        fate = "used as positives (train_on_crowds)" if hparams.train_on_crowds else "not used as positives"
         yield Finding(about="crowds", level=NOTE, images=_names(images, np.unique(images.owners[images.crowd])),
-                      line=f"{counted(images.crowd.sum(), 'box stands', 'boxes stand')} for crowds, {fate}")
+                      line=f"{counted(images.crowd.sum(), 'crowd box', 'crowd boxes')}, {fate}")
 
 
 def _slots(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
@@ -103,7 +103,7 @@ def _slots(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]
         yield Finding(
             about="slots", level=WARNING, settings={"max_instances_per_image": enough}, images=_names(images, beyond), line=(
                 f"{counted(len(beyond), 'image has', 'images have')} more objects than max_instances_per_image={slots}, the "
-                f"most {counts.max()}: {lost} are not learned; max_instances_per_image={enough} holds them"))
+                f"most {counts.max()}: {lost} are dropped in training; max_instances_per_image={enough} keeps them"))
 
 
 def _left_out(images: LabeledImages) -> Iterator[Finding]:
@@ -113,7 +113,7 @@ def _left_out(images: LabeledImages) -> Iterator[Finding]:
             many = len(lines) > _MANY_LEFT_OUT * total
             more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
             yield Finding(about="left out", level=WARNING if many else NOTE, images=lines, line=(
-                f"{counted(len(lines), one, several)} refused and left out: {'; '.join(lines[:3])}{more}"))
+                f"{counted(len(lines), one, several)} invalid and skipped: {'; '.join(lines[:3])}{more}"))
 
 
 def _odd_boxes(images: LabeledImages) -> Iterator[Finding]:

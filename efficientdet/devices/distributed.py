@@ -122,12 +122,12 @@ def join_world(environment: Mapping[str, str] | None = None, *, group_size: int 
     """
     launcher, wanted = launched_by(os.environ if environment is None else environment)
     if wanted % group_size:
-        raise InputError(f"--bn_group={group_size}: expected 1 or what divides the number of processes, {wanted}")
+        raise InputError(f"--bn_group={group_size}: expected 1 or a divisor of the number of processes, {wanted}")
     if wanted == 1:
         return World()
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         raise InputError(f"{launcher} started {wanted} processes under KERAS_BACKEND={os.environ['KERAS_BACKEND']}: several "
-                         "devices need Horovod and hence KERAS_BACKEND=tensorflow")
+                         "devices need Horovod, which requires KERAS_BACKEND=tensorflow")
     try:
         import horovod.tensorflow as hvd
     except ImportError as error:

@@ -47,7 +47,7 @@ def with_batch_sizes(config: TrainingConfig, runtime: Runtime, world: World) -> 
             sizes[name] = min(world.gather(images))
             said.append(f"--{name}={sizes[name]}")
     where = "memory unknown" if memory is None else f"{memory.total / 1e9:.0f} GB {memory.place}"
-    return replace(config, **sizes), f"{' '.join(said)}, as none is given: {where}, {runtime.precision}"
+    return replace(config, **sizes), f"{' '.join(said)}, chosen automatically: {where}, {runtime.precision}"
 
 
 def available_memory(*, on_device: bool, local_ranks: int) -> Memory | None:
@@ -93,10 +93,10 @@ def out_of_memory(config: TrainingConfig, runtime: Runtime, *, local_ranks: int)
     fitting = int((usable - _BESIDE_IMAGES) / bytes_per_image(config.hparams, runtime.precision))
     if fitting >= config.batch_size:
         fitting = config.batch_size // 2
-    advice = f"--batch_size={fitting} should fit, with --accumulate_steps for as many images per step" if fitting >= 1 else \
+    advice = f"--batch_size={fitting} should fit; use --accumulate_steps to keep the global batch size" if fitting >= 1 else \
         "not even one image fits: use a smaller model or hparam image_size"
     return InputError(f"out of memory at --batch_size={config.batch_size} --eval_batch_size={config.eval_batch_size}, "
-                      f"{height} x {width} pixels, {runtime.precision}: {advice}; in an evaluation lower --eval_batch_size")
+                      f"{height} x {width} pixels, {runtime.precision}: {advice}; during evaluation, lower --eval_batch_size")
 
 
 @contextlib.contextmanager

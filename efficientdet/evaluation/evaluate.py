@@ -104,9 +104,9 @@ def _write_report(config: EvaluationConfig, restored: Restored, measures: CocoMe
     facts = {"model": hparams.name, "checkpoint": config.model.ckpt_path, "weights": restored.description.weights,
              "step": restored.description.global_step, "input size": hparams.image_size,
              "records": config.records[0] + (f" and {files - 1} more" if files > 1 else ""),
-             "ground truth": config.json_file or "the records", "run by": config.model.runtime}
+             "ground truth": config.json_file or "the records", "runtime": config.model.runtime}
     write_evaluation_report(config.report, EvaluationReport(
-        title=f"What {hparams.name} gets right and wrong", measures=measures, analysis=analysis, pictures=pictures,
+        title=f"Evaluation of {hparams.name}", measures=measures, analysis=analysis, pictures=pictures,
         facts=facts))
     print(f"report: {Path(config.report) / 'report.html'}")
 

@@ -81,7 +81,7 @@ def annotate(config: AnnotationConfig) -> None:
                          files=files, failures=failures)
     files.write()
     for failure in failures:
-        print(f"left out: {printable(failure)}")
+        print(f"skipped: {printable(failure)}")
     if failures:
         count = len(inputs.images) + len(videos)
         noun = "images and videos" if inputs.images and videos else "images" if inputs.images else "videos"
@@ -115,7 +115,7 @@ def _annotate_images(config: AnnotationConfig, outputs: Sequence[Path], ids: Seq
     if found:
         highest = f" (highest score {max(result['score'] for result in results):.3g})" if results else ""
         print(f"images: {found}, detections drawn: {drawn} of {len(results)}{highest}; "
-              f"{config.output_dir}/{DETECTIONS_FILE} has all")
+              f"{config.output_dir}/{DETECTIONS_FILE} holds all")
 
 
 def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id: int, *, detect: Detect, names: ClassNames,
@@ -158,8 +158,8 @@ def _output_paths(config: AnnotationConfig, sources: Sequence[str], suffix: str)
     for path in paths:
         if os.path.realpath(path) in originals:
             kind = "image" if suffix == ".jpg" else "video"
-            raise InputError(f"--output_dir={config.output_dir}: the drawing {path.name} would replace the {kind} {path}; "
-                             "wanted another folder")
+            raise InputError(f"--output_dir={config.output_dir}: the output {path.name} would overwrite the {kind} {path}; "
+                             "expected another folder")
     return paths
 
 
@@ -170,7 +170,7 @@ def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[li
         try:
             image = read_input(path)
             if max(image.pixels.shape) > _LARGEST_SIDE:
-                raise InputError(f"{path}: cannot be drawn (it has a side of {max(image.pixels.shape)} pixels, a JPEG "
+                raise InputError(f"{path}: cannot be saved (it has a side of {max(image.pixels.shape)} pixels, a JPEG "
                                  f"{_LARGEST_SIDE} at most)")
         except InputError as error:
             failures.append(str(error))

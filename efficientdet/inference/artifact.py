@@ -16,10 +16,10 @@ def artifact_runtime(path: str, runtime: str, *, asked_by: str) -> str:
     Raises InputError where the file is none, the runtime cannot run it, or is not installed.
     """
     if (kind := kind_of(path)) is None:
-        raise InputError(f"{asked_by}: {path} is no file of export.py that detects by itself")
+        raise InputError(f"{asked_by}: {path} is not a self-contained detector written by export.py")
     runtime = kind.runtimes[0] if runtime == "keras" else runtime
     if runtime not in kind.runtimes:
-        raise InputError(f"{asked_by}: {path} is of {kind.name}; {runtime} does not run that, {kind.runtimes[0]} does")
+        raise InputError(f"{asked_by}: {path} is a file of {kind.name}; {runtime} cannot run it, {kind.runtimes[0]} can")
     require_package(runtime, asked_by=asked_by)
     return runtime
 
@@ -48,12 +48,12 @@ class ArtifactDetector(BatchDetector):
         """Of one image, copied: the outputs of the next overwrite them."""
         shapes = [values.shape for values in outputs]
         if len(shapes) < 3 or shapes[:3] != [(*shapes[1][:1], 4), shapes[1][:1], shapes[1][:1]]:
-            raise InputError(f"{self._path}: puts out {', '.join(map(str, map(list, shapes)))} for an image; expected boxes "
+            raise InputError(f"{self._path}: returns {', '.join(map(str, map(list, shapes)))} for an image; expected boxes "
                              "[D, 4], scores [D] and classes [D]")
         boxes, scores, classes, *masks = copied(outputs, size)
         valid = scores > 0
         found = classes[valid]
         if found.size and not 0 <= found.min() <= found.max() < self._class_count:
-            raise InputError(f"{self._path}: finds classes {found.min()} to {found.max()}; it names {self._class_count}, "
-                             "counted from 0")
+            raise InputError(f"{self._path}: returns classes {found.min()} to {found.max()}; expected 0 to "
+                             f"{self._class_count - 1}")
         return Detections(boxes, scores, classes, valid, masks[0] if masks else None)

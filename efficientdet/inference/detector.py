@@ -105,7 +105,7 @@ class ImageDetections:
     def _image_pixels(self, image: AnyImage | None) -> np.ndarray:
         image = self.image if image is None else image
         if image is None:
-            raise InputError("the detections do not know their image; pass it as image=")
+            raise InputError("the detections hold no image; pass it as image=")
         return _pixels(image, 0)
 
     def _repr_png_(self) -> bytes | None:

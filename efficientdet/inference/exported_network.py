@@ -85,7 +85,7 @@ class ExportedNetwork:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             reason = printable(" ".join(" ".join(lines[-3:]).split()))  # names in a user's file are among it
             reason = reason if len(reason) <= 300 else f"..{reason[-300:]}"  # what is wrong stands at the end
-            raise InputError(f"{self._path}: {self._runtime} cannot {what} it ({reason}); is it whole?") from error
+            raise InputError(f"{self._path}: {self._runtime} cannot {what} it ({reason}); is the file complete?") from error
 
 
 def copied(outputs: Outputs, size: np.ndarray) -> Outputs:

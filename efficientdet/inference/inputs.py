@@ -28,7 +28,7 @@ def find_inputs(names: Sequence[str]) -> Inputs:
     for name in names:
         if name.isascii() and name.isdecimal() and not Path(name).exists():
             if len(names) > 1 or len(name) > 4:
-                raise InputError(f"--image_path={name}: is no file but a camera; expected one alone, numbered from 0")
+                raise InputError(f"--image_path={name}: is a camera, not a file; expected a single camera, numbered from 0")
             return Inputs(camera=int(name))
         for file in (name,) if name == STANDARD_INPUT else find_images([name]):
             found = videos if Path(file).suffix.lower() in VIDEO_SUFFIXES else images

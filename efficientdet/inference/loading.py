@@ -93,7 +93,7 @@ def _check_runtime(runtime: str, *, int8_images: Sequence[str]) -> None:
     if runtime not in RUNTIMES:
         raise InputError(f"runtime={runtime!r}: expected one of {', '.join(RUNTIMES)}")
     if int8_images and runtime != "openvino":
-        raise InputError(f"int8_images goes with runtime='openvino'; runtime is {runtime!r}")
+        raise InputError(f"int8_images requires runtime='openvino'; runtime is {runtime!r}")
     if runtime == "keras":
         return
     require_runtime(runtime, asked_by=f"runtime={runtime!r}")

@@ -28,8 +28,8 @@ def chosen_formats(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in FORMATS:
             nearest = nearest_name(name, FORMATS)
-            raise InputError(f"--format={','.join(names)}: {name!r} is none of {', '.join(FORMATS)}"
-                             + (f"; the nearest is {nearest}" if nearest else ""))
+            raise InputError(f"--format={','.join(names)}: {name!r} is unknown; expected any of {', '.join(FORMATS)}"
+                             + (f"; did you mean {nearest}?" if nearest else ""))
     return tuple(dict.fromkeys(names))
 
 

@@ -32,7 +32,7 @@ Found = Callable[[int, np.ndarray, DetectionRows], None]  # the number of a fram
 
 
 class UnreadableVideo(InputError):
-    """A file that holds no frame that can be decoded."""
+    """A file that contains no decodable frame."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +75,13 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
                     found(done, frame, shown)
                 progress.advance(len(frames), images=len(frames))
             if writer is None:
-                raise _nothing(config.source, "holds no frame that can be decoded")
+                raise _nothing(config.source, "contains no decodable frame")
             writer.release()
             (folder / "unfinished.mp4").replace(target)
     finally:
         source.release()
     if total and done < _MOST_OF_IT * total and not live:
-        print(f"{config.source}: says that it has {total} frames, {done} of which could be decoded; is it whole?")
+        print(f"{config.source}: only {done} of {total} frames could be decoded; is the file complete?")
     print(f"wrote {target}")
 
 
@@ -103,7 +103,7 @@ def _open_source(source: str | int):
 
 def _nothing(source: str | int, reason: str) -> InputError:
     return UnreadableVideo(f"{source}: {reason}") if isinstance(source, str) else InputError(
-        f"camera {source}: shows nothing; expected the number of one that is connected, from 0, and may be read")
+        f"camera {source}: cannot be read; expected the number of a connected camera, from 0, and permission to read it")
 
 
 @contextlib.contextmanager
@@ -113,7 +113,7 @@ def _asked_to_stop(live: bool) -> Iterator[threading.Event]:
 
     def heard(number: int) -> None:
         if stop.is_set():
-            listener.end(number, "ended before the video was finished")
+            listener.end(number, "stopped immediately; the video is incomplete")
         stop.set()
 
     listener = Listener(heard)
@@ -140,7 +140,7 @@ def _folder_beside(target: Path) -> Iterator[Path]:
         try:
             folder = stack.enter_context(unfinished_folder(target))
         except OSError as error:
-            raise InputError(f"{target.parent}: cannot be written there ({error.strerror})") from error
+            raise InputError(f"{target.parent}: cannot be written ({error.strerror})") from error
         yield folder
 
 
@@ -148,7 +148,7 @@ def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int], ta
     """OpenCV's writer of an MP4 for frames of `size` (height, width). Raises InputError where it cannot be opened."""
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), frames_per_second, (size[1], size[0]))
     if not writer.isOpened():
-        raise InputError(f"{target}: a video of {size[1]} x {size[0]} pixels cannot be written there")
+        raise InputError(f"{target}: a video of {size[1]} x {size[0]} pixels cannot be written")
     return writer
 
 

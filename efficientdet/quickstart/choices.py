@@ -66,10 +66,10 @@ def image_side(largest: int, published: int, pace: Pace, *, wanted_steps: int, s
     most = max(SMALLEST_SIDE, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
     for side in range(most, SMALLEST_SIDE - 1, -_MULTIPLE):
         if seconds / pace.at(side) >= wanted_steps:
-            limit = ("as large as the images" if side >= largest else "the model's own" if side == published else
-                     f"the largest at which {wanted_steps} steps fit into the time")
+            limit = ("as large as the images" if side >= largest else "the model's default" if side == published else
+                     f"the largest at which {wanted_steps} steps fit into the time limit")
             return side, limit
-    return SMALLEST_SIDE, f"the smallest; the {wanted_steps} steps that a good AP needs take longer than there is time"
+    return SMALLEST_SIDE, f"the smallest; {wanted_steps} steps, needed for a good AP, exceed the time limit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +98,11 @@ def training_length(images: int, pace: Pace, *, side: int, wanted_steps: int, se
                     checkpoint_period=max(1, math.ceil(expected / evaluations)),
                     warmup_epochs=max(1.0, round(_WARMUP_STEPS / steps_an_epoch, 2)))
     return length, (f"at most {epochs * steps_an_epoch} steps of {pace.batch_size} images"
-                    + ("; more would bring little" if fitting > enough else ", as many of them as fit into the time"))
+                    + ("; further steps would gain little" if fitting > enough else ", limited by the time"))
 
 
 def learning_rate(batch: int, *, from_random_weights: bool) -> tuple[float, str]:
     """The peak rate, and why."""
     if from_random_weights:
-        return min(0.025 * batch, 0.16), "higher than the published one, as the weights are random"
-    return min(0.0025 * batch, 0.04), "a fraction of that from random weights, which keeps what the published ones know"
+        return min(0.025 * batch, 0.16), "higher than the published one because the weights are random"
+    return min(0.0025 * batch, 0.04), "a fraction of the one for random weights, to preserve the pretrained weights"

@@ -47,7 +47,7 @@ def run_program(module: str, settings: Mapping[str, Any], *, go_on: str) -> None
             for number, handler in before.items():
                 signal.signal(number, handler)
     if code:
-        print(f"\nquickstart: {module} ended with {code}; {go_on}", file=sys.stderr)
+        print(f"\nquickstart: {module} exited with status {code}; {go_on}", file=sys.stderr)
         sys.exit(code if code > 0 else 128 - code)
 
 

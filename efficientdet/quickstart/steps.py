@@ -34,7 +34,7 @@ _FIRST_SIDE = 256  # at which the machine is timed first
 _TIMED_STEPS = 12
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
 _REPEATED_FOR_MORE_MINUTES = ("train", "evaluate", "export")
-_GO_ON = "the same command again continues there"
+_GO_ON = "run the same command again to resume"
 
 
 @checked
@@ -88,7 +88,7 @@ def _time_of_training(minutes: float, chosen: dict[str, Any], *, others: float) 
     """Flags of train.py that say how long to train; `others`: seconds of the other steps so far."""
     others += chosen["seconds_after_choice"]
     seconds = choices.training_seconds(minutes, others=others)
-    print(f"time: {seconds / 60:.1f} of {minutes:g} minutes for training, about {others / 60:.1f} for everything else")
+    print(f"time: {seconds / 60:.1f} of {minutes:g} minutes for training, about {others / 60:.1f} for the other steps")
     if seconds + others > 60 * minutes:
         print(f"warning: --minutes={minutes:g} is too short for this machine; it will take {(seconds + others) / 60:.1f}")
     more = max(1.0, minutes / chosen["minutes"])  # than when the epochs were chosen
@@ -107,12 +107,12 @@ class _Notes:
             other = [key for key in asked if key not in ("output_dir", "minutes") and before.get(key) != asked[key]]
             longer = asked["minutes"] > before["minutes"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}: are no notes of a quick start ({error}); delete it to begin again") from error
+            raise InputError(f"{path}: not a state file of a quick start ({error}); delete it to start over") from error
         if other:
-            raise InputError(f"{path}: was begun with {other[0]} {before.get(other[0])!r}, not {asked[other[0]]!r}; expected the "
-                             "same, or another --output_dir")
+            raise InputError(f"{path}: was started with {other[0]} {before.get(other[0])!r}, not {asked[other[0]]!r}; expected "
+                             "the same, or another --output_dir")
         if longer and "train" in self._done:
-            print(f"--minutes was {before['minutes']:g} and is {asked['minutes']:g}: continues the training")
+            print(f"--minutes raised from {before['minutes']:g} to {asked['minutes']:g}: resuming the training")
             for step in _REPEATED_FOR_MORE_MINUTES:
                 self._done.pop(step, None)
         before["minutes"] = asked["minutes"]
@@ -124,7 +124,7 @@ class _Notes:
     def once(self, step: str, run: Callable[[], Any]) -> Any:
         """What the step gave, now or when it was run."""
         if step in self._done:
-            print(f"{step}: done before")
+            print(f"{step}: already done")
         else:
             begun = time.monotonic()
             self._done[step] = run()
@@ -152,7 +152,7 @@ def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: flo
     after = choices.seconds_after_choice(start, formats=len(config.formats), pace=pace, measured_images=_count(measured))
     seconds = choices.training_seconds(config.minutes, others=spent + time.monotonic() - begun + after)
     if "image_size" in given:
-        side, why_side = first, "as --hparams says"
+        side, why_side = first, "set by --hparams"
     else:
         side, why_side = choices.image_side(largest, published, pace, wanted_steps=wanted_steps, seconds=seconds)
     settings = {"image_size": side, **({} if weights else choices.JITTER), **given}
@@ -164,26 +164,26 @@ def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: flo
                       "lr": None if "learning_rate" in given else rate, **asdict(length)},
             "minutes": config.minutes, "seconds_after_choice": after, "why": [
         f"weights: {why_weights}",
-        f"an input of {side} pixels on the longer side: {why_side} (half of the images have {largest} or more)",
-        f"{as_hparams(mended) or 'anchors and shape as published'}: {folder}/doctor/doctor.html has the reasons",
-        f"{why_length}; train.py looks at the clock every {counted(length.num_examples_per_epoch, 'image', 'images')}",
-        f"a rate of {rate:g}: {why_rate}",
-        *([] if weights else [f"{as_hparams(choices.JITTER)}: few steps are better spent on the sizes that there are"])]}
+        f"input size {side} pixels (longer side): {why_side} (median of the images: {largest})",
+        f"{as_hparams(mended) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
+        f"{why_length}; train.py checks the time every {counted(length.num_examples_per_epoch, 'image', 'images')}",
+        f"learning rate {rate:g}: {why_rate}",
+        *([] if weights else [f"{as_hparams(choices.JITTER)}: less scale jitter suits a short training from random weights"])]}
 
 
 def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
     """What to start from, None for random weights, and why."""
     if config.weights == NO_WEIGHTS:
-        return None, "random, as --weights=none says"
+        return None, "random, set by --weights=none"
     if config.weights:
-        return config.weights, "as --weights says"
+        return config.weights, "set by --weights"
     if config.model_name not in published_files():
-        return None, f"random; none are published for {config.model_name}"
+        return None, f"random; there are no pretrained weights for {config.model_name}"
     try:
         local_path(config.model_name)
     except InputError as error:
-        return None, f"random, for those that are published cannot be had ({error})"
-    return config.model_name, "published ones, learned from COCO"
+        return None, f"random; the pretrained weights are not available ({error})"
+    return config.model_name, "pretrained on COCO"
 
 
 def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int
@@ -201,8 +201,8 @@ def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, s
     first_step = next(float(entry["timestamp"]) for entry in log if entry.get("step") == INTERVAL_STEP)
     shutil.rmtree(probe, ignore_errors=True)
     if found["load_average"] > 2 * (os.cpu_count() or 1):
-        print(f"warning: other work keeps this machine busy (a load of {found['load_average']:.1f} on {os.cpu_count()} cores); "
-              "the size chosen by the time of a step may be smaller than the machine can do")
+        print(f"warning: other processes use this machine (load average {found['load_average']:.1f} on {os.cpu_count()} "
+              "cores); the input size, chosen from the measured step time, may be smaller than necessary")
     pace = choices.Pace(seconds=found["latency_training_p50"], side=side, batch_size=batch,
                         accelerated=found["peak_device_memory_bytes"] is not None)
     return pace, first_step - begun
@@ -220,9 +220,9 @@ def _conclude(folder: Path, *, measured_on: str, image_folder: Path) -> None:
     numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     artifact = folder / "exported" / "detector.onnx"
     print(f"\nAP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images")
-    for path, what in (("doctor/doctor.html", "what the data is like"), ("model/report.html", "how the training went"),
-                       ("evaluation/report.html", "where the detector errs"),
-                       ("exported/artifacts.md", "the files that run elsewhere")):
+    for path, what in (("doctor/doctor.html", "data check"), ("model/report.html", "training report"),
+                       ("evaluation/report.html", "evaluation report"),
+                       ("exported/artifacts.md", "exported files")):
         print(f"  {folder / path}: {what}")
     if artifact.exists():
         annotated = folder / "annotated"

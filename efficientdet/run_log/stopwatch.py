@@ -14,8 +14,8 @@ def input_stall(share: float) -> str:
     """What to tell of a training that waits for its input for a share of the time; empty where that is little."""
     if share < _STALLED:
         return ""
-    return (f"waiting for input {share:.0%} of the time: decoding and resizing images is the limit; give each process more "
-            "cores, or store smaller images (python benchmarks/input.py measures the rate)")
+    return (f"waiting for input {share:.0%} of the time: decoding and resizing images is the bottleneck; give each process "
+            "more CPU cores, or store smaller images (python benchmarks/input.py measures the throughput)")
 
 
 class Stopwatch:

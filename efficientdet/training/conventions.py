@@ -28,10 +28,10 @@ def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, l
     taken = {key: value for key, value in known.items() if key not in given}
     hparams = with_overrides(config.hparams, taken)
     if changed := _differences(hparams, config.hparams, taken):
-        lines.append(f"takes over from {prefix}: {_shown(hparams, changed)}")
+        lines.append(f"hyperparameters taken from {prefix}: {_shown(hparams, changed)}")
     theirs = with_overrides(hparams, given)
     if kept := _differences(theirs, hparams, given):
-        lines.append(f"warning: {prefix} was trained with {_shown(theirs, kept)}; --hparams says {_shown(hparams, kept)}")
+        lines.append(f"warning: {prefix} was trained with {_shown(theirs, kept)}; --hparams sets {_shown(hparams, kept)}")
     return dataclasses.replace(config, hparams=hparams), lines
 
 

@@ -75,7 +75,7 @@ class StopRequest:
             self._heard_at, self._number = time.monotonic(), number
             threading.Thread(target=self._hurry, daemon=True, name="stop request").start()
         elif time.monotonic() - self._heard_at > _SAME_REQUEST_SECONDS:
-            self._listener.end(number, f"ended at once: {stop_message(self._saved_step())}")
+            self._listener.end(number, f"stopped immediately: {stop_message(self._saved_step())}")
 
     def _hurry(self) -> None:
         """See to it that the process ends."""
@@ -84,17 +84,17 @@ class StopRequest:
             waited = time.monotonic() - self._heard_at
             unsaved = self._unsaved_steps()
             if waited > self._patience and unsaved <= 0 and self._world.size == 1:
-                self._listener.end(self._number, f"asked to stop: {stop_message(self._saved_step())}")
+                self._listener.end(self._number, f"stop requested: {stop_message(self._saved_step())}")
             # Several ranks wait for the step also where nothing would be lost: for minutes, while the first one is compiled.
             if waited > self._report_after and (unsaved > 0 or self._world.size > 1) and not reported and self._world.is_first:
                 reported = True
-                lost = f" and loses the {unsaved} steps since the last checkpoint" if unsaved > 0 else ""
-                self._listener.tell(f"asked to stop: will save when the running step has ended; asked again, ends "
-                                    f"at once{lost}")
+                lost = f" and lose the {unsaved} steps since the last checkpoint" if unsaved > 0 else ""
+                self._listener.tell("stop requested: saving after the current step; send the signal again to exit "
+                                    f"immediately{lost}")
 
 
 def stop_message(saved_step: int) -> str:
     """What remains of a training that was interrupted."""
     if saved_step <= 0:
-        return "no step is saved; the same command starts from scratch"
-    return f"saved after step {saved_step}; --resume=auto, the default, continues from there"
+        return "no checkpoint was saved; the same command starts from scratch"
+    return f"saved after step {saved_step}; --resume=auto, the default, resumes from there"

@@ -116,7 +116,7 @@ class Training:
         except Interrupted as interrupted:
             if not config.benchmark:
                 self._saver.save_if_changed()
-            run.journal.say(f"asked to stop: {stop_message(self._saver.step)}")
+            run.journal.say(f"stop requested: {stop_message(self._saver.step)}")
             signal = interrupted.signal
         measures = self._evaluator.last
         return TrainingOutcome(model_dir=config.model_dir, metrics=measures.numbers if measures else {}, stop_signal=signal)

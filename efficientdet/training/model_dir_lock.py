@@ -39,8 +39,9 @@ def _lock(folder: Path, stack: contextlib.ExitStack) -> tuple[str, str]:
     except BlockingIOError:
         stream.seek(0)
         holder = ascii(stream.read(200).strip())[1:-1] or "another process"
-        return f"{folder}: another training ({holder}) writes into this folder; wait for its end or use another --model_dir", ""
+        return (f"{folder}: another training ({holder}) writes into this folder; wait until it ends or use another "
+                "--model_dir"), ""
     stream.truncate(0)
     stream.write(f"process {os.getpid()} on {platform.node()}\n")
     stream.flush()
-    return "", "" if locked else f"warning: {folder}: no file locks here, so a second training in it would not be noticed"
+    return "", "" if locked else f"warning: {folder}: no file locks here: a second training in it would go undetected"

@@ -44,7 +44,7 @@ class Reporter:
             run.description.write(self._folder / "config.json")
             run.config.class_names.write(self._folder / "classes.json")
         if not run.config.val_records and run.config.training_mode != "train300" and not run.config.benchmark:
-            run.journal.say("no --val_file_pattern: trains without evaluating")
+            run.journal.say("no --val_file_pattern: training without evaluation")
 
     def evaluation(self, epoch: int, found: Mapping[str, Evaluation], evaluator: Evaluator) -> None:
         """Report the numbers of "averaged" and "raw" weights."""
@@ -54,7 +54,7 @@ class Reporter:
         if "raw" in found:
             raw = found["raw"].average_precision
             run.journal.curves(run.state.step, {"validation/AP_raw": raw})
-            said += f", {shown_measure(raw)} with the raw weights of the last step, which the average follows slowly"
+            said += f", {shown_measure(raw)} with raw weights"
         best = f"; best {progress.best_ap:.4f} (epoch {progress.best_epoch})" if progress.best_epoch else ""
         run.journal.say(said + best)
 
@@ -95,7 +95,7 @@ class Reporter:
         """Log the averages of the run; for a benchmark also the machine that they were measured on."""
         run, config, goal = self._run, self._run.config, {}
         if loss is None and run.state.step >= run.last_step:
-            run.journal.say(f"no step was left: all {run.state.step} are done; the same command with a larger --num_epochs"
+            run.journal.say(f"no steps left: all {run.state.step} are done; the same command with a larger --num_epochs"
                             f"{' or --max_minutes' if config.max_minutes else ''} continues the training")
         if config.target_ap and config.evaluates:
             goal["target_mAP"] = round(100 * config.target_ap, 2)  # in per cent, as the APs of the log

@@ -162,11 +162,11 @@ def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, say: Callable
         return None
     factors = repeat_factors(labeled_records(index, config.class_names), config.balance_threshold)
     if factors.max() == 1.0:
-        say(f"warning: --balance=repeat_factor repeats nothing: every class is in a larger share of the images than "
+        say(f"warning: --balance=repeat_factor has no effect: every class is in a larger share of the images than "
             f"--balance_threshold={config.balance_threshold:g}")
         return None
-    say(f"--balance=repeat_factor: {np.sum(factors > 1)} of {len(index)} images come more often than once an epoch, up to "
-        f"{factors.max():.1f} times; an epoch has {epoch_length(factors)} images")
+    say(f"--balance=repeat_factor: {np.sum(factors > 1)} of {len(index)} images are repeated within an epoch, up to "
+        f"{factors.max():.1f} times; {epoch_length(factors)} images per epoch")
     return factors
 
 

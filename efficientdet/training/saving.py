@@ -74,7 +74,8 @@ class Saver:
         state.progress.rollbacks, state.progress.rate_factor = rollbacks, factor
         self.step = state.step
         run.world.meet()  # the first step after a long read would else begin for some before others
-        run.journal.say(f"rollback {rollbacks} of {_MOST_ROLLBACKS}: back to step {state.step}, learning rate times {factor:g}")
+        run.journal.say(f"rollback {rollbacks} of {_MOST_ROLLBACKS}: restored step {state.step}, learning rate multiplied by "
+                        f"{factor:g}")
 
     def _write(self, write: Callable[[dict, Description], object]) -> None:
         """The state, by the first rank; none continues before it has."""

@@ -32,7 +32,7 @@ class Schedule:
         for name in ("peak_learning_rate", "warmup_init"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"schedule: {name} is {value}; expected a finite number, not negative")
+                raise InputError(f"schedule: {name} is {value}; expected a finite number of at least 0")
         if self.warmup_steps < 0:
             raise InputError(f"schedule: warmup_steps is {self.warmup_steps}; expected 0 or more")
         if self.total_steps < 1:

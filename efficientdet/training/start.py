@@ -70,14 +70,14 @@ def resume(state: TrainingState, config: TrainingConfig, *, store: CheckpointSto
     elif config.resume != "never":
         source = read_checkpoint(config.resume)
     elif state.world.is_first and (aside := store.put_aside()):
-        say(f"starts from scratch; the checkpoints of the training before are in {aside}")
+        say(f"starts from scratch; the earlier checkpoints were moved to {aside}")
     if source is not None:
         go_on_from(state, source, config, store=store, global_batch_size=global_batch_size, say=say)
     steps = state.world.gather(state.step)  # all have read, or looked: from here on the first may write
     if len(set(steps)) > 1:
         found = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8])) + (", ..." if len(steps) > 8 else "")
-        raise InputError(f"{config.model_dir}: the ranks find checkpoints of different steps there ({found}); expected "
-                         "a folder that all machines share")
+        raise InputError(f"{config.model_dir}: the ranks found checkpoints of different steps ({found}); expected "
+                         "a folder shared by all machines")
 
 
 def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, store: CheckpointStore, global_batch_size: int,
@@ -87,7 +87,7 @@ def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, 
     Raises InputError where it is another training's.
     """
     if source.class_names != config.class_names:
-        raise InputError(f"{source.prefix}: was written for other classes; use another --model_dir or remove it")
+        raise InputError(f"{source.prefix}: written for other classes; use another --model_dir or remove it")
     state.restore(source.arrays, source.description.run, prefix=source.prefix)
     state.score_thresholds = source.description.score_thresholds
     store.goes_on_from(source.prefix)
@@ -96,21 +96,21 @@ def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, 
     if progress.images_a_step != global_batch_size:
         state.step = progress.images_seen // global_batch_size
         progress.planned_seconds, progress.planned_end = 0.0, 0  # in steps of another size
-        say(f"a step has {global_batch_size} images now and had {progress.images_a_step}: {progress.images_seen} images make "
-            f"step {state.step}")
+        say(f"global batch size changed from {progress.images_a_step} to {global_batch_size}: {progress.images_seen} images "
+            f"seen correspond to step {state.step}")
     if progress.ranks != state.world.size:
-        say(f"{state.world.size} processes continue where {progress.ranks} stopped; batch statistics start from their mean")
+        say(f"{state.world.size} processes resume a training of {progress.ranks}; batch statistics are averaged over them")
     progress.images_a_step, progress.ranks = global_batch_size, state.world.size
 
 
 def _newest(store: CheckpointStore, *, say: Say) -> Source | None:
     for found in store.readable():
         if isinstance(found, InputError):
-            say(f"warning: {found}; takes the one before")
+            say(f"warning: {found}; using the previous checkpoint")
         else:
             return found
     if names := store.names():
-        raise InputError(f"{store.folder}: none of its {len(names)} checkpoints can be read; remove them, or say "
+        raise InputError(f"{store.folder}: none of its {len(names)} checkpoints can be read; remove them, or use "
                          "--resume=never")
     return None
 
@@ -121,7 +121,7 @@ def _freeze(detector: Detector, expression: str, *, say: Say) -> None:
     variables = named_variables(detector.network)
     frozen = [variable for name, variable in variables.items() if variable.trainable and re.match(expression, name)]
     if not frozen:
-        raise InputError(f"hparam var_freeze_expr is {expression!r}: matches the beginning of no weight's name, such "
+        raise InputError(f"hparam var_freeze_expr is {expression!r}: matches no weight; expected the beginning of a name such "
                          f"as {next(iter(variables))}")
     for variable in frozen:
         variable.trainable = False
@@ -131,8 +131,8 @@ def _freeze(detector: Detector, expression: str, *, say: Say) -> None:
         layer.trainable = False
     left = len(detector.network.trainable_variables)
     if not left:
-        raise InputError(f"hparam var_freeze_expr is {expression!r}: leaves nothing to train")
-    say(f"var_freeze_expr freezes {len(frozen)} weights and the statistics of {len(still)} batch norms, {left} stay trainable")
+        raise InputError(f"hparam var_freeze_expr is {expression!r}: freezes all weights; expected some to remain trainable")
+    say(f"var_freeze_expr freezes {len(frozen)} weights and the statistics of {len(still)} batch norms; {left} are trainable")
 
 
 def warn_of_frozen_random_weights(state: TrainingState, config: TrainingConfig, *, say: Say) -> None:
@@ -143,4 +143,4 @@ def warn_of_frozen_random_weights(state: TrainingState, config: TrainingConfig, 
               if name.endswith("kernel") and not variable.trainable]
     if frozen:
         say(f"warning: {len(frozen)} convolutions are frozen at random weights ({frozen[0]}, ..); expected --backbone_init="
-            f"imagenet, --pretrained_ckpt, or --hparams that let all of them learn")
+            f"imagenet, --pretrained_ckpt, or --hparams that leave them trainable")

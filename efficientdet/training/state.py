@@ -88,8 +88,8 @@ class TrainingState:
 
         def read(name, shape):
             if name not in own or tuple(own[name].shape) != tuple(shape):
-                found = f"has shape {own[name].shape}, wanted {tuple(shape)}" if name in own else "is missing"
-                raise InputError(f"{prefix}: {name} {found}; this training is another one: use another --model_dir")
+                found = f"has shape {own[name].shape}, expected {tuple(shape)}" if name in own else "is missing"
+                raise InputError(f"{prefix}: {name} {found}; the checkpoint is of another training; use another --model_dir")
             return own[name]
 
         for name, variable in self._variables().items():

@@ -31,7 +31,7 @@ class TimeBudget:
         planned = (run.last_step - run.state.step) // run.steps_per_epoch
         if not progress.planned_end or abs(left - planned) > max(1.0, _SAID_FROM * planned):
             run.journal.say(f"time budget: {used / 60:.1f} of {self._seconds / 60:.1f} minutes used, {seconds_per_step:.2g} s "
-                            f"per step: {left} epochs left instead of {planned}; the learning rate decays over them")
+                            f"per step: {left} epochs left instead of {planned}; the learning rate schedule ends with them")
         self._set_end(run.state.step + left * run.steps_per_epoch, position=run.schedule_position)
 
     def _begin(self) -> None:

@@ -150,7 +150,7 @@ class BestKeeper:
             return (f"AP {progress.best_ap:.4f} reaches --target_ap={config.target_ap:g} after epoch {epoch}"
                     f"{minutes_in_words(self.time_to_target)}")
         if 0 < config.patience <= progress.evaluations_since_best:
-            return f"no better AP in {config.patience} evaluations: stops after epoch {epoch}"
+            return f"AP has not improved in {config.patience} evaluations: stopping after epoch {epoch}"
         return ""
 
     def _write(self, weights: str, evaluation: Evaluation) -> None:
