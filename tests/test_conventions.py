@@ -66,7 +66,8 @@ def test_nvidias_conventions_come_with_its_weights_and_are_said(tmp_path):
     network = network_config(found.hparams, num_classes=3)
     assert (network.bifpn.fusion_relu, network.bifpn.half_pixel_upsampling) == (False, True)
     [line] = lines
-    assert line.startswith(f"hyperparameters taken from {tmp_path / 'emackpt-10'}: aspect_ratios ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), ")
+    assert line.startswith(f"hyperparameters taken from {tmp_path / 'emackpt-10'}: "
+                           "aspect_ratios ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), ")
     assert line.endswith("normalizations 2, fusion_relu False, half_pixel_upsampling True")
 
 

@@ -85,7 +85,7 @@ def test_a_machine_that_becomes_busy(drawn, tmp_path, monkeypatch, capsys):
     assert fallen.min() >= -1e-6
     assert fallen.max() < 0.35  # no cliff: what is left is decayed over
     out = capsys.readouterr().out
-    assert "time budget: 0.0 of 1.0 minutes used, 1 s per step: 29 epochs left instead of 99; the learning rate schedule ends" in out
+    assert "time budget: 0.0 of 1.0 minutes used, 1 s per step: 29 epochs left instead of 99; the learning rate" in out
     assert "4 s per step" in out
 
 
