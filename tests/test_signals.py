@@ -86,7 +86,7 @@ def test_a_second_signal_ends_at_once_and_the_first_says_so():
     code, _, errors = ended(["-c", stopping_training(unsaved=3)], signal.SIGTERM, signal.SIGINT)
     assert code == 130
     first, second = errors.splitlines()
-    assert re.fullmatch(r"stop requested: saving after .*; send the signal again to exit .* and lose the 3 steps since .*", first)
+    assert re.fullmatch(r"stop requested: saving after .*; send the signal again .* and lose the 3 steps since .*", first)
     assert second == "stopped immediately: saved after step 7; --resume=auto, the default, resumes from there"
 
 

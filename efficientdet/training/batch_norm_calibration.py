@@ -4,7 +4,9 @@ The running statistics of a training are means over its batches. In batches of f
 than in all images together, because each batch's own brightness and contrast are subtracted before. The statistics become too
 small, increasingly so with a higher learning rate: on the synthetic data of scripts/demo.sh AP is 0.25 instead of 0.53 with
 one seed of three, without an effect on the training loss (docs/measurements/performance.md). The weights are correct;
-statistics of 64 images at a time restore the AP. A forward pass keeps no activations, so eight times the batch of the training takes about its memory.
+statistics of 64 images at a time restore the AP.
+
+A forward pass keeps no activations, so eight times the batch of the training takes about its memory.
 """
 
 from collections.abc import Iterable
