@@ -1,4 +1,4 @@
-"""The part of the doctor that takes no time: what a training says of its records before it starts, and --suggest."""
+"""The quick part of the data check, which a training runs on its records before it starts, and --suggest."""
 
 import dataclasses
 
@@ -12,14 +12,14 @@ from efficientdet.data_checks.findings import WARNING, as_hparams
 from efficientdet.families.hyperparameters import with_overrides
 from program_support.errors import InputError
 
-_FILES, _RECORDS = 8, 1000  # that are looked at, evenly taken: any shard is a fair part of its data set
+_FILES, _RECORDS = 8, 1000  # numbers of files and records in the sample, evenly spaced: shards are shuffled
 
 
 def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]:
-    """The same with the settings that fix what a sample of the records tells, where --suggest asks for it; and a line for
-    each thing that is to be fixed, none where there is nothing.
+    """Check a sample of the records; return the configuration, with --suggest fixed, and a line for each warning.
 
-    A hyperparameter that was given keeps its value. Records that cannot be read are reported when all are indexed and verified.
+    A hyperparameter that the user set keeps its value. Records that cannot be read are reported later, when all are indexed and
+    verified.
     """
     if config.benchmark:
         return config, []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @checked
 class DataCheckConfig:
-    """What is examined: records, or images with labels.
+    """Configuration of a data check: records, or images with labels.
 
     records: "training" and, if given, "validation": paths of TFRecords. Empty: `images`, a folder, with the labels
     `annotations` (None: in that folder) and those of validation, `val_annotations` (None: as `annotations` splits them).

@@ -1,4 +1,4 @@
-"""What the network's input and its anchors make of a data set, and the settings that fix it."""
+"""Findings about padding and anchors at the network's input, and the settings that fix them."""
 
 from collections.abc import Collection, Iterator
 
@@ -8,11 +8,11 @@ from efficientdet.data_checks.findings import WARNING, Finding, as_hparams, name
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.suggestions import better_anchors, better_shape, sampled
 
-_OBJECTS_OF_A_CLASS = 20  # below, a share says nothing
+_OBJECTS_OF_A_CLASS = 20  # fewer objects give no reliable share
 
 
 def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[Finding]:
-    """Padding, and objects without an anchor; these with the better shape, if there is one and the size is not `fixed`."""
+    """Yield findings about padding and objects without an anchor, with a better input shape unless it is `fixed`."""
     if not len(view.images):
         return
     shape = better_shape(view)

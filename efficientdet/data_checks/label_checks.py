@@ -1,4 +1,4 @@
-"""What the labels of a data set tell by themselves: classes, counts, boxes that cannot be meant so."""
+"""Findings about labels: classes, counts, and implausible boxes."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, named, share
 from efficientdet.families.hyperparameters import Hyperparameters
 
-DUPLICATE = 0.8  # IoU of two boxes of one class, from which on they are one object labeled twice
+DUPLICATE = 0.8  # IoU of two boxes of one class from which they count as one object labeled twice
 WHOLE = 0.95  # share of the image's area
 _MANY_DUPLICATES, _MANY_WHOLE, _MANY_EMPTY, _MANY_LEFT_OUT = 0.02, 0.2, 0.5, 0.001
-_RARE = 0.02  # of the objects of the commonest class
+_RARE = 0.02  # of the objects of the most frequent class
 _SLOT_STEP = 8
 
 
 def label_findings(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
-    """All of them, whichever split the images are of."""
+    """Yield all findings about the labels of a split."""
     yield from alike_names(images.class_names.names)
     yield from _imbalance(images)
     yield from _empty_images(images)
@@ -28,7 +28,7 @@ def label_findings(images: LabeledImages, hparams: Hyperparameters) -> Iterator[
 
 
 def alike_names(names: tuple[str, ...]) -> Iterator[Finding]:
-    """Classes whose names differ by case, blanks or signs between words alone."""
+    """Yield a finding about classes whose names differ only in case, spaces or punctuation."""
     groups = defaultdict(list)
     for name in names:
         groups["".join(letter for letter in name.casefold() if letter.isalnum())].append(name)
@@ -38,14 +38,14 @@ def alike_names(names: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def duplicate_boxes(images: LabeledImages) -> np.ndarray:
-    """Pairs of objects [P, 2] of one class in one image that overlap by more than DUPLICATE."""
+    """Return pairs of objects [P, 2] of one class in one image with an IoU above DUPLICATE."""
     pairs = []
-    order = np.lexsort((images.boxes[:, 0], images.classes, images.owners))  # one behind the other within image and class
+    order = np.lexsort((images.boxes[:, 0], images.classes, images.owners))  # by y_min within image and class
     boxes, areas = images.boxes[order], (images.boxes[:, 2:] - images.boxes[:, :2]).prod(axis=1)[order]
     keys = images.owners[order].astype(np.int64) * len(images.class_names) + images.classes[order]
     possible = np.arange(len(order))
     for distance in range(1, len(order)):
-        # boxes stand by their upper ends: beyond a fifth of a height nothing overlaps enough any more
+        # Boxes are sorted by y_min: beyond a fifth of the height the IoU cannot exceed DUPLICATE.
         possible = possible[possible + distance < len(order)]
         other = possible + distance
         near = (keys[possible] == keys[other]) & (
@@ -61,7 +61,7 @@ def duplicate_boxes(images: LabeledImages) -> np.ndarray:
 
 
 def whole_image_boxes(images: LabeledImages) -> np.ndarray:
-    """Objects that are nearly all of their image, [N] bool."""
+    """Return whether each box covers nearly the complete image, [N] bool."""
     areas = (images.boxes[:, 2:] - images.boxes[:, :2]).prod(axis=1)
     return areas >= WHOLE * images.sizes.prod(axis=1)[images.owners]
 

@@ -1,4 +1,4 @@
-"""Which images a person should look at first."""
+"""Ranking of the images that a person should inspect first."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.image_checks import BLANK, BRIGHT, DARK, Looks
 from efficientdet.data_checks.label_checks import duplicate_boxes, whole_image_boxes
 
-_FEW = 2.5  # deviations of the logarithm of the number of objects
+_FEW = 2.5  # standard deviations of the logarithm of the number of objects
 _TINY = 2.0  # pixels of a side at the network's input
 _THIN = 12.0  # longer side by shorter
 
 
 def suspicions(images: LabeledImages, looks: Looks, *, input_sides: np.ndarray, twins: Sequence[int], slots: int
                ) -> list[tuple[int, list[str]]]:
-    """Images by number with what is odd about them, the oddest first.
+    """Return image numbers with reasons, the most suspicious first.
 
     input_sides [N]: the shorter side of each box in pixels of the network's input; twins: images that look like another.
     """

@@ -1,4 +1,4 @@
-"""The way from a folder of labeled images to an exported detector. What an earlier call finished is used again."""
+"""Steps from a folder of labeled images to an exported detector; finished steps of earlier calls are skipped."""
 
 import glob
 import json
@@ -30,7 +30,7 @@ from program_support.checked_fields import at_least, checked, one_of
 from program_support.errors import InputError
 
 NO_WEIGHTS = "none"
-_FIRST_SIDE = 256  # at which the machine is timed first
+_FIRST_SIDE = 256  # longer side for the first measurement of the step time
 _TIMED_STEPS = 12
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
 _REPEATED_FOR_MORE_MINUTES = ("train", "evaluate", "export")
@@ -39,8 +39,11 @@ _GO_ON = "run the same command again to resume"
 
 @checked
 class QuickstartConfig:
-    """What is asked for. weights: a name or path to start from, or `none`; None for the model's published ones if they can be
-    had. hparams: what the user sets by hand."""
+    """Configuration of a quick start.
+
+    weights: a name or path to start from, or `none`; None: the pretrained weights of the model if available. hparams: the
+    user's hyperparameters.
+    """
 
     images: str
     annotations: str | None
@@ -50,11 +53,11 @@ class QuickstartConfig:
     weights: str | None
     formats: tuple[str, ...]
     hparams: str
-    format: Annotated[str, one_of(*FORMATS)] | None = None  # of the labels; None: recognized by content
+    format: Annotated[str, one_of(*FORMATS)] | None = None  # format of the labels; None: recognized by content
 
 
 def quickstart(config: QuickstartConfig) -> None:
-    """Convert, choose, examine, train, evaluate and export; says what was chosen and why. Raises InputError."""
+    """Convert, choose settings, check the data, train, evaluate and export. Raises InputError."""
     started, folder = time.monotonic(), Path(config.output_dir)
     notes = _Notes(folder / "quickstart.json", asdict(config))
     images = config.images
@@ -85,7 +88,7 @@ def quickstart(config: QuickstartConfig) -> None:
 
 
 def _time_of_training(minutes: float, chosen: dict[str, Any], *, others: float) -> dict[str, Any]:
-    """Flags of train.py that say how long to train; `others`: seconds of the other steps so far."""
+    """Return flags of train.py for the length of the training; `others`: seconds of the other steps so far."""
     others += chosen["seconds_after_choice"]
     seconds = choices.training_seconds(minutes, others=others)
     print(f"time: {seconds / 60:.1f} of {minutes:g} minutes for training, about {others / 60:.1f} for the other steps")
@@ -96,7 +99,7 @@ def _time_of_training(minutes: float, chosen: dict[str, Any], *, others: float) 
 
 
 class _Notes:
-    """What is done and what was chosen, in a file, so that a second call continues where the first one ended."""
+    """State file of a quick start: finished steps and chosen settings, with which a second call resumes."""
 
     def __init__(self, path: Path, asked: dict[str, Any]):
         self._path, asked = path, json.loads(json.dumps(asked))
@@ -118,11 +121,11 @@ class _Notes:
         before["minutes"] = asked["minutes"]
 
     def seconds(self, other_than: str) -> float:
-        """What the steps took in all calls so far, except the one that is named."""
+        """Return the seconds of all steps in all calls so far, except the named step."""
         return sum(seconds for step, seconds in self._seconds.items() if step != other_than)
 
     def once(self, step: str, run: Callable[[], Any]) -> Any:
-        """What the step gave, now or when it was run."""
+        """Return the result of a step, which is run unless an earlier call did."""
         if step in self._done:
             print(f"{step}: already done")
         else:
@@ -137,7 +140,7 @@ class _Notes:
 
 
 def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: float) -> dict[str, Any]:
-    """Flags of the training, a line with the reason for each, and how long the rest will take."""
+    """Return the flags of the training, lines with the reasons, and the estimated seconds of the other steps."""
     begun, images = time.monotonic(), _labeled(_records(folder, "train"))
     weights, why_weights = _weights(config)
     wanted_steps = choices.STEPS_FROM_PUBLISHED_WEIGHTS if weights else choices.STEPS_FROM_RANDOM_WEIGHTS
@@ -172,7 +175,7 @@ def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: flo
 
 
 def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
-    """What to start from, None for random weights, and why."""
+    """Return the weights to start from, None for random weights, and the reason."""
     if config.weights == NO_WEIGHTS:
         return None, "random, set by --weights=none"
     if config.weights:
@@ -194,7 +197,7 @@ def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, s
     run_program("train", {
         "training_file_pattern": _records(folder, "train"), "model_dir": probe, "model_name": config.model_name,
         "benchmark": True, "benchmark_steps": _TIMED_STEPS, "batch_size": batch,
-        "log_steps": 1,  # each step has its own time, or the median would be a mean that holds the compilation
+        "log_steps": 1,  # time every step, so that the median excludes the compilation
         "hparams": as_hparams(settings)}, go_on=_GO_ON)
     log = list(read_log(probe / DEFAULT_FILE_NAME))
     found = {key: value for entry in log for key, value in (entry.get("data") or {}).items()}
@@ -209,7 +212,7 @@ def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, s
 
 
 def _examined(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """What the doctor suggests to set beside these settings."""
+    """Run the data check and return the settings that it suggests in addition to these."""
     run_program("doctor", {
         "records": _records(folder, "train"), "val_records": _records(folder, "val"), "model_name": config.model_name,
         "hparams": as_hparams(settings), "output_dir": folder / "doctor"}, go_on=_GO_ON)
@@ -231,7 +234,7 @@ def _conclude(folder: Path, *, measured_on: str, image_folder: Path) -> None:
 
 
 def _labeled(pattern: str, *, most: int | None = None) -> LabeledImages:
-    """The images of the records, or the first so many."""
+    """Return the images of the records, or the first `most`."""
     records = sorted(glob.glob(pattern))
     index = index_records(records)
     return labeled_records(index, class_names_of_records(records), range(len(index))[:most])
@@ -242,6 +245,6 @@ def _count(pattern: str) -> int:
 
 
 def _records(folder: Path, part: str) -> str | None:
-    """The pattern of the records of train, val or test; None where there are none."""
+    """Return the pattern of the records of train, val or test; None if there are none."""
     pattern = f"{folder}/records/{part}-*"
     return pattern if glob.glob(pattern) else None
