@@ -1,4 +1,4 @@
-"""Detection by an exported file alone: neither TensorFlow nor Keras is imported."""
+"""Detection with an exported file, without importing TensorFlow or Keras."""
 
 import numpy as np
 
@@ -11,9 +11,9 @@ from program_support.errors import InputError
 
 
 def artifact_runtime(path: str, runtime: str, *, asked_by: str) -> str:
-    """What runs a file of export.py: the chosen runtime where that can, its own where "keras" was left as it was.
+    """Return the runtime of a file of export.py: the chosen one, or the file's default for "keras".
 
-    Raises InputError where the file is none, the runtime cannot run it, or is not installed.
+    Raises InputError if the file is not such a file, or the runtime cannot run it or is not installed.
     """
     if (kind := kind_of(path)) is None:
         raise InputError(f"{asked_by}: {path} is not a self-contained detector written by export.py")
@@ -25,7 +25,7 @@ def artifact_runtime(path: str, runtime: str, *, asked_by: str) -> str:
 
 
 def artifact_detection(path: str, *, runtime: str) -> OpenedModel:
-    """Open a file of export.py, to be run by what `artifact_runtime` says. Raises InputError for another file."""
+    """Open a file of export.py with the result of `artifact_runtime`. Raises InputError for other files."""
     model, metadata = read_artifact(path)
     detector = ArtifactDetector(ExportedNetwork(model, runtime=runtime, path=path), path=path,
                                 class_count=len(metadata.class_names))
@@ -34,18 +34,18 @@ def artifact_detection(path: str, *, runtime: str) -> OpenedModel:
 
 
 class ArtifactDetector(BatchDetector):
-    """A file whose network puts out detections: its weights and its suppression are those of the export."""
+    """Detector of an exported file that outputs detections, with the weights and NMS of the export."""
 
     def __init__(self, network: ExportedNetwork, *, path: str, class_count: int):
-        """path: names the file in messages."""
+        """Wrap a network; path: the name of the file in messages."""
         self._network, self._path, self._class_count = network, path, class_count
 
     def detect(self, images: np.ndarray, sizes: np.ndarray) -> Detections:
-        """See `BatchDetector`. Raises InputError for a file that puts out anything else."""
+        """See `BatchDetector`. Raises InputError for a file with other outputs."""
         return stacked(self._network(images, sizes, self._detections))
 
     def _detections(self, outputs: Outputs, size: np.ndarray) -> Detections:
-        """Of one image, copied: the outputs of the next overwrite them."""
+        """Return the detections of one image, copied because the next outputs overwrite them."""
         shapes = [values.shape for values in outputs]
         if len(shapes) < 3 or shapes[:3] != [(*shapes[1][:1], 4), shapes[1][:1], shapes[1][:1]]:
             raise InputError(f"{self._path}: returns {', '.join(map(str, map(list, shapes)))} for an image; expected boxes "
