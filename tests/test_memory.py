@@ -13,7 +13,7 @@ from dataset.class_names import ClassNames
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices import device, memory
 from efficientdet.devices.distributed import World
-from efficientdet.devices.memory import is_out_of_memory, telling_out_of_memory, with_batch_sizes
+from efficientdet.devices.memory import is_out_of_memory, report_out_of_memory, with_batch_sizes
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.training import loop as train_loop
@@ -157,7 +157,7 @@ def test_every_kind_of_out_of_memory_is_one_line(error, machine, monkeypatch, tm
         train_loop.train(config_in(tmp_path, batch_size=12))
     assert told.value.__cause__ is error
     with pytest.raises(InputError, match=r"^out of memory at --batch_size=12: try --batch_size=6$"), \
-            telling_out_of_memory(batch_size=12):
+            report_out_of_memory(batch_size=12):
         raise error
 
 
@@ -165,7 +165,7 @@ def test_every_kind_of_out_of_memory_is_one_line(error, machine, monkeypatch, tm
                                    tf.errors.InternalError(None, None, "x"), InputError("a")])
 def test_no_other_error_is_taken_for_it(error):
     assert not is_out_of_memory(error)
-    with pytest.raises(type(error)), telling_out_of_memory(batch_size=2):
+    with pytest.raises(type(error)), report_out_of_memory(batch_size=2):
         raise error
 
 

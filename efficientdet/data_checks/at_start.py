@@ -32,12 +32,12 @@ def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]
         return config, []
     found = [finding for finding in quick_findings(images, config.hparams, fixed=config.hparams_given)
              if finding.level == WARNING]
-    wanted = {key: value for finding in found for key, value in finding.settings.items() if key not in config.hparams_given}
+    suggested = {key: value for finding in found for key, value in finding.settings.items() if key not in config.hparams_given}
     lines = [f"warning: {finding.line}" for finding in found]
-    if not wanted:
+    if not suggested:
         return config, lines
     if not config.suggest:
-        return config, [*lines, f"--suggest, or --hparams={as_hparams(wanted)}, fixes it"]
-    mended = dataclasses.replace(config, hparams=with_overrides(config.hparams, wanted),
-                                 hparams_given=config.hparams_given | wanted.keys())
-    return mended, [*lines, f"--suggest sets {as_hparams(wanted)}"]
+        return config, [*lines, f"--suggest, or --hparams={as_hparams(suggested)}, fixes it"]
+    changed = dataclasses.replace(config, hparams=with_overrides(config.hparams, suggested),
+                                 hparams_given=config.hparams_given | suggested.keys())
+    return changed, [*lines, f"--suggest sets {as_hparams(suggested)}"]

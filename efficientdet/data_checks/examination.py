@@ -72,19 +72,19 @@ def examine(splits: Mapping[str, LabeledImages], hparams: Hyperparameters, *, im
     findings = [*quick_findings(training, hparams), *same_picture_findings(list(splits.values()), pairs)]
     for other in others:
         findings += split_findings(training, other)
-    told = []
+    examined = []
     for number, (name, images) in enumerate(splits.items()):
         split = list(picture_findings(images, looks[number])) + (list(label_findings(images, hparams)) if number else [])
         findings += [_of_split(finding, name if len(splits) > 1 and number else "") for finding in split]
         scaled = InputView(images=images, hparams=hparams).scaled / np.maximum(images.sizes, 1)
         sides = ((images.boxes[:, 2:] - images.boxes[:, :2]) * scaled[images.owners]).min(axis=1, initial=np.inf)
         twins = [place for pair in pairs for split_number, place in pair[:2] if split_number == number]
-        told.append(Split(name=name, images=images, looks=looks[number], suspicious=suspicions(
+        examined.append(Split(name=name, images=images, looks=looks[number], suspicious=suspicions(
             images, looks[number], input_sides=sides, twins=twins, slots=hparams.max_instances_per_image)))
     findings, view = _sorted(findings), InputView(images=training, hparams=hparams)
     settings = {key: value for finding in findings for key, value in finding.settings.items()}
     tried = list(trials(view, settings)) if view.anchors is not None and len(view.boxes) else []
-    return Examination(hparams=hparams, view=view, splits=told, findings=findings, trials=tried)
+    return Examination(hparams=hparams, view=view, splits=examined, findings=findings, trials=tried)
 
 
 def numbers(examination: Examination) -> dict[str, Any]:

@@ -76,14 +76,14 @@ def split_findings(training: LabeledImages, validation: LabeledImages) -> Iterat
         # One or two objects of a rare class may be due to chance; only a less likely difference is a warning.
         unlikely = alone & (counts[mine] / max(counts[mine].sum(), 1) * counts[other].sum() > 10)
         if alone.any():
-            told = [f"{name} ({count})" for name, count in zip(names[alone], counts[mine][alone], strict=True)]
+            listed = [f"{name} ({count})" for name, count in zip(names[alone], counts[mine][alone], strict=True)]
             yield Finding(about="classes in one split", level=level if unlikely.any() else NOTE, line=(
                 f"{counted(alone.sum(), 'class has', 'classes have')} objects only in the {what} images ({share(lost)} of "
-                f"their objects): {named(told)}"))
+                f"their objects): {named(listed)}"))
 
 
-def _pairs(told: Sequence[str]) -> str:
-    return counted(len(told), "pair", "pairs")
+def _pairs(listed: Sequence[str]) -> str:
+    return counted(len(listed), "pair", "pairs")
 
 
 def _where(looks: Looks, condition) -> list[int]:

@@ -82,10 +82,10 @@ def _empty_images(images: LabeledImages) -> Iterator[Finding]:
     empty = np.flatnonzero(images.counts() == 0)
     if len(empty):
         part = len(empty) / len(images)
-        asked = "; check for missing labels: these images are trained on as background" if part > _MANY_EMPTY else ""
+        advice = "; check for missing labels: these images are trained on as background" if part > _MANY_EMPTY else ""
         yield Finding(about="empty images", level=WARNING if part > _MANY_EMPTY else NOTE, images=_names(images, empty), line=(
             f"{counted(len(empty), 'image has', 'images have')} no object ({share(part)}): {named(_names(images, empty))}"
-            + asked))
+            + advice))
 
 
 def _crowds(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
@@ -124,11 +124,11 @@ def _odd_boxes(images: LabeledImages) -> Iterator[Finding]:
         yield Finding(about="duplicate boxes", level=WARNING if many else NOTE, images=where, line=(
             f"{counted(len(pairs), 'pair', 'pairs')} of nearly the same box of one class (IoU above {DUPLICATE}): one object "
             f"labeled twice? {named(where)}"))
-    if (whole := whole_image_boxes(images) & ~images.crowd).any():
-        where = _names(images, np.unique(images.owners[whole]))
-        many = whole.sum() > _MANY_WHOLE * total
+    if (covering := whole_image_boxes(images) & ~images.crowd).any():
+        where = _names(images, np.unique(images.owners[covering]))
+        many = covering.sum() > _MANY_WHOLE * total
         yield Finding(about="whole-image boxes", level=WARNING if many else NOTE, images=where, line=(
-            f"{counted(whole.sum(), 'box is', 'boxes are')} nearly the whole image ({share(whole.sum() / total)}): "
+            f"{counted(covering.sum(), 'box is', 'boxes are')} nearly the whole image ({share(covering.sum() / total)}): "
             f"{named(where)}" + ("; is this a data set for classification?" if many else "")))
 
 

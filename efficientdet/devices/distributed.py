@@ -125,24 +125,24 @@ def join_world(environment: Mapping[str, str] | None = None, *, group_size: int 
     Must be called before any tensor exists: a process uses the GPU of its local rank. Raises InputError if the launcher
     started several processes that cannot connect, or their number is not divisible by `group_size`.
     """
-    launcher, wanted = launched_by(os.environ if environment is None else environment)
-    if wanted % group_size:
-        raise InputError(f"--bn_group={group_size}: expected 1 or a divisor of the number of processes, {wanted}")
-    if wanted == 1:
+    launcher, process_count = launched_by(os.environ if environment is None else environment)
+    if process_count % group_size:
+        raise InputError(f"--bn_group={group_size}: expected 1 or a divisor of the number of processes, {process_count}")
+    if process_count == 1:
         return World()
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-        raise InputError(f"{launcher} started {wanted} processes under KERAS_BACKEND={os.environ['KERAS_BACKEND']}: several "
-                         "devices need Horovod, which requires KERAS_BACKEND=tensorflow")
+        raise InputError(f"{launcher} started {process_count} processes under KERAS_BACKEND={os.environ['KERAS_BACKEND']}: "
+                         "several devices need Horovod, which requires KERAS_BACKEND=tensorflow")
     try:
         import horovod.tensorflow as hvd
     except ImportError as error:
-        raise InputError(f"{launcher} started {wanted} processes, but Horovod cannot be imported ({error}): run "
+        raise InputError(f"{launcher} started {process_count} processes, but Horovod cannot be imported ({error}): run "
                          "bash scripts/install_horovod.sh") from error
     groups = [hvd.ProcessSet(range(first, first + group_size))
-              for first in range(0, wanted if 1 < group_size < wanted else 0, group_size)]
+              for first in range(0, process_count if 1 < group_size < process_count else 0, group_size)]
     hvd.init(process_sets=groups)
-    if hvd.size() != wanted:
-        raise InputError(f"{launcher} started {wanted} processes, but Horovod sees {hvd.size()}: it was built without "
+    if hvd.size() != process_count:
+        raise InputError(f"{launcher} started {process_count} processes, but Horovod sees {hvd.size()}: it was built without "
                          "support for this launcher; use horovodrun, or build it where MPI is installed")
     _take_own_gpu(hvd.local_rank())
     return _HorovodWorld(rank=hvd.rank(), size=hvd.size(), local_rank=hvd.local_rank(), local_size=hvd.local_size(),

@@ -38,16 +38,16 @@ def with_batch_sizes(config: TrainingConfig, runtime: Runtime, world: World) -> 
     on_device = accelerator_count() > 0
     memory = available_memory(on_device=on_device, local_ranks=world.local_size)
     most = _MOST_IMAGES if on_device else _MOST_IMAGES_ON_CPU
-    said, sizes = [], {}
+    flags, sizes = [], {}
     for name, share in (("batch_size", _OF_TRAINING), ("eval_batch_size", _OF_EVALUATION)):
         if getattr(config, name) is None:
             images = most
             if memory is not None:
                 images = fitting_batch(memory, bytes_per_image(config.hparams, runtime.precision, share=share), most=most)
             sizes[name] = min(world.gather(images))
-            said.append(f"--{name}={sizes[name]}")
+            flags.append(f"--{name}={sizes[name]}")
     where = "memory unknown" if memory is None else f"{memory.total / 1e9:.0f} GB {memory.place}"
-    return replace(config, **sizes), f"{' '.join(said)}, chosen automatically: {where}, {runtime.precision}"
+    return replace(config, **sizes), f"{' '.join(flags)}, chosen automatically: {where}, {runtime.precision}"
 
 
 def available_memory(*, on_device: bool, local_ranks: int) -> Memory | None:
@@ -100,7 +100,7 @@ def out_of_memory(config: TrainingConfig, runtime: Runtime, *, local_ranks: int)
 
 
 @contextlib.contextmanager
-def telling_out_of_memory(*, batch_size: int) -> Iterator[None]:
+def report_out_of_memory(*, batch_size: int) -> Iterator[None]:
     """Raise InputError if the block runs out of memory; for programs that only detect."""
     try:
         yield

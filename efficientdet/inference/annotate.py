@@ -146,12 +146,12 @@ def _in_tiles(config: AnnotationConfig, detect: Detect, progress: Progress | Non
     if config.tiling is None:
         return detect
 
-    def tell(done: int, total: int) -> None:
+    def show_progress(done: int, total: int) -> None:
         if progress is not None:
             progress.show(tile=f"{done}/{total}")
             progress.advance(0)
 
-    return TiledDetector(detect, config.tiling, batch_size=config.batch_size, told=tell)
+    return TiledDetector(detect, config.tiling, batch_size=config.batch_size, on_progress=show_progress)
 
 
 def _output_paths(config: AnnotationConfig, sources: Sequence[str], suffix: str) -> list[Path]:

@@ -146,9 +146,9 @@ class LoadedDetector:
         Raises:
           InputError: an input is not an image.
         """
-        wanted = [images] if _is_one_image(images) else list(images)
-        given, found = iter(wanted), []
-        for batch in _batches(wanted, self._batch_size):
+        inputs = [images] if _is_one_image(images) else list(images)
+        given, found = iter(inputs), []
+        for batch in _batches(inputs, self._batch_size):
             for rows, pixels in zip(self.detect(batch), batch, strict=True):
                 least = self.thresholds.of(rows.category_ids) if min_score is None else min_score
                 found.append(_result(rows.chosen(np.asarray(rows.scores) >= least), self.class_names,

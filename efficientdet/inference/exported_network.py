@@ -21,7 +21,7 @@ _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64
 Outputs = tuple[np.ndarray, ...]  # outputs for one image in the order of the file, without the batch dimension
 Run = Callable[[np.ndarray, np.ndarray], Outputs]  # images [1, H, W, 3] and sizes [1, 2]; the next call may overwrite them
 Result = TypeVar("Result")
-Read = Callable[[Outputs, np.ndarray], Result]  # takes the outputs of one image and its size [2]
+Postprocess = Callable[[Outputs, np.ndarray], Result]  # takes the outputs of one image and its size [2]
 
 
 class ExportedNetwork:
@@ -46,29 +46,29 @@ class ExportedNetwork:
         self._whole: Run | None = None
         self._streams: queue.SimpleQueue[Run] | None = None
 
-    def __call__(self, images: np.ndarray, sizes: np.ndarray, read: Read[Result]) -> list[Result]:
-        """Return the results of `read` for the outputs and size of each image.
+    def __call__(self, images: np.ndarray, sizes: np.ndarray, postprocess: Postprocess[Result]) -> list[Result]:
+        """Return the results of `postprocess` for the outputs and size of each image.
 
-        images: uint8 [B, H, W, 3]; sizes: int32 [B, 2]. `read` is called in a thread and must copy the outputs that it keeps,
-        because the next image overwrites them.
+        images: uint8 [B, H, W, 3]; sizes: int32 [B, 2]. `postprocess` is called in a thread and must copy the outputs that it
+        keeps, because the next image overwrites them.
         """
         inputs = [(images[i : i + 1], sizes[i : i + 1]) for i in range(len(images))]
         if len(images) == 1 or self._cores == 1:
             if self._whole is None:
                 [self._whole] = self._open(1, self._cores)
-            return [read(self._outputs(self._whole, *image), image[1][0]) for image in inputs]
+            return [postprocess(self._outputs(self._whole, *image), image[1][0]) for image in inputs]
         count = min(self._cores, _MOST_STREAMS)
         if self._streams is None:
             self._streams = queue.SimpleQueue()
             for stream in self._open(count, self._cores // count):
                 self._streams.put(stream)
         with ThreadPoolExecutor(count) as threads:
-            return list(threads.map(lambda image: self._in_free_stream(*image, read), inputs))
+            return list(threads.map(lambda image: self._in_free_stream(*image, postprocess), inputs))
 
-    def _in_free_stream(self, image: np.ndarray, size: np.ndarray, read: Read[Result]) -> Result:
+    def _in_free_stream(self, image: np.ndarray, size: np.ndarray, postprocess: Postprocess[Result]) -> Result:
         stream = self._streams.get()
         try:
-            return read(self._outputs(stream, image, size), size[0])
+            return postprocess(self._outputs(stream, image, size), size[0])
         finally:
             self._streams.put(stream)
 

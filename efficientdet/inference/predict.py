@@ -11,7 +11,7 @@ from keras import ops
 from efficientdet.devices import device
 from efficientdet.devices.device import sums_of_bytes_saturate
 from efficientdet.devices.runtime import accelerator_count
-from efficientdet.inference.exported_network import ExportedNetwork, Outputs, Read, Result, copied
+from efficientdet.inference.exported_network import ExportedNetwork, Outputs, Postprocess, Result, copied
 from efficientdet.inference.image_rows import BatchDetector, fetched
 from model.detector import Detector
 from object_detection.structures import Detections, Tensor, stacked
@@ -93,10 +93,10 @@ class BackendNetwork:
         self._run = device.compiled(lambda images, sizes: detector.host_outputs(detector.outputs(images, sizes)),
                                     detector.network, use_xla=False)
 
-    def __call__(self, images: np.ndarray, sizes: np.ndarray, read: Read[Result]) -> list[Result]:
+    def __call__(self, images: np.ndarray, sizes: np.ndarray, postprocess: Postprocess[Result]) -> list[Result]:
         """See `ExportedNetwork`."""
         outputs = zip(*map(np.asarray, self._run(images, sizes)), strict=True)
-        return [read(*image) for image in zip(outputs, sizes, strict=True)]
+        return [postprocess(*image) for image in zip(outputs, sizes, strict=True)]
 
 
 def exported_network(

@@ -46,15 +46,15 @@ def merged_over_tiles(boxes: np.ndarray, scores: np.ndarray, classes: np.ndarray
         same = _same_objects(number, rivals, boxes=boxes, cut=cut, shown=shown)
         if len(same) and not (cut[number] and cut[same].all() and scores[number] >= _RANK_OF_CUT * scores[same].max()):
             continue
-        whole = _Object([number], {tile})
+        merged = _Object([number], {tile})
         for part in (object_of[other] for other in same.tolist()):
-            if not whole.tiles & part.tiles:
-                whole.numbers.extend(part.numbers)
-                whole.tiles.update(part.tiles)
+            if not merged.tiles & part.tiles:
+                merged.numbers.extend(part.numbers)
+                merged.tiles.update(part.tiles)
             elif tile in part.tiles:  # this tile already has a better box of the object
                 break
         else:
-            object_of |= dict.fromkeys(whole.numbers, whole)
+            object_of |= dict.fromkeys(merged.numbers, merged)
             kept[tile, of_class].append(number)
     objects = [np.array(found.numbers) for number, found in object_of.items() if number == found.numbers[0]]
     return sorted(objects, key=lambda parts: (-scores[parts].max(), parts.min()))

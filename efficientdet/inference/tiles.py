@@ -12,7 +12,7 @@ from object_detection.coco.run_length_masks import moved, united
 from program_support.errors import InputError
 
 SMALLEST_TILE = 32  # pixels per side
-Told = Callable[[int, int], None]  # takes the number of finished tiles and of all tiles of an image
+OnProgress = Callable[[int, int], None]  # takes the number of finished tiles and of all tiles of an image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ class Tiling:
 class TiledDetector:
     """Detection in large images with `batch_size` tiles at a time; see `merged_over_tiles`."""
 
-    def __init__(self, detect: Detect, tiling: Tiling, *, batch_size: int, told: Told = lambda done, total: None):
-        self._detect, self._tiling, self._batch_size, self._told = detect, tiling, batch_size, told
+    def __init__(self, detect: Detect, tiling: Tiling, *, batch_size: int, on_progress: OnProgress = lambda done, total: None):
+        self._detect, self._tiling, self._batch_size, self._on_progress = detect, tiling, batch_size, on_progress
 
     def __call__(self, images: list[np.ndarray]) -> list[DetectionRows]:
         """Detect in images [h, w, 3] uint8, one after another."""
@@ -73,7 +73,7 @@ class TiledDetector:
         for first in range(0, len(tiles), self._batch_size):
             batch = tiles[first : first + self._batch_size]
             found += self._detect([np.ascontiguousarray(image[top:bottom, left:right]) for top, left, bottom, right in batch])
-            self._told(len(found), len(tiles))
+            self._on_progress(len(found), len(tiles))
         return _merged([_in_image(rows, tile) for rows, tile in zip(found, tiles, strict=True)], tiles, image.shape[:2])
 
 

@@ -60,7 +60,7 @@ def training_seconds(minutes: float, *, others: float) -> float:
     return max(60 * minutes - others, 60 * _LEAST_SHARE * minutes)
 
 
-def image_side(largest: int, published: int, pace: Pace, *, wanted_steps: int, seconds: float) -> tuple[int, str]:
+def image_side(largest: int, published: int, pace: Pace, *, target_steps: int, seconds: float) -> tuple[int, str]:
     """Return the longer side of the network's input, and the reason.
 
     It is the largest, up to that of the images and of the published model, at which the target number of steps fits into the
@@ -68,11 +68,11 @@ def image_side(largest: int, published: int, pace: Pace, *, wanted_steps: int, s
     """
     most = max(SMALLEST_SIDE, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
     for side in range(most, SMALLEST_SIDE - 1, -_MULTIPLE):
-        if seconds / pace.at(side) >= wanted_steps:
+        if seconds / pace.at(side) >= target_steps:
             limit = ("as large as the images" if side >= largest else "the model's default" if side == published else
-                     f"the largest at which {wanted_steps} steps fit into the time limit")
+                     f"the largest at which {target_steps} steps fit into the time limit")
             return side, limit
-    return SMALLEST_SIDE, f"the smallest; {wanted_steps} steps, needed for a good AP, exceed the time limit"
+    return SMALLEST_SIDE, f"the smallest; {target_steps} steps, needed for a good AP, exceed the time limit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +85,13 @@ class Length:
     warmup_epochs: float
 
 
-def training_length(images: int, pace: Pace, *, side: int, wanted_steps: int, seconds: float) -> tuple[Length, str]:
+def training_length(images: int, pace: Pace, *, side: int, target_steps: int, seconds: float) -> tuple[Length, str]:
     """Return number and length of the epochs that fit into the seconds, and the reason.
 
     Epochs are short, because the time is checked after each; an epoch need not cover the data set. There are at most four times
     the target number of steps.
     """
-    enough = _PATIENCE * wanted_steps
+    enough = _PATIENCE * target_steps
     fitting = max(seconds / pace.at(side), 1)
     all_images = math.ceil(images / pace.batch_size)
     steps_an_epoch = max(math.ceil(enough / _MOST_EPOCHS), min(all_images, int(fitting / _LEAST_EPOCHS)))

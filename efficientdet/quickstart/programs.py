@@ -22,11 +22,11 @@ _END_WITH_PARENT = (
     "os.execv(sys.executable, [sys.executable, *sys.argv[2:]])")
 
 
-def run_program(module: str, settings: Mapping[str, Any], *, go_on: str) -> None:
+def run_program(module: str, settings: Mapping[str, Any], *, advice: str) -> None:
     """Run a program, such as `train` or `dataset.create_tfrecord`, and wait until it ends.
 
     It gets a flag for each setting that is not None; a list gives one flag per value. Signals are forwarded to it, and on Linux
-    it ends with this process. If the program fails, this process prints `go_on`, the advice for the user, and exits with the
+    it ends with this process. If the program fails, this process prints `advice`, the advice for the user, and exits with the
     same exit code.
     """
     arguments = [*_place(module), *(f"--{name}={value}" for name, values in settings.items() if values is not None
@@ -47,7 +47,7 @@ def run_program(module: str, settings: Mapping[str, Any], *, go_on: str) -> None
             for number, handler in before.items():
                 signal.signal(number, handler)
     if code:
-        print(f"\nquickstart: {module} exited with status {code}; {go_on}", file=sys.stderr)
+        print(f"\nquickstart: {module} exited with status {code}; {advice}", file=sys.stderr)
         sys.exit(code if code > 0 else 128 - code)
 
 

@@ -34,7 +34,7 @@ _FIRST_SIDE = 256  # longer side for the first measurement of the step time
 _TIMED_STEPS = 12
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
 _REPEATED_FOR_MORE_MINUTES = ("train", "evaluate", "export")
-_GO_ON = "run the same command again to resume"
+_RESUME_ADVICE = "run the same command again to resume"
 
 
 @checked
@@ -65,7 +65,7 @@ def quickstart(config: QuickstartConfig) -> None:
         images = notes.once("unpack", lambda: unpacked_zip(config.images, folder / "images"))
     notes.once("convert", lambda: run_program("dataset.create_tfrecord", {
         "images": images, "annotations": config.annotations, "format": config.format,
-        "output_dir": folder / "records"}, go_on=_GO_ON))
+        "output_dir": folder / "records"}, advice=_RESUME_ADVICE))
     train, val, test = (_records(folder, part) for part in ("train", "val", "test"))
     measured = test or val or train
     chosen = notes.once("choose", lambda: _choose(config, folder, measured=measured, spent=notes.seconds("choose")))
@@ -74,15 +74,15 @@ def quickstart(config: QuickstartConfig) -> None:
     notes.once("train", lambda: run_program("train", {
         "training_file_pattern": train, "val_file_pattern": val, "training_mode": None if val else "train300",
         "model_dir": folder / "model", "model_name": config.model_name, "warn_of_lr": False,
-        **chosen["flags"], **_time_of_training(config.minutes, chosen, others=notes.seconds("train"))}, go_on=_GO_ON))
+        **chosen["flags"], **_time_of_training(config.minutes, chosen, others=notes.seconds("train"))}, advice=_RESUME_ADVICE))
     notes.once("evaluate", lambda: run_program("eval", {
         "ckpt": folder / "model", "val_file_pattern": measured, "report": folder / "evaluation",
-        "output_json": folder / "metrics.json"}, go_on=_GO_ON))
+        "output_json": folder / "metrics.json"}, advice=_RESUME_ADVICE))
     compared = [Path(images, name) for name in _labeled(measured, most=_COMPARED).names]
     notes.once("export", lambda: run_program("export", {
         "ckpt": folder / "model", "output_dir": folder / "exported", "formats": ",".join(config.formats),
         "images": compared, "val_file_pattern": measured,
-        "int8_images": f"{train}.tfrecord" if {*IN_8_BITS} & {*config.formats} else None}, go_on=_GO_ON))
+        "int8_images": f"{train}.tfrecord" if {*IN_8_BITS} & {*config.formats} else None}, advice=_RESUME_ADVICE))
     _conclude(folder, measured_on="test" if test else "validation" if val else "training", image_folder=compared[0].parent)
     print(f"{(time.monotonic() - started) / 60:.1f} minutes; a larger --minutes than {config.minutes:g} continues the training")
 
@@ -143,7 +143,7 @@ def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: flo
     """Return the flags of the training, lines with the reasons, and the estimated seconds of the other steps."""
     begun, images = time.monotonic(), _labeled(_records(folder, "train"))
     weights, why_weights = _weights(config)
-    wanted_steps = choices.STEPS_FROM_PUBLISHED_WEIGHTS if weights else choices.STEPS_FROM_RANDOM_WEIGHTS
+    target_steps = choices.STEPS_FROM_PUBLISHED_WEIGHTS if weights else choices.STEPS_FROM_RANDOM_WEIGHTS
     given = parse_overrides(config.hparams)
     published = max(hyperparameters_of(config.model_name, {}).input_size)
     largest = choices.typical_side(images.sizes)
@@ -157,18 +157,18 @@ def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: flo
     if "image_size" in given:
         side, why_side = first, "set by --hparams"
     else:
-        side, why_side = choices.image_side(largest, published, pace, wanted_steps=wanted_steps, seconds=seconds)
+        side, why_side = choices.image_side(largest, published, pace, target_steps=target_steps, seconds=seconds)
     settings = {"image_size": side, **({} if weights else choices.JITTER), **given}
-    mended = _examined(config, folder, settings)
-    settings |= {key: value for key, value in mended.items() if key not in given}
-    length, why_length = choices.training_length(len(images), pace, side=side, wanted_steps=wanted_steps, seconds=seconds)
+    suggested = _examined(config, folder, settings)
+    settings |= {key: value for key, value in suggested.items() if key not in given}
+    length, why_length = choices.training_length(len(images), pace, side=side, target_steps=target_steps, seconds=seconds)
     rate, why_rate = choices.learning_rate(pace.batch_size, from_random_weights=not weights)
     return {"flags": {"hparams": as_hparams(settings), "batch_size": pace.batch_size, "pretrained_ckpt": weights,
                       "lr": None if "learning_rate" in given else rate, **asdict(length)},
             "minutes": config.minutes, "seconds_after_choice": after, "why": [
         f"weights: {why_weights}",
         f"input size {side} pixels (longer side): {why_side} (median of the images: {largest})",
-        f"{as_hparams(mended) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
+        f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
         f"{why_length}; train.py checks the time every {counted(length.num_examples_per_epoch, 'image', 'images')}",
         f"learning rate {rate:g}: {why_rate}",
         *([] if weights else [f"{as_hparams(choices.JITTER)}: less scale jitter suits a short training from random weights"])]}
@@ -198,7 +198,7 @@ def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, s
         "training_file_pattern": _records(folder, "train"), "model_dir": probe, "model_name": config.model_name,
         "benchmark": True, "benchmark_steps": _TIMED_STEPS, "batch_size": batch,
         "log_steps": 1,  # time every step, so that the median excludes the compilation
-        "hparams": as_hparams(settings)}, go_on=_GO_ON)
+        "hparams": as_hparams(settings)}, advice=_RESUME_ADVICE)
     log = list(read_log(probe / DEFAULT_FILE_NAME))
     found = {key: value for entry in log for key, value in (entry.get("data") or {}).items()}
     first_step = next(float(entry["timestamp"]) for entry in log if entry.get("step") == INTERVAL_STEP)
@@ -215,7 +215,7 @@ def _examined(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) 
     """Run the data check and return the settings that it suggests in addition to these."""
     run_program("doctor", {
         "records": _records(folder, "train"), "val_records": _records(folder, "val"), "model_name": config.model_name,
-        "hparams": as_hparams(settings), "output_dir": folder / "doctor"}, go_on=_GO_ON)
+        "hparams": as_hparams(settings), "output_dir": folder / "doctor"}, advice=_RESUME_ADVICE)
     return json.loads((folder / "doctor" / "doctor.json").read_text(encoding="utf-8"))["suggested"]["settings"]
 
 

@@ -59,18 +59,18 @@ def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic
     world = join_world(group_size=config.bn_group)
     runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, seed=config.seed,
                             deterministic=config.deterministic)
-    config, doctor_said = with_suggestions(config)
-    config, batch_sizes_said = with_batch_sizes(config, runtime, world)
+    config, data_check_lines = with_suggestions(config)
+    config, batch_size_line = with_batch_sizes(config, runtime, world)
     skip_graph_rewriting()
     if config.debug:
         tf.config.run_functions_eagerly(True)
     config, lines = with_conventions_of_start(config)
     folder = config.model_dir if world.is_first else None
-    with one_line_errors(config, runtime, world), sole_training(config.model_dir, world) as lock_said, Journal(
+    with one_line_errors(config, runtime, world), sole_training(config.model_dir, world) as lock_warning, Journal(
             folder, file_name=config.log_filename, loggers=() if config.benchmark else config.loggers,
             settings=config.hparams.to_dict(), project=config.hparams.family.name,
             listeners=mlperf_listeners(config, world)) as journal:
-        for line in (lock_said, *doctor_said, *lines, batch_sizes_said):
+        for line in (lock_warning, *data_check_lines, *lines, batch_size_line):
             if line:
                 journal.say(line)
         run = Run.prepare(config, runtime, journal, world, clock=clock)

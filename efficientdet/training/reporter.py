@@ -50,13 +50,13 @@ class Reporter:
         """Report the metrics of "averaged" and "raw" weights."""
         run, progress = self._run, self._run.state.progress
         self._averaged(epoch, found["averaged"], evaluator)
-        said = f"epoch {epoch}: AP {shown_measure(found['averaged'].average_precision)} with averaged weights"
+        line = f"epoch {epoch}: AP {shown_measure(found['averaged'].average_precision)} with averaged weights"
         if "raw" in found:
             raw = found["raw"].average_precision
             run.journal.curves(run.state.step, {"validation/AP_raw": raw})
-            said += f", {shown_measure(raw)} with raw weights"
+            line += f", {shown_measure(raw)} with raw weights"
         best = f"; best {progress.best_ap:.4f} (epoch {progress.best_epoch})" if progress.best_epoch else ""
-        run.journal.say(said + best)
+        run.journal.say(line + best)
 
     def validation_losses(self, epoch: int, losses: Mapping[str, float]) -> None:
         """Log the losses on the validation records."""

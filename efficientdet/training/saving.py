@@ -10,7 +10,7 @@ from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.description import store_thresholds
 from efficientdet.training.guards import NotFinite
 from efficientdet.training.run import Run
-from efficientdet.training.start import go_on_from
+from efficientdet.training.start import restore_checkpoint
 from program_support.errors import InputError
 
 _MOST_ROLLBACKS = 3
@@ -66,8 +66,8 @@ class Saver:
         run.journal.say(f"warning: {error}")
         for source in run.store.readable_lineage():
             if not isinstance(source, InputError):
-                go_on_from(state, source, run.config, store=run.store, global_batch_size=run.global_batch_size,
-                           say=run.journal.say)
+                restore_checkpoint(state, source, run.config, store=run.store, global_batch_size=run.global_batch_size,
+                                   say=run.journal.say)
                 break
         else:
             raise error

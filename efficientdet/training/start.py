@@ -72,7 +72,7 @@ def resume(state: TrainingState, config: TrainingConfig, *, store: CheckpointSto
     elif state.world.is_first and (aside := store.put_aside()):
         say(f"starts from scratch; the earlier checkpoints were moved to {aside}")
     if source is not None:
-        go_on_from(state, source, config, store=store, global_batch_size=global_batch_size, say=say)
+        restore_checkpoint(state, source, config, store=store, global_batch_size=global_batch_size, say=say)
     steps = state.world.gather(state.step)  # all ranks have read: from here on the first may write
     if len(set(steps)) > 1:
         found = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8])) + (", ..." if len(steps) > 8 else "")
@@ -80,8 +80,8 @@ def resume(state: TrainingState, config: TrainingConfig, *, store: CheckpointSto
                          "a folder shared by all machines")
 
 
-def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, store: CheckpointStore, global_batch_size: int,
-               say: Say) -> None:
+def restore_checkpoint(state: TrainingState, source: Source, config: TrainingConfig, *, store: CheckpointStore,
+                       global_batch_size: int, say: Say) -> None:
     """Restore a checkpoint into the state; later checkpoints of the store continue it.
 
     Raises InputError if it belongs to another training.
