@@ -35,7 +35,7 @@ def test_the_side_is_the_largest_that_leaves_time():
     assert choices.image_side(300, 512, pace, target_steps=wanted, seconds=4590) == (320, "as large as the images")
     side, why = choices.image_side(640, 512, pace, target_steps=wanted, seconds=51)
     assert side == 128
-    assert "the 1000 steps that a good AP needs take longer" in why  # a number of those that fit is measured later
+    assert "1000 steps, needed for a good AP, exceed" in why  # a number of those that fit is measured later
     assert choices.image_side(40, 512, pace, target_steps=wanted, seconds=4590)[0] == 128
 
 
@@ -187,7 +187,7 @@ def test_a_program_that_fails_ends_with_its_code(capfd):
     told = capfd.readouterr()
     assert "$ python " in told.out
     assert "--images=/nowhere: no such folder" in told.err
-    assert "ended with 2; continue so" in told.err
+    assert "exited with status 2; continue so" in told.err
 
 
 def test_a_signal_is_handed_on(tmp_path):
@@ -242,7 +242,7 @@ def is_running(process):
     ([], "--images=: no such folder; expected the one with the images"),
     (["/nowhere"], "--images=/nowhere: no such folder"),
     (["--model_name=ssd300-resnet34", "tests"], "unexpected argument"),
-    (["tests", "--model_name=ssd300-resnet34"], "wanted one of efficientdet-d0, efficientdet-d1"),
+    (["tests", "--model_name=ssd300-resnet34"], "expected one of efficientdet-d0, efficientdet-d1"),
     (["tests", "--formats=tflight"], "--formats=tflight: expected some of onnx"),
     (["tests", "--format=tflight"], "flag --format=tflight"),
     (["tests", "--minutes=0"], "minutes"),

@@ -376,7 +376,7 @@ def test_no_positive_anchor_stops(drawn, tmp_path, monkeypatch):
     convert(read_coco(image_info_file=drawn.annotations("train")),
             ConversionConfig(image_folder=str(drawn.folder / "train"), output_prefix=str(tmp_path / "bare"), num_shards=1,
                              processes=1, max_bad_fraction=0.0), say=lambda line: None)
-    with pytest.raises(InputError, match="no positive anchor in the first 12 images: the records hold no boxes"):
+    with pytest.raises(InputError, match="no positive anchor in the first 12 images: the records contain no boxes"):
         train(config(drawn, tmp_path / "out", records=(str(tmp_path / "bare-00000-of-00001.tfrecord"),),
                      verify_records="never"))
     assert not (tmp_path / "out" / "ckpt.index").exists()
