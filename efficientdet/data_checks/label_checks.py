@@ -128,7 +128,7 @@ def _odd_boxes(images: LabeledImages) -> Iterator[Finding]:
         where = _names(images, np.unique(images.owners[covering]))
         many = covering.sum() > _MANY_WHOLE * total
         yield Finding(about="whole-image boxes", level=WARNING if many else NOTE, images=where, line=(
-            f"{counted(covering.sum(), 'box is', 'boxes are')} nearly the whole image ({share(covering.sum() / total)}): "
+            f"{counted(covering.sum(), 'box is', 'boxes are')} nearly as large as the image ({share(covering.sum() / total)}): "
             f"{named(where)}" + ("; is this a data set for classification?" if many else "")))
 
 

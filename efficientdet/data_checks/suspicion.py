@@ -34,11 +34,11 @@ def suspicions(images: LabeledImages, looks: Looks, *, input_sides: np.ndarray, 
         few = counts < np.exp(np.median(logarithms) - _FEW * spread)
         add(np.flatnonzero(few & (counts > 0)), f"few boxes (usual: {np.median(labeled):.0f})")
         add(np.flatnonzero(counts == 0), "no box")
-    add(np.flatnonzero(counts > slots), "more objects than slots")
+    add(np.flatnonzero(counts > slots), "more objects than max_instances_per_image")
     sides = images.boxes[:, 2:] - images.boxes[:, :2]
     positive = ~images.crowd
     add(owners[duplicate_boxes(images)[:, 0]], "same box twice")
-    add(owners[whole_image_boxes(images) & positive], "box of nearly the whole image")
+    add(owners[whole_image_boxes(images) & positive], "box covers nearly the whole image")
     add(owners[(input_sides < _TINY) & positive], f"box under {_TINY:g} pixels at the input")
     add(owners[(sides.max(axis=1) > _THIN * sides.min(axis=1)) & positive], "very thin box")
     add(twins, "may be a near-duplicate")

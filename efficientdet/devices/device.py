@@ -228,7 +228,7 @@ def sums_of_bytes_saturate(cpu_information: Path = _CPU_INFORMATION) -> bool:
 
 
 def _cpu_information(key: str, file: Path = _CPU_INFORMATION) -> str:
-    """Return what Linux tells of the first core; nothing elsewhere."""
+    """Return a field of /proc/cpuinfo for the first core; empty on other systems."""
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

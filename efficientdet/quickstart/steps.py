@@ -94,7 +94,7 @@ def _time_of_training(minutes: float, chosen: dict[str, Any], *, others: float) 
     print(f"time: {seconds / 60:.1f} of {minutes:g} minutes for training, about {others / 60:.1f} for the other steps")
     if seconds + others > 60 * minutes:
         print(f"warning: --minutes={minutes:g} is too short for this machine; it will take {(seconds + others) / 60:.1f}")
-    more = max(1.0, minutes / chosen["minutes"])  # than when the epochs were chosen
+    more = max(1.0, minutes / chosen["minutes"])  # --minutes relative to the call that chose the epochs
     return {"max_minutes": round(seconds / 60, 3), "num_epochs": math.ceil(more * chosen["flags"]["num_epochs"])}
 
 

@@ -54,7 +54,7 @@ class Speed(NamedTuple):
 
     images_per_second: float  # over all devices
     seconds_per_step: float
-    p50: float  # of the seconds of a step, by intervals
+    p50: float  # median of the seconds per step, over intervals
     p95: float
 
 

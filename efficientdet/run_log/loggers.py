@@ -26,7 +26,7 @@ class Logger(Protocol):
         """Write images by tag, each uint8 [h, w, 3]."""
 
     def close(self) -> None:
-        """Write what is left; a second call does nothing."""
+        """Flush and close; a second call does nothing."""
 
 
 class EventListener(Protocol):
@@ -36,7 +36,7 @@ class EventListener(Protocol):
         """Write the log lines of an event, if any."""
 
     def close(self) -> None:
-        """Write what is left; a second call does nothing."""
+        """Flush and close; a second call does nothing."""
 
 
 def check_logger_names(names: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ SMALL_BATCH = 16
 IMAGES = 512
 _BATCH_SIZE = 64
 _TIMES_TRAINING, _SMALL_PIXELS = 8, 16 * 512 * 512
-_PIXELS = _BATCH_SIZE * 512 * 512  # per batch: those of 64 D0 images; larger images use smaller batches
+_PIXELS = _BATCH_SIZE * 512 * 512  # pixels of 64 images of D0; larger images use smaller batches
 
 
 def calibration_batch(image_size: tuple[int, int], images: int, *, training_batch: int) -> int:
@@ -55,7 +55,7 @@ class Calibration:
             before = [(layer.momentum, layer.mean_over_ranks) for layer in layers]
             try:
                 for layer in layers:
-                    layer.momentum = 0.0  # while this is traced: the running statistics become those of the batch
+                    layer.momentum = 0.0  # during tracing: the running statistics are set to the batch statistics
                     layer.mean_over_ranks = None  # all ranks calibrate with the same images
                 detector.outputs(images, sizes, training=True)
             finally:

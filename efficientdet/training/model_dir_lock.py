@@ -31,7 +31,7 @@ def sole_training(model_dir: str, world: World) -> Iterator[str]:
 
 
 def _lock(folder: Path, stack: contextlib.ExitStack) -> tuple[str, str]:
-    """Take the lock until the stack is left; return why it cannot be taken, and a warning, each "" where there is none."""
+    """Acquire the lock until the stack is closed; return an error message and a warning, each "" if there is none."""
     folder.mkdir(parents=True, exist_ok=True)
     stream = stack.enter_context((folder / FILE_NAME).open("a+", encoding="utf-8", errors="replace"))
     try:

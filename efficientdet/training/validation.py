@@ -147,7 +147,7 @@ class BestKeeper:
         return self._run.state.progress.best_seconds / 60 or None if self.target_reached else None
 
     def reason_to_stop(self, epoch: int) -> str:
-        """Return why to stop after an epoch: --target_ap is reached, or --patience evaluations gave no better AP.
+        """Return the reason to stop after an epoch: --target_ap is reached, or --patience evaluations gave no better AP.
 
         Empty where the training should continue.
         """
