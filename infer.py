@@ -90,10 +90,10 @@ def main() -> None:
     if prefix and FLAGS.saved_model_dir:
         writable_folder(FLAGS.saved_model_dir, "saved_model_dir")
     prepare_environment()
-    from efficientdet.devices.memory import telling_out_of_memory
+    from efficientdet.devices.memory import report_out_of_memory
     from efficientdet.inference.annotate import AnnotationConfig, annotate
 
-    with telling_out_of_memory(batch_size=FLAGS.batch_size):
+    with report_out_of_memory(batch_size=FLAGS.batch_size):
         annotate(AnnotationConfig(
             inputs=inputs, output_dir=output_dir, saved_model_dir=FLAGS.saved_model_dir, debug=FLAGS.debug,
             model=model_config(prefix, overrides, **runtime, **machine_settings()), **settings))

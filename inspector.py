@@ -146,9 +146,9 @@ def _benchmark(model: ModelConfig) -> None:
         writable_folder(FLAGS.trace_filename, "trace_filename")
     _prepare(needs_tensorflow=bool(model.ckpt_path or model.int8_images or image or FLAGS.saved_model_dir))
     from efficientdet.benchmark.measurements import BenchmarkConfig, benchmark
-    from efficientdet.devices.memory import telling_out_of_memory
+    from efficientdet.devices.memory import report_out_of_memory
 
-    with telling_out_of_memory(batch_size=FLAGS.batch_size):
+    with report_out_of_memory(batch_size=FLAGS.batch_size):
         benchmark(model, BenchmarkConfig(
             batch_size=FLAGS.batch_size, runs=FLAGS.bm_runs, warm_up_runs=FLAGS.bm_warm_up_runs, input_image=image,
             saved_model_dir=FLAGS.saved_model_dir, trace_folder=FLAGS.trace_filename, log_file=FLAGS.dllogger_path,

@@ -136,12 +136,12 @@ def test_what_cannot_be_decoded_is_told_and_the_rest_is_done(place, capsys):
         run(place, place / "cut1.jpg", whole, place / "cut2.jpg", save(place / "b.jpg"), batch_size=2)
     assert sorted(path.name for path in (place / "out").iterdir()) == ["b.jpg", "detections.json", "whole.jpg"]
     assert {result["file_name"] for result in results(place)} == {"whole.jpg", "b.jpg"}
-    assert capsys.readouterr().out.count("left out: ") == 2
+    assert capsys.readouterr().out.count("skipped: ") == 2
 
 
 def test_an_image_too_wide_for_a_jpeg_is_told(place):
     Image.new("RGB", (65_501, 2)).save(place / "wide.png")
-    with pytest.raises(InputError, match=r"wide\.png: cannot be drawn \(it has a side of 65501 pixels, a JPEG 65500 at most\)"):
+    with pytest.raises(InputError, match=r"wide\.png: cannot be saved \(it has a side of 65501 pixels, a JPEG 65500 at most\)"):
         run(place, place / "wide.png")
 
 
@@ -156,7 +156,7 @@ def test_images_of_one_name_are_kept_apart(place):
 def test_a_drawing_never_replaces_an_image(place):
     image = save(place / "out" / "a.jpg")
     before = image.read_bytes()
-    with pytest.raises(InputError, match=r"out: the drawing a\.jpg would replace the image .*wanted another folder"):
+    with pytest.raises(InputError, match=r"out: the output a\.jpg would overwrite the image .*expected another folder"):
         run(place, image)
     assert image.read_bytes() == before
 

@@ -286,7 +286,7 @@ def test_an_openvino_file_without_whole_weights(exported, tmp_path):
     with pytest.raises(InputError, match="openvino cannot open it") as caught:
         efficientdet.load_detector(tmp_path / "detector.xml").predict(images)
     assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="is of OpenVINO; onnxruntime does not run that, openvino does"):
+    with pytest.raises(InputError, match="is a file of OpenVINO; onnxruntime cannot run it, openvino can"):
         efficientdet.load_detector(folder / "detector.xml", runtime="onnxruntime")
 
 
@@ -335,7 +335,7 @@ def test_a_litert_file_of_others_or_cut_short(exported, tmp_path):
     with zipfile.ZipFile(path, "a") as archive:
         for name, content in props.items():
             archive.writestr(name, content)
-    with pytest.raises(InputError, match=r"detector\.tflite: litert cannot open it \(.*is it whole\?"):
+    with pytest.raises(InputError, match=r"detector\.tflite: litert cannot open it \(.*is the file complete\?"):
         efficientdet.load_detector(path).predict(images)
 
 

@@ -80,7 +80,7 @@ def test_an_input_that_is_not_the_networks(changed, runtime, images):
 
 def test_classes_that_it_does_not_name(changed):
     path = changed(DESCRIPTION, categories=[{"id": 3, "name": "red"}])
-    with pytest.raises(InputError, match=r"changed\.onnx: finds classes 0 to 2; it names 1, counted from 0"):
+    with pytest.raises(InputError, match=r"changed\.onnx: returns classes 0 to 2; expected 0 to 0"):
         efficientdet.load_detector(path).predict(IMAGE)
 
 
@@ -91,7 +91,7 @@ def test_outputs_of_other_shapes(changed):
         del model.graph.output[:]
         model.graph.output.extend(outputs)
         onnx.save(model, path := changed(INPUT).with_name("other.onnx"))
-        with pytest.raises(InputError, match=rf"other\.onnx: puts out {told} for an image; expected boxes \[D, 4\], scores"):
+        with pytest.raises(InputError, match=rf"other\.onnx: returns {told} for an image; expected boxes \[D, 4\], scores"):
             efficientdet.load_detector(path).predict(IMAGE)
 
 

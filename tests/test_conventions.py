@@ -66,7 +66,8 @@ def test_nvidias_conventions_come_with_its_weights_and_are_said(tmp_path):
     network = network_config(found.hparams, num_classes=3)
     assert (network.bifpn.fusion_relu, network.bifpn.half_pixel_upsampling) == (False, True)
     [line] = lines
-    assert line.startswith(f"takes over from {tmp_path / 'emackpt-10'}: aspect_ratios ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), ")
+    assert line.startswith(f"hyperparameters taken from {tmp_path / 'emackpt-10'}: "
+                           "aspect_ratios ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4)), ")
     assert line.endswith("normalizations 2, fusion_relu False, half_pixel_upsampling True")
 
 
@@ -94,7 +95,7 @@ def test_what_was_given_wins_and_is_said(tmp_path):
     start = config(tmp_path / "out", pretrained_ckpt=nvidias(tmp_path / "ckpt"), overrides={"fusion_relu": True})
     found, lines = with_conventions_of_start(start)
     assert conventions(found.hparams) == (NVIDIAS[0], 2, True, True)
-    assert lines[1] == f"warning: {tmp_path / 'ckpt'} was trained with fusion_relu False; --hparams says fusion_relu True"
+    assert lines[1] == f"warning: {tmp_path / 'ckpt'} was trained with fusion_relu False; --hparams sets fusion_relu True"
 
 
 def test_a_checkpoint_of_ours_hands_them_on(tmp_path):
@@ -162,7 +163,7 @@ def test_a_training_builds_says_and_stores_them(tmp_path, monkeypatch, capsys):
         train_loop.train(config(
             tmp_path / "out", hparams=hparams, records=drawn.records("train"), class_names=drawn.class_names, batch_size=2,
             pretrained_ckpt=nvidias(tmp_path / "emackpt-10"), precision="float32", use_xla=False, loggers=()))
-    assert "takes over from" in capsys.readouterr().out
+    assert "hyperparameters taken from" in capsys.readouterr().out
     [training] = started
     assert conventions(training.hparams) == NVIDIAS
     stored = json.loads((tmp_path / "out" / "config.json").read_text())

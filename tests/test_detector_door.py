@@ -171,7 +171,7 @@ def test_what_only_looks_like_an_image_is_one_line(image, message):
     ("nosuch", {}, "nosuch: there is no checkpoint of that name"),
     ("drawn", {}, "drawn: no checkpoint in this folder; it holds "),
     ("ckpt", {"runtime": "tensorrt"}, "runtime='tensorrt': expected one of keras, onnxruntime, openvino"),
-    ("ckpt", {"int8_images": ["a.jpg"]}, "int8_images goes with runtime='openvino'"),
+    ("ckpt", {"int8_images": ["a.jpg"]}, "int8_images requires runtime='openvino'"),
     ("ckpt", {"batch_size": 0}, "batch_size=0: expected at least 1"),
     ("ckpt", {"model_name": "efficientdet-d1"}, "ckpt: holds efficientdet-d0; --model_name=efficientdet-d1"),
     ("saved", {"runtime": "onnxruntime"}, "saved: is a SavedModel, which runs as it is")])

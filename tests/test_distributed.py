@@ -161,8 +161,8 @@ world.meet()  # Horovod ends for all where one process ends
 
 
 @pytest.mark.parametrize(("variables", "message"), [
-    ({}, "--bn_group=4: expected 1 or what divides the number of processes, 1"),
-    ({"SLURM_STEP_NUM_TASKS": "6"}, "--bn_group=4: expected 1 or what divides the number of processes, 6")])
+    ({}, "--bn_group=4: expected 1 or a divisor of the number of processes, 1"),
+    ({"SLURM_STEP_NUM_TASKS": "6"}, "--bn_group=4: expected 1 or a divisor of the number of processes, 6")])
 def test_groups_that_do_not_divide_the_ranks_are_refused(variables, message):
     with pytest.raises(InputError, match=message):
         join_world(variables, group_size=4)
@@ -178,8 +178,8 @@ def test_ranks_end_bit_identical_evaluate_together_and_go_on_alone(drawn, tmp_pa
     assert digests[0] == digests[1]
     assert done.stdout.count("csv format:") == 2  # only the first rank speaks; one of the two has no image to look at
     done, _ = run_ranks(1, drawn, tmp_path / "two", **settings)
-    assert "32 images make step 16" in succeeded(done).stdout
-    assert "1 processes continue where 2 stopped" in done.stdout
+    assert "32 images seen correspond to step 16" in succeeded(done).stdout
+    assert "1 processes resume a training of 2" in done.stdout
     assert read_description(str(tmp_path / "two" / "ckpt-final")).run["images_seen"] == 48
 
 

@@ -77,7 +77,7 @@ def test_more_objects_than_slots():
     many = with_boxes(healthy(), 3, [(place, place, place + 40, place + 50) for place in range(1, 70, 7)])
     finding = found(many, "slots", replace(HPARAMS, max_instances_per_image=8))
     assert (finding.settings, finding.images) == ({"max_instances_per_image": 16}, ["0-3.jpg"])
-    assert "the most 13: 5 are not learned" in finding.line
+    assert "the most 13: 5 are dropped in training" in finding.line
 
 
 def test_images_without_objects():
@@ -164,7 +164,7 @@ def test_refused_boxes_are_named():
     lines = [f"{number}.jpg: box [99, 0, 5, 5] (x, y, width, height) lies outside the 64x48 image" for number in range(5)]
     finding = found(replace(healthy(), left_out=lines), "left out")
     assert finding.level == WARNING
-    assert finding.line == f"5 boxes are refused and left out: {'; '.join(lines[:3])}; and 2 more"
+    assert finding.line == f"5 boxes are invalid and skipped: {'; '.join(lines[:3])}; and 2 more"
     many = replace(healthy(400), left_out=lines[:1])
     assert found(many, "left out").level == NOTE
 
@@ -186,11 +186,11 @@ def test_same_pictures_in_both_splits_and_classes_in_one():
     examination = examine({"training": training, "validation": validation}, HPARAMS, images_read=100)
     lines = {finding.about: finding for finding in examination.findings}
     assert lines["copies in both splits"].line == (
-        "1 pair of a training and a validation image with equal files: 0-5.jpg and 1-0.jpg; the AP will be too high; keep each "
-        "pair in one split")
+        "1 pair of a training and a validation image with identical files: 0-5.jpg and 1-0.jpg; the AP will be too high; keep "
+        "each pair in one split")
     assert lines["near-duplicates in both splits"].line.startswith(
         "1 pair of a training and a validation image that look alike (possible near-duplicates): 0-7.jpg and 1-3.jpg; if")
-    assert "training images alone" in lines["classes in one split"].line
+    assert "only in the training images" in lines["classes in one split"].line
     assert "fox (12)" in lines["classes in one split"].line
 
 
@@ -202,9 +202,9 @@ def test_dark_blank_and_broken_pictures(tmp_path):
     lines = [(finding.level, finding.line) for finding in examination.findings]
     assert (WARNING, "1 of 12 cannot be decoded: 0-6.jpg") in lines
     assert (NOTE, "1 of 12 are nearly black: 0-1.jpg") in lines
-    assert (WARNING, "1 of 12 are not of the size that their labels say (another image, or turned by its EXIF tag): 0-9.jpg"
+    assert (WARNING, "1 of 12 differ in size from their labels (another image, or EXIF rotation): 0-9.jpg"
             ) in lines
-    assert (NOTE, "2 of 12 show nothing but one color: 0-1.jpg, 0-2.jpg") in lines
+    assert (NOTE, "2 of 12 are a single color: 0-1.jpg, 0-2.jpg") in lines
     assert [number for number, _ in examination.splits[0].suspicious] == [1, 2, 6]
     page = write_page(tmp_path, examination).read_text(encoding="utf-8")
     assert "2 warnings" in page
@@ -304,8 +304,8 @@ def test_records_tell_what_their_conversion_refused(tmp_path):
         image_folder=str(tmp_path), output_prefix=str(tmp_path / "train"), num_shards=2, processes=1, max_bad_fraction=0.5))
     ended = doctor(f"--records={tmp_path}/train-*", f"--output_dir={tmp_path}/out", "--image_size=128")
     assert ended.returncode == 0, ended.stderr
-    assert "warning  2 boxes are refused and left out: 2.png: box [99, 0, 5, 5] (x, y, width, height) lies out" in ended.stdout
-    assert "warning  1 image is refused and left out: 2.png: its only box was refused" in ended.stdout
+    assert "warning  2 boxes are invalid and skipped: 2.png: box [99, 0, 5, 5] (x, y, width, height) lies out" in ended.stdout
+    assert "warning  1 image is invalid and skipped: 2.png: its only box was refused" in ended.stdout
     page = (tmp_path / "out" / "doctor.html").read_text(encoding="utf-8")
     assert "3.png: box [9, 50, 30, 30]" in page
 

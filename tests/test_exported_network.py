@@ -274,4 +274,4 @@ def test_names_in_a_users_file_are_shown_escaped(monkeypatch):
     with pytest.raises(InputError) as caught:
         network(np.zeros((1, 8, 8, 3), np.uint8), np.int32([[8, 8]]), copied)
     assert str(caught.value) == (
-        r"a.onnx: onnxruntime cannot open it (node 'evil\x1b]0;title\x07\u202e' is of no type); is it whole?")
+        r"a.onnx: onnxruntime cannot open it (node 'evil\x1b]0;title\x07\u202e' is of no type); is the file complete?")

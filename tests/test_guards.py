@@ -25,7 +25,7 @@ def test_one_overflow_is_normal_many_in_a_row_are_not():
         guard.check(report(), FACTS)  # an applied step starts the count again
     for _ in range(SKIPS_IN_A_ROW - 1):
         guard.check(report(applied=0.0), FACTS)
-    with pytest.raises(NotFinite, match=f"overflowed in {SKIPS_IN_A_ROW} steps in a row, the last at step 7"):
+    with pytest.raises(NotFinite, match=f"overflowed in {SKIPS_IN_A_ROW} consecutive steps, the last at step 7"):
         guard.check(report(applied=0.0), FACTS)
 
 

@@ -117,7 +117,7 @@ def test_ranks_that_find_different_checkpoints_say_so(drawn, tmp_path):
     succeeded(run_ranks(1, drawn, tmp_path, stop_epoch=1, **settings)[0])
     done, _ = run_ranks(2, drawn, tmp_path, without_folder=1, **settings)
     assert done.returncode != 0
-    assert "ranks find checkpoints of different steps there (rank 0: 4, rank 1: 0)" in done.stdout + done.stderr
+    assert "ranks found checkpoints of different steps (rank 0: 4, rank 1: 0)" in done.stdout + done.stderr
 
 
 SLOW_TO_END = """
@@ -153,7 +153,7 @@ def test_asked_to_stop_saves_and_says_start_me_again(drawn, unbroken, tmp_path):
     asked = time.monotonic()
     assert process.wait(timeout=60) == INTERRUPTED_EXIT_CODE
     assert time.monotonic() - asked < 20
-    assert "asked to stop: saved after step" in (tmp_path / "output.txt").read_text()
+    assert "stop requested: saved after step" in (tmp_path / "output.txt").read_text()
     succeeded(run_ranks(1, drawn, tmp_path, **SETTINGS)[0])
     same_bits(tmp_path, unbroken)
 
@@ -164,7 +164,7 @@ def test_two_ranks_asked_to_stop_agree_and_save(drawn, tmp_path):
     assert wait_for(lambda: steps_saved(tmp_path), process)
     process.send_signal(signal.SIGTERM)  # to the launcher, as Slurm and Kubernetes do
     assert process.wait(timeout=90) == INTERRUPTED_EXIT_CODE, (tmp_path / "output.txt").read_text()[-3000:]
-    assert (tmp_path / "output.txt").read_text().count("asked to stop: saved after step") == 1
+    assert (tmp_path / "output.txt").read_text().count("stop requested: saved after step") == 1
     read_arrays(str(tmp_path / "ckpt"))
 
 
@@ -188,7 +188,7 @@ def test_damaged_checkpoints_are_passed_over(drawn, unbroken, tmp_path):
     (tmp_path / "ckpt-6.index").write_bytes((tmp_path / "ckpt-6.index").read_bytes()[:-9])
     done, _ = run_ranks(1, drawn, tmp_path, **SETTINGS)
     output = succeeded(done).stdout
-    assert output.count("takes the one before") == 2
+    assert output.count("using the previous checkpoint") == 2
     assert f"resumes from {tmp_path}/ckpt-4 after step 4" in output
     same_bits(tmp_path, unbroken)
 
@@ -196,7 +196,7 @@ def test_damaged_checkpoints_are_passed_over(drawn, unbroken, tmp_path):
 def test_never_puts_the_old_ones_aside(drawn, tmp_path):
     succeeded(run_ranks(1, drawn, tmp_path, stop_epoch=1, **SETTINGS)[0])
     done, _ = run_ranks(1, drawn, tmp_path, stop_epoch=1, resume="never", **SETTINGS)
-    assert "starts from scratch; the checkpoints of the training before are in" in succeeded(done).stdout
+    assert "starts from scratch; the earlier checkpoints were moved to" in succeeded(done).stdout
     assert "resumes" not in done.stdout
     [aside] = tmp_path.glob("before-*")
     assert (aside / "ckpt-4.index").exists()

@@ -13,7 +13,7 @@ from dataset.class_names import ClassNames
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices import device, memory
 from efficientdet.devices.distributed import World
-from efficientdet.devices.memory import is_out_of_memory, telling_out_of_memory, with_batch_sizes
+from efficientdet.devices.memory import is_out_of_memory, report_out_of_memory, with_batch_sizes
 from efficientdet.devices.runtime import Runtime
 from efficientdet.families.registry import build_detector, family_of, hyperparameters_of
 from efficientdet.training import loop as train_loop
@@ -102,8 +102,8 @@ def test_what_is_given_stands(machine):
 def test_line(machine):
     machine(host=16 * GB)
     assert with_batch_sizes(config(), FLOAT32, World())[1] == \
-        "--batch_size=8 --eval_batch_size=16, as none is given: 16 GB for this process on a CPU, float32"
-    assert with_batch_sizes(config(batch_size=2), FLOAT32, World())[1].startswith("--eval_batch_size=16, as none is given")
+        "--batch_size=8 --eval_batch_size=16, chosen automatically: 16 GB for this process on a CPU, float32"
+    assert with_batch_sizes(config(batch_size=2), FLOAT32, World())[1].startswith("--eval_batch_size=16, chosen automatically")
 
 
 def test_an_accelerator_that_tells_nothing_gets_the_references_batch(machine):
@@ -136,7 +136,7 @@ def test_training_gets_the_default_batch_and_says_it(machine, monkeypatch, tmp_p
     monkeypatch.setattr(train_loop.Run, "prepare", training)
     with pytest.raises(Ended, match=r"^8$"):
         train_loop.train(config_in(tmp_path))
-    assert "--batch_size=8 --eval_batch_size=16, as none is given" in capsys.readouterr().out
+    assert "--batch_size=8 --eval_batch_size=16, chosen automatically" in capsys.readouterr().out
 
 
 def config_in(folder, **changes):
@@ -157,7 +157,7 @@ def test_every_kind_of_out_of_memory_is_one_line(error, machine, monkeypatch, tm
         train_loop.train(config_in(tmp_path, batch_size=12))
     assert told.value.__cause__ is error
     with pytest.raises(InputError, match=r"^out of memory at --batch_size=12: try --batch_size=6$"), \
-            telling_out_of_memory(batch_size=12):
+            report_out_of_memory(batch_size=12):
         raise error
 
 
@@ -165,7 +165,7 @@ def test_every_kind_of_out_of_memory_is_one_line(error, machine, monkeypatch, tm
                                    tf.errors.InternalError(None, None, "x"), InputError("a")])
 def test_no_other_error_is_taken_for_it(error):
     assert not is_out_of_memory(error)
-    with pytest.raises(type(error)), telling_out_of_memory(batch_size=2):
+    with pytest.raises(type(error)), report_out_of_memory(batch_size=2):
         raise error
 
 

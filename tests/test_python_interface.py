@@ -211,7 +211,7 @@ def test_detections_are_drawn_saved_and_shown(tmp_path):
     assert found_objects()._repr_png_() is None
     assert repr(found).splitlines()[:2] == ["ImageDetections: 2 objects", "  cat 0.90 at 2.0 4.0 12.0 30.0"]
     for call, message in ((lambda: found.save("drawn.gif"), "drawn.gif: expected a name that ends with .jpg"),
-                          (lambda: found_objects().draw(), "the detections do not know their image")):
+                          (lambda: found_objects().draw(), "the detections hold no image")):
         with pytest.raises(efficientdet.InputError, match=message):
             call()
 

@@ -28,31 +28,31 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_the_side_is_the_largest_that_leaves_time():
     pace = Pace(seconds=1.0, side=256, batch_size=4, accelerated=False)
     wanted, seconds = 1000, 1530  # 1.53 s a step, so 256 * sqrt(1.53) = 316 pixels
-    side, why = choices.image_side(640, 512, pace, wanted_steps=wanted, seconds=seconds)
+    side, why = choices.image_side(640, 512, pace, target_steps=wanted, seconds=seconds)
     assert side == 288
     assert "largest at which 1000 steps fit" in why
-    assert choices.image_side(640, 512, pace, wanted_steps=wanted, seconds=4590) == (512, "the model's own")
-    assert choices.image_side(300, 512, pace, wanted_steps=wanted, seconds=4590) == (320, "as large as the images")
-    side, why = choices.image_side(640, 512, pace, wanted_steps=wanted, seconds=51)
+    assert choices.image_side(640, 512, pace, target_steps=wanted, seconds=4590) == (512, "the model's default")
+    assert choices.image_side(300, 512, pace, target_steps=wanted, seconds=4590) == (320, "as large as the images")
+    side, why = choices.image_side(640, 512, pace, target_steps=wanted, seconds=51)
     assert side == 128
-    assert "the 1000 steps that a good AP needs take longer" in why  # a number of those that fit is measured later
-    assert choices.image_side(40, 512, pace, wanted_steps=wanted, seconds=4590)[0] == 128
+    assert "1000 steps, needed for a good AP, exceed" in why  # a number of those that fit is measured later
+    assert choices.image_side(40, 512, pace, target_steps=wanted, seconds=4590)[0] == 128
 
 
 def test_epochs_are_short_enough_to_look_at_the_clock():
     pace = Pace(seconds=0.5, side=256, batch_size=4, accelerated=False)
-    length, why = choices.training_length(205, pace, side=256, wanted_steps=2500, seconds=1500)  # 3000 steps, 52 an epoch
+    length, why = choices.training_length(205, pace, side=256, target_steps=2500, seconds=1500)  # 3000 steps, 52 an epoch
     assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (116, 208, 15)
-    assert "at most 6032 steps of 4 images, as many of them as fit" in why
-    length, why = choices.training_length(205, pace, side=256, wanted_steps=250, seconds=1500)
+    assert "at most 6032 steps of 4 images, limited by the time" in why
+    length, why = choices.training_length(205, pace, side=256, target_steps=250, seconds=1500)
     assert length.num_epochs == 20  # 1000 steps
-    assert "more would bring little" in why
-    length, _ = choices.training_length(118287, pace, side=128, wanted_steps=2500, seconds=150)  # 1200 steps, 60 an epoch
+    assert "further steps would gain little" in why
+    length, _ = choices.training_length(118287, pace, side=128, target_steps=2500, seconds=150)  # 1200 steps, 60 an epoch
     assert (length.num_epochs, length.num_examples_per_epoch, length.checkpoint_period) == (40, 240, 20)
     assert length.warmup_epochs == 1.0
-    length, _ = choices.training_length(4, pace, side=256, wanted_steps=2500, seconds=1e6)
+    length, _ = choices.training_length(4, pace, side=256, target_steps=2500, seconds=1e6)
     assert length.num_epochs <= 600
-    length, _ = choices.training_length(205, pace, side=256, wanted_steps=2500, seconds=0.1)
+    length, _ = choices.training_length(205, pace, side=256, target_steps=2500, seconds=0.1)
     assert (length.num_epochs, length.checkpoint_period) == (1, 1)
 
 
@@ -78,7 +78,7 @@ def programs(tmp_path, monkeypatch):
     """Programs that note how they were called, and write what the steps read of them; `fails` names one that does not."""
     calls, fails = [], set()
 
-    def run(module, settings, *, go_on):
+    def run(module, settings, *, advice):
         if module in fails:
             sys.exit(3)
         calls.append((module, {key: value for key, value in settings.items() if value is not None}))
@@ -124,7 +124,7 @@ def test_the_way(programs, tmp_path, capsys):
     assert training["max_minutes"] == pytest.approx(30, abs=0.3)  # programs that do nothing take no time
     assert training["warn_of_lr"] is False
     assert not (tmp_path / "out" / "probe").exists()
-    assert "warning: other work keeps this machine busy (a load of 1000.0" in capsys.readouterr().out
+    assert "warning: other processes use this machine (load average 1000.0" in capsys.readouterr().out
 
     fails.clear()
     del calls[:]
@@ -133,7 +133,7 @@ def test_the_way(programs, tmp_path, capsys):
     assert calls[0][1]["val_file_pattern"] == f"{tmp_path}/out/records/val-*"
     assert [path.parent for path in calls[1][1]["images"]] == [Path("photos")] * 2
     said = capsys.readouterr().out
-    assert "train: done before" in said
+    assert "train: already done" in said
     assert "AP 0.500, AP50 0.750 on the validation images" in said
 
     del calls[:]
@@ -141,7 +141,7 @@ def test_the_way(programs, tmp_path, capsys):
     assert [module for module, _ in calls] == ["train", "eval", "export"]
     assert calls[0][1]["max_minutes"] == pytest.approx(45, abs=0.3)
     assert calls[0][1]["num_epochs"] == 884  # half as many more
-    assert "--minutes was 30 and is 45: continues the training" in capsys.readouterr().out
+    assert "--minutes raised from 30 to 45: resuming the training" in capsys.readouterr().out
 
 
 def test_a_zip_is_unpacked_once(programs, tmp_path, monkeypatch):
@@ -155,7 +155,7 @@ def test_a_zip_is_unpacked_once(programs, tmp_path, monkeypatch):
     assert [str(path.relative_to(tmp_path / "out" / "images")) for path in (tmp_path / "out" / "images").rglob("*")] == [
         "cells", "cells/one.jpg"]
     damaged = tmp_path / "damaged.zip"
-    damaged.write_bytes((tmp_path / "cells.zip").read_bytes().replace(b"image", b"changed"))
+    damaged.write_bytes((tmp_path / "cells.zip").read_bytes().replace(b"image", b"other"))
     with pytest.raises(InputError, match=r"damaged.zip: cannot be unpacked into .*Bad CRC"):
         quickstart(config(tmp_path / "other", images=str(damaged)))
     assert not (tmp_path / "other" / "images").exists()
@@ -172,22 +172,22 @@ def test_format_of_the_labels(programs, tmp_path):
 def test_other_wishes_and_broken_notes_are_refused(tmp_path):
     notes = tmp_path / "quickstart.json"
     notes.write_text(json.dumps({"asked": {"minutes": 10}, "done": {}, "seconds": {}}))
-    with pytest.raises(InputError, match=r"quickstart.json: was begun with .*another --output_dir"):
+    with pytest.raises(InputError, match=r"quickstart.json: was started with .*another --output_dir"):
         quickstart(config(tmp_path))
     for text in ("{", "[]", "{}", '{"asked": 3, "done": 4}'):
         notes.write_text(text)
-        with pytest.raises(InputError, match="are no notes of a quick start"):
+        with pytest.raises(InputError, match="not a state file of a quick start"):
             quickstart(config(tmp_path))
 
 
 def test_a_program_that_fails_ends_with_its_code(capfd):
     with pytest.raises(SystemExit) as caught:
-        run_program("dataset.create_tfrecord", {"images": "/nowhere", "val_fraction": None}, go_on="continue so")
+        run_program("dataset.create_tfrecord", {"images": "/nowhere", "val_fraction": None}, advice="continue so")
     assert caught.value.code == 2
     told = capfd.readouterr()
     assert "$ python " in told.out
     assert "--images=/nowhere: no such folder" in told.err
-    assert "ended with 2; continue so" in told.err
+    assert "exited with status 2; continue so" in told.err
 
 
 def test_a_signal_is_handed_on(tmp_path):
@@ -221,7 +221,7 @@ def test_a_program_ends_with_a_quick_start_that_is_killed(tmp_path):
 
 def start_program_in(folder):
     """A process that runs listening.py as a quick start does; returns when that is ready."""
-    starting = "from efficientdet.quickstart.programs import run_program; run_program('listening', {}, go_on='')"
+    starting = "from efficientdet.quickstart.programs import run_program; run_program('listening', {}, advice='')"
     starter = subprocess.Popen(
         [sys.executable, "-c", starting], cwd=folder, env={"PYTHONPATH": f"{folder}:{ROOT}", "PATH": ""})
     while not (folder / "ready").exists():

@@ -324,7 +324,7 @@ def test_annotates_from_checkpoint_and_from_the_export_alike(checkpoint, drawn, 
     with pytest.raises(InputError, match="1 of 4 images could not be decoded"):
         annotate(annotation([*images, tmp_path / "broken.jpg"], tmp_path / "first", ckpt_path=checkpoint, batch_size=2))
     out = capsys.readouterr().out
-    assert "left out: " in out
+    assert "skipped: " in out
     assert "broken.jpg: cannot be decoded" in out
     results = json.loads((tmp_path / "first" / "detections.json").read_text())
     assert "score threshold: 0, --min_score_thresh\n" in out

@@ -63,7 +63,7 @@ def test_a_larger_batch_makes_fewer_steps_and_none_is_lost(drawn, folder, capsys
     run(drawn, folder, batch_size=8, checkpoint_steps=1)
     out = capsys.readouterr().out
     assert f"resumes from {folder}/ckpt-8 after step 8, 32 images" in out
-    assert "32 images make step 4" in out
+    assert "32 images seen correspond to step 4" in out
     assert steps_in(folder) == [5, 6, 8]  # 6 took the place of another
     assert read_arrays(folder / "ckpt-6")["global_step"] == read_arrays(folder / "ckpt")["global_step"] == 6
     newest = next(CheckpointStore(folder).readable())
@@ -83,8 +83,8 @@ def test_a_rollback_after_resuming_from_an_older_one_stays_with_it(drawn, folder
     monkeypatch.setattr(guards.StepGuard, "check", failing)
     run(drawn, folder, resume=str(folder / "ckpt-4"), on_nan="rollback", stop_epoch=2)
     out = capsys.readouterr().out
-    assert "rollback 1 of 3: back to step 4" in out  # not to 8
-    assert "rollback 2 of 3: back to step 6" in out  # its own, which took the place of the other
+    assert "rollback 1 of 3: restored step 4" in out  # not to 8
+    assert "rollback 2 of 3: restored step 6" in out  # its own, which took the place of the other
     assert "resumes from" in out
 
 

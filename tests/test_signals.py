@@ -79,22 +79,22 @@ def stopping_training(*, unsaved, then=BUSY, ranks=1):
 
 def test_where_nothing_is_lost_a_training_ends_soon():
     assert ended(["-c", stopping_training(unsaved=0)], signal.SIGTERM) == (
-        143, "", "asked to stop: saved after step 7; --resume=auto, the default, continues from there\n")
+        143, "", "stop requested: saved after step 7; --resume=auto, the default, resumes from there\n")
 
 
 def test_a_second_signal_ends_at_once_and_the_first_says_so():
     code, _, errors = ended(["-c", stopping_training(unsaved=3)], signal.SIGTERM, signal.SIGINT)
     assert code == 130
     first, second = errors.splitlines()
-    assert re.fullmatch(r"asked to stop: will save when .*; asked again, ends at once and loses the 3 steps since .*", first)
-    assert second == "ended at once: saved after step 7; --resume=auto, the default, continues from there"
+    assert re.fullmatch(r"stop requested: saving after .*; send the signal again .* and lose the 3 steps since .*", first)
+    assert second == "stopped immediately: saved after step 7; --resume=auto, the default, resumes from there"
 
 
 def test_several_ranks_wait_for_a_first_step_and_say_so():
     code, _, errors = ended(["-c", stopping_training(unsaved=0, ranks=2)], signal.SIGINT, signal.SIGINT)
     assert code == 130
-    assert errors.splitlines() == ["asked to stop: will save when the running step has ended; asked again, ends at once",
-                                   "ended at once: saved after step 7; --resume=auto, the default, continues from there"]
+    assert errors.splitlines() == ["stop requested: saving after the current step; send the signal again to exit immediately",
+                                   "stopped immediately: saved after step 7; --resume=auto, the default, resumes from there"]
 
 
 def test_one_ctrl_c_that_comes_twice_is_one():

@@ -129,7 +129,7 @@ def test_batches_and_progress():
         sizes.append(len(images))
         return scene([])[1](images)
 
-    [rows] = TiledDetector(detect, TILING, batch_size=5, told=lambda *counts: told.append(counts))([scene([])[0]])
+    [rows] = TiledDetector(detect, TILING, batch_size=5, on_progress=lambda *counts: told.append(counts))([scene([])[0]])
     assert (sizes, told) == ([5, 5, 2], [(5, 12), (10, 12), (12, 12)])
     assert rows.boxes.shape == (0, 4)
 

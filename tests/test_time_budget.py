@@ -85,7 +85,7 @@ def test_a_machine_that_becomes_busy(drawn, tmp_path, monkeypatch, capsys):
     assert fallen.min() >= -1e-6
     assert fallen.max() < 0.35  # no cliff: what is left is decayed over
     out = capsys.readouterr().out
-    assert "time budget: 0.0 of 1.0 minutes used, 1 s per step: 29 epochs left instead of 99; the learning rate decays" in out
+    assert "time budget: 0.0 of 1.0 minutes used, 1 s per step: 29 epochs left instead of 99; the learning rate" in out
     assert "4 s per step" in out
 
 
@@ -125,7 +125,7 @@ def test_more_minutes_continue_a_finished_training_and_none_left_says_so(drawn, 
     assert first[-1][1] < 0.1 * PEAK
     run(drawn, tmp_path, monkeypatch, lambda step: 2.0)
     out = capsys.readouterr().out
-    assert f"no step was left: all {first[-1][0]} are done" in out
+    assert f"no steps left: all {first[-1][0]} are done" in out
     assert "--num_epochs or --max_minutes continues" in out
     assert "nan" not in out
     assert rates(tmp_path) == first

@@ -101,10 +101,10 @@ def test_a_video_that_was_cut_short_is_told(tmp_path, capsys):
     for name in ("whole", "cut"):
         annotate_video(VideoConfig(source=str(tmp_path / f"{name}.mkv"), output_video=str(tmp_path / "a.mp4")), one_dog, NAMES)
         told[name] = capsys.readouterr().out
-    assert "is it whole?" not in told["whole"]
+    assert "is the file complete?" not in told["whole"]
     found = len(frames_of(tmp_path / "a.mp4")[1])
     assert 5 < found < 15
-    assert f"cut.mkv: says that it has 20 frames, {found} of which could be decoded; is it whole?" in told["cut"]
+    assert f"cut.mkv: only {found} of 20 frames could be decoded; is the file complete?" in told["cut"]
 
 
 def test_an_error_leaves_nothing_behind(gray_video, tmp_path):
@@ -184,7 +184,7 @@ def test_a_signal_ends_the_filming_and_the_file_is_finished(film, number, capsys
 
 @pytest.mark.parametrize("frames", [0, -1])
 def test_a_camera_that_is_not_there_is_one_line(film, frames, tmp_path):
-    with pytest.raises(InputError, match="camera 0: shows nothing; expected the number of one that is connected"):
+    with pytest.raises(InputError, match="camera 0: cannot be read; expected the number of a connected camera"):
         film(Camera(frames))
     assert not list(tmp_path.iterdir())
 

@@ -1,4 +1,4 @@
-"""Times of a benchmark's runs, and what they come to: means, percentiles, rates."""
+"""Times of a benchmark's runs, and their means, percentiles and rates."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Latency(NamedTuple):
-    """How long one stage takes, over the runs, in seconds."""
+    """Latency of one stage over the runs, in seconds."""
 
     mean: float
     p50: float
@@ -18,17 +18,17 @@ class Latency(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What one run of a benchmark took and found."""
+    """Seconds and detections of one run of a benchmark."""
 
     seconds: dict[str, float]  # by stage
-    detections: float  # an image, on average
+    detections: float  # mean per image
 
 
 Measure = Callable[[], Run]
 
 
 def latency_of(seconds: Sequence[float]) -> Latency:
-    """Mean and true percentiles, linear between neighboring samples (Hyndman and Fan's type 7), of at least one.
+    """Return mean and percentiles of at least one sample, linearly interpolated (Hyndman and Fan's type 7).
 
     The reference's "latency_90" is the mean of the fastest nine tenths, which lies below the mean of all.
     """
@@ -37,7 +37,7 @@ def latency_of(seconds: Sequence[float]) -> Latency:
 
 
 def timed_runs(measure: Measure, *, warm_up_runs: int, runs: int) -> tuple[Run, list[Run]]:
-    """The very first run, which compiles, and those after the warm-up (in which the first is counted)."""
+    """Return the first run, which compiles, and the runs after the warm-up, which includes the first."""
     started = time.perf_counter()
     first = measure()
     print(f"first run, with compilation: {time.perf_counter() - started:.1f} s", flush=True)
@@ -51,7 +51,7 @@ def timed_runs(measure: Measure, *, warm_up_runs: int, runs: int) -> tuple[Run, 
 
 
 def figures(first: Run, runs: Sequence[Run], *, batch_size: int) -> dict[str, Any]:
-    """Latencies and rates by stage; compilation is what the first run took longer than the median."""
+    """Return latencies and rates by stage; the compilation time is the first run minus the median."""
     latencies = {stage: latency_of([run.seconds[stage] for run in runs]) for stage in runs[0].seconds}
     return {
         "batch_size": batch_size,
@@ -66,7 +66,7 @@ def figures(first: Run, runs: Sequence[Run], *, batch_size: int) -> dict[str, An
 
 
 def timed(call: Callable) -> tuple[float, Any]:
-    """Seconds that a call takes, and what it returns."""
+    """Return the seconds of a call and its result."""
     started = time.perf_counter()
     result = call()
     return time.perf_counter() - started, result

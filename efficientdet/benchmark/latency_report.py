@@ -1,4 +1,4 @@
-"""A benchmark's figures as a table, as a log, and as JSON."""
+"""Results of a benchmark as a table, as a log, and as JSON."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _LOG_UNITS = {"inference_fps": "images/s", "inference_latency_ms": "ms", "latenc
 
 
 def table(report: Mapping[str, Any]) -> list[str]:
-    """The report as lines for a console."""
+    """Return the report as lines for a console."""
     lines = [f"{name:<22} {report[name]}" for name in
              ("model", "weights", "runtime", "device", "load_average", "precision", "batch_size", "runs", "input")]
     lines.append(f"{'image_size':<22} {report['image_size'][0]} x {report['image_size'][1]}")
@@ -25,7 +25,7 @@ def table(report: Mapping[str, Any]) -> list[str]:
         peak = report[f"peak_{place}_memory_bytes"]
         lines.append(f"{f'peak {place} memory':<22} {'-' if peak is None else f'{peak / 2**20:.0f} MiB'}")
     heads = (*Latency._fields, "images/s", "compile s")
-    lines += ["", f"{'ms a batch':<16}" + "".join(f"{head:>10}" for head in heads)]
+    lines += ["", f"{'ms per batch':<16}" + "".join(f"{head:>10}" for head in heads)]
     for stage, latency in report["latency_ms"].items():
         values = [*(latency[name] for name in Latency._fields), report["images_per_s"][stage]]
         values += [report["compile_s"][stage]] if stage in report["compile_s"] else []
@@ -34,7 +34,7 @@ def table(report: Mapping[str, Any]) -> list[str]:
 
 
 def log_values(report: Mapping[str, Any]) -> dict[str, float]:
-    """End to end under the reference's names; its latency_90 and so on are percentiles here."""
+    """Return end-to-end values under the reference's names; latency_90 etc. are percentiles here."""
     latency = report["latency_ms"]["end_to_end"]
     return {
         "inference_fps": report["images_per_s"]["end_to_end"],
@@ -45,7 +45,7 @@ def log_values(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def write_report(report: Mapping[str, Any], *, log_file: str | None, output_json: str | None) -> None:
-    """The log in dllogger's format, and the whole report as JSON, where they were asked for."""
+    """Write, if requested, the log in dllogger's format and the complete report as JSON."""
     if log_file:
         from efficientdet.run_log.journal import Journal
 

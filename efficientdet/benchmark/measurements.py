@@ -1,7 +1,7 @@
-"""How fast a detector is: preprocessing, network, post-processing, and uint8 images to detections end to end.
+"""Latency of a detector: preprocessing, network, post-processing, and end to end from uint8 images to detections.
 
-Every run gets newly drawn images, waits for the device, and is timed by itself; percentiles are percentiles. Network
-and inference run under both backends and, under JAX, with TensorFlow absent.
+Every run gets new random images, waits for the device, and is timed separately. Network and inference run under both
+backends and, under JAX, without TensorFlow.
 """
 
 import importlib.util
@@ -37,12 +37,12 @@ from program_support.checked_fields import Count, checked
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
 
-_RANDOM_INPUT = "random pixels, drawn again for each run"
+_RANDOM_INPUT = "random pixels, new for each run"
 
 
 @checked
 class BenchmarkConfig:
-    """What is timed, and where the figures go."""
+    """Configuration of a benchmark: what is timed, and where the results are written."""
 
     batch_size: Count = 1
     runs: Annotated[Count, "bm_runs"] = 100
@@ -59,7 +59,7 @@ Describe = Callable[[], dict[str, Any]]  # called after the runs
 
 
 def benchmark(model: ModelConfig, config: BenchmarkConfig) -> dict[str, Any]:
-    """Measure, print a table, write what was asked for, and return the report."""
+    """Measure, print a table, write the requested files, and return the report."""
     measure, describe = (_saved_model_measure if config.saved_model_dir else _detector_measure)(model, config)
     first, runs = timed_runs(measure, warm_up_runs=config.warm_up_runs, runs=config.runs)
     if config.trace_folder:
@@ -73,7 +73,7 @@ def benchmark(model: ModelConfig, config: BenchmarkConfig) -> dict[str, Any]:
 
 
 def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:
-    """One run of each stage of a checkpoint's detector, or of one with random weights; and what it is."""
+    """Return a function that times each stage of a checkpoint's or random detector, and one that describes it."""
     restored, runtime = open_model(model)
     detector = restored.detector
     size = detector.image_size
@@ -85,7 +85,7 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
         def preprocessing(photographs):
             return preprocess(photographs, restored.resize)
     else:
-        print("preprocessing is not timed: it needs TensorFlow, which is absent")
+        print("preprocessing is not timed: TensorFlow is not installed")
 
     def describe() -> dict[str, Any]:
         is_compiled = runtime.use_xla or backend_name() == "jax"
@@ -106,14 +106,14 @@ def _detector_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Meas
 
 
 def _images(config: BenchmarkConfig, size: tuple[int, int], resize: Callable[[], "ResizeRule"]) -> Images:
-    """A rule is asked for where there is something to resize: it needs TensorFlow, which may be absent."""
+    """Return the images; `resize` is called only for a photograph, because it needs TensorFlow."""
     if not config.input_image:
         return Images(None, size=size, batch_size=config.batch_size)
     return Images(read_image(config.input_image), size=size, batch_size=config.batch_size, resize=resize())
 
 
 def _suppression_work(detector: Detector, images: Images) -> dict[str, Any]:
-    """How many candidates an image has, of a detector that suppresses those of dense outputs; of others nothing."""
+    """Return the number of candidates per image of a dense detector with NMS; nothing for others."""
     if not detector.detects_on_host:
         return {}
     outputs = detector.host_outputs(detector.outputs(*(tensor[:1] for tensor in to_device(*images.batch())[:2])))
@@ -121,7 +121,7 @@ def _suppression_work(detector: Detector, images: Images) -> dict[str, Any]:
 
 
 def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[Measure, Describe]:
-    """One run of a SavedModel on images of its network's size; and what it is."""
+    """Return a function that times a SavedModel on images of its input size, and one that describes it."""
     from efficientdet.artifacts.saved_model import load_saved_model
     from efficientdet.families.registry import hyperparameters_of
 
@@ -150,13 +150,13 @@ def _saved_model_measure(model: ModelConfig, config: BenchmarkConfig) -> tuple[M
 
 
 def _exported_runtime(model: ModelConfig) -> dict[str, Any]:
-    """What another runtime computes on and in, whatever Keras would."""
+    """Return device and precision of a runtime other than Keras."""
     return {"runtime": model.runtime, "precision": "int8" if model.int8_images else "float32", "device": processor_name(),
             "peak_device_memory_bytes": None}
 
 
 def _machine() -> dict[str, Any]:
-    """What the figures depend on besides the model: backend, device, load, versions, and how much memory it took."""
+    """Return facts about the machine: backend, device, load, versions, and peak memory."""
     return {
         "backend": backend_name(),
         "device": device_name(),

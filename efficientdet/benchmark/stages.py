@@ -1,4 +1,4 @@
-"""The stages of detection, each by itself and all together: what one run of a benchmark times."""
+"""The stages of detection, timed separately and end to end in each run of a benchmark."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -13,26 +13,26 @@ from efficientdet.inference.predict import BackendDetector, HostDetector
 if TYPE_CHECKING:
     from dataset.input.resize import ResizeRule
 
-PHOTOGRAPH = (480, 640)  # height, width of what preprocessing gets: COCO's usual size
+PHOTOGRAPH = (480, 640)  # height, width of the input of preprocessing: the usual size in COCO
 
 
 class Images:
-    """Images for each run: random pixels drawn again, or one photograph again and again."""
+    """Images for each run: new random pixels, or the same photograph."""
 
     def __init__(self, photograph: np.ndarray | None, *, size: tuple[int, int], batch_size: int,
                  resize: "ResizeRule | None" = None):
-        """size: of the network's input; resize: how a photograph becomes one."""
+        """Prepare images; size: of the network's input; resize: the resize rule for a photograph."""
         self._photograph, self._size, self._batch_size, self._resize = photograph, size, batch_size, resize
         self._random = np.random.default_rng(0)
 
     def photographs(self) -> list[np.ndarray]:
-        """A batch of [h, w, 3] uint8 as a camera gives them."""
+        """Return a batch of images [h, w, 3] uint8 in camera size."""
         if self._photograph is not None:
             return [self._photograph] * self._batch_size
         return list(self._noise(PHOTOGRAPH))
 
     def batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] as of a `Batch`."""
+        """Return images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] as in a `Batch`."""
         if self._photograph is not None:
             return preprocess(self.photographs(), self._resize)
         return (self._noise(self._size), np.full((self._batch_size, 2), self._size, np.int32),
@@ -43,16 +43,16 @@ class Images:
 
 
 def preprocess(photographs: Iterable[np.ndarray], resize: "ResizeRule") -> tuple[np.ndarray, ...]:
-    """Images [h, w, 3] uint8 resized on the host, as infer.py does: a batch as `Images.batch` has it."""
+    """Resize images [h, w, 3] uint8 on the host as infer.py does; return a batch as `Images.batch` does."""
     boxed = [[np.asarray(part) for part in resize(image)] for image in photographs]
     return tuple(np.stack(parts) for parts in zip(*boxed, strict=True))
 
 
 def measure_detector(predict: BackendDetector | HostDetector, images: Images, *, preprocessing: Callable | None) -> Run:
-    """One run of each stage, in turn, so that other load on the machine falls on all of them alike.
+    """Time one run of each stage in turn, so that other load on the machine affects all of them equally.
 
-    Clipping and scaling of the boxes are in the whole alone. Where the network runs by itself its outputs are copied for the
-    stages, as the images of a batch share memory: the whole takes less than its parts.
+    Clipping and scaling of the boxes are timed only end to end. If the network runs separately, its outputs are copied for the
+    stages, because the images of a batch share memory: end to end takes less than the sum of the stages.
     """
     seconds = {}
     if preprocessing:
@@ -65,7 +65,7 @@ def measure_detector(predict: BackendDetector | HostDetector, images: Images, *,
 
 
 def _parts(predict: BackendDetector | HostDetector, batch: Sequence) -> dict[str, float]:
-    """A function of its own, so that the outputs between the parts are freed before the whole is timed."""
+    """Time the stages; a separate function, so that their outputs are freed before the end-to-end run."""
     network, outputs = timed(lambda: wait(predict.outputs(*batch[:2])))
     post_processing, _ = timed(lambda: fetched(predict.postprocess(outputs, batch[1])))
     return {"network": network, "post_processing": post_processing}

@@ -1,18 +1,18 @@
-"""How well anchors fit objects: the overlap of each object with its best anchor, by the lattices that anchors stand on."""
+"""Anchor fit: the IoU of each object with its best anchor, computed from the grid of anchors."""
 
 import numpy as np
 
 from object_detection.geometry.anchor_grid import AnchorGrid
 
-ENOUGH = 0.5  # IoU; from here on an anchor learns an object because it fits, not because nothing else does
-_VIEWS = 7  # scales of training that are looked at
-_AT_ONCE = 20_000  # objects, as memory wants it
+ENOUGH = 0.5  # IoU from which an anchor counts as a match
+_VIEWS = 7  # training scales that are evaluated
+_AT_ONCE = 20_000  # objects per chunk, to limit memory
 
 
 def best_overlaps(boxes: np.ndarray, grid: AnchorGrid) -> np.ndarray:
-    """The largest IoU of each box [N, 4] (yxyx, pixels of the anchors) with any anchor, [N] float32.
+    """Return the largest IoU of each box [N, 4] (yxyx, pixels of the input) with any anchor, [N] float32.
 
-    On a lattice that is the anchor of the nearest row and the nearest column, as both overlaps fall with the distance.
+    On a grid it is reached by the anchor of the nearest row and column, because the overlap decreases with the distance.
     """
     best = np.zeros(len(boxes), np.float32)
     for begin in range(0, len(boxes), _AT_ONCE):
@@ -34,9 +34,9 @@ def _best_overlaps(boxes: np.ndarray, grid: AnchorGrid) -> np.ndarray:
 
 def overlaps_in_training(boxes: np.ndarray, grid: AnchorGrid, *, image_size: tuple[int, int], scales: tuple[float, float]
                          ) -> np.ndarray:
-    """The same where training shows objects at evenly drawn scales (least, most): [views, N].
+    """Return the largest IoU of each box at the scales (lowest, highest) of scale jitter: [views, N].
 
-    What a crop moves outside the input is put back inside; that it cuts some objects is not reckoned with.
+    Boxes that a crop moves outside the input are moved back inside; truncation by the crop is ignored.
     """
     least, most = scales
     if least == most == 1.0:

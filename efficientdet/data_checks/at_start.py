@@ -1,4 +1,4 @@
-"""The part of the doctor that takes no time: what a training says of its records before it starts, and --suggest."""
+"""The quick part of the data check, which a training runs on its records before it starts, and --suggest."""
 
 import dataclasses
 
@@ -12,14 +12,14 @@ from efficientdet.data_checks.findings import WARNING, as_hparams
 from efficientdet.families.hyperparameters import with_overrides
 from program_support.errors import InputError
 
-_FILES, _RECORDS = 8, 1000  # that are looked at, evenly taken: any shard is a fair part of its data set
+_FILES, _RECORDS = 8, 1000  # numbers of files and records in the sample, evenly spaced: shards are shuffled
 
 
 def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]:
-    """The same with the settings that fix what a sample of the records tells, where --suggest asks for it; and a line for
-    each thing that is to be fixed, none where there is nothing.
+    """Check a sample of the records; return the configuration, with --suggest fixed, and a line for each warning.
 
-    A hyperparameter that was given keeps its value. Records that cannot be read are reported when all are indexed and verified.
+    A hyperparameter that the user set keeps its value. Records that cannot be read are reported later, when all are indexed and
+    verified.
     """
     if config.benchmark:
         return config, []
@@ -32,12 +32,12 @@ def with_suggestions(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]
         return config, []
     found = [finding for finding in quick_findings(images, config.hparams, fixed=config.hparams_given)
              if finding.level == WARNING]
-    wanted = {key: value for finding in found for key, value in finding.settings.items() if key not in config.hparams_given}
+    suggested = {key: value for finding in found for key, value in finding.settings.items() if key not in config.hparams_given}
     lines = [f"warning: {finding.line}" for finding in found]
-    if not wanted:
+    if not suggested:
         return config, lines
     if not config.suggest:
-        return config, [*lines, f"--suggest, or --hparams={as_hparams(wanted)}, fixes it"]
-    mended = dataclasses.replace(config, hparams=with_overrides(config.hparams, wanted),
-                                 hparams_given=config.hparams_given | wanted.keys())
-    return mended, [*lines, f"--suggest sets {as_hparams(wanted)}"]
+        return config, [*lines, f"--suggest, or --hparams={as_hparams(suggested)}, fixes it"]
+    changed = dataclasses.replace(config, hparams=with_overrides(config.hparams, suggested),
+                                 hparams_given=config.hparams_given | suggested.keys())
+    return changed, [*lines, f"--suggest sets {as_hparams(suggested)}"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @checked
 class DataCheckConfig:
-    """What is examined: records, or images with labels.
+    """Configuration of a data check: records, or images with labels.
 
     records: "training" and, if given, "validation": paths of TFRecords. Empty: `images`, a folder, with the labels
     `annotations` (None: in that folder) and those of validation, `val_annotations` (None: as `annotations` splits them).
@@ -54,9 +54,9 @@ def check_data(splits: Mapping[str, LabeledImages], config: DataCheckConfig) -> 
     for finding in examination.findings:
         print(f"{finding.level:8} {finding.line}")
     if not examination.warnings:
-        print("nothing alarming")
+        print("no problems found")
     if examination.settings:
-        print(f"suggests --hparams={as_hparams(examination.settings)}")
+        print(f"suggested: --hparams={as_hparams(examination.settings)}")
     page = write_page(config.output_dir, examination)
     print(f"wrote    {page}")
     return examination, page
@@ -91,5 +91,5 @@ def _of_annotations(config: DataCheckConfig) -> dict[str, LabeledImages]:
         found["val"] = next(iter(parts(config.val_annotations).values()))
     named = {"training": found.get("", found.get("train")), "validation": found.get("val")}
     if named["training"] is None:
-        raise InputError(f"--annotations={config.annotations}: has {', '.join(found)} and no train")
+        raise InputError(f"--annotations={config.annotations}: has {', '.join(found)}; expected a train split")
     return {name: labeled_annotations(part, config.images) for name, part in named.items() if part is not None}

@@ -1,4 +1,4 @@
-"""A data set examined: what is found, what fixes it, and the numbers behind both."""
+"""Examination of a data set: findings, suggested settings, and the statistics behind both."""
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,17 +25,17 @@ _SHOWN = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """One of the examined sets of images."""
+    """An examined split of a data set."""
 
     name: str
     images: LabeledImages
     looks: Looks
-    suspicious: list[tuple[int, list[str]]] = field(default_factory=list)  # image number and what is odd, the oddest first
+    suspicious: list[tuple[int, list[str]]] = field(default_factory=list)  # image number and reasons, the most suspicious first
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """What the page shows and the JSON holds; `view` is that of the training images."""
+    """Content of the page and the JSON file; `view` is the view of the training images."""
 
     hparams: Hyperparameters
     view: InputView
@@ -45,26 +45,26 @@ class Examination:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The hyperparameters that fix what is found."""
+        """The hyperparameters that fix the findings."""
         return {key: value for finding in self.findings for key, value in finding.settings.items()}
 
     @property
     def warnings(self) -> list[Finding]:
-        """What costs accuracy or time as it is."""
+        """The findings that reduce accuracy or speed."""
         return [finding for finding in self.findings if finding.level == WARNING]
 
 
 def quick_findings(images: LabeledImages, hparams: Hyperparameters, *, fixed: Collection[str] = ()) -> list[Finding]:
-    """What labels and sizes tell without a image being decoded, warnings first; hyperparameters in `fixed` will stay."""
+    """Return findings from labels and sizes without decoding images, warnings first; `fixed` hyperparameters are kept."""
     view = InputView(images=images, hparams=hparams)
     return _sorted([*input_findings(view, fixed=fixed), *label_findings(images, hparams)])
 
 
 def examine(splits: Mapping[str, LabeledImages], hparams: Hyperparameters, *, images_read: int,
             done: Callable[[], None] = lambda: None) -> Examination:
-    """Examine the training images, the first of `splits`, and with them others.
+    """Examine the training images, the first of `splits`, and the other splits.
 
-    Boxes are all looked at; of the images at most `images_read` of each split are decoded. `done` is called after each.
+    All boxes are examined; at most `images_read` images of each split are decoded. `done` is called after each.
     """
     looks = [look_at(images, _sample(len(images), images_read), done=done) for images in splits.values()]
     pairs = same_pictures(list(splits.values()), looks)
@@ -72,23 +72,23 @@ def examine(splits: Mapping[str, LabeledImages], hparams: Hyperparameters, *, im
     findings = [*quick_findings(training, hparams), *same_picture_findings(list(splits.values()), pairs)]
     for other in others:
         findings += split_findings(training, other)
-    told = []
+    examined = []
     for number, (name, images) in enumerate(splits.items()):
         split = list(picture_findings(images, looks[number])) + (list(label_findings(images, hparams)) if number else [])
         findings += [_of_split(finding, name if len(splits) > 1 and number else "") for finding in split]
         scaled = InputView(images=images, hparams=hparams).scaled / np.maximum(images.sizes, 1)
         sides = ((images.boxes[:, 2:] - images.boxes[:, :2]) * scaled[images.owners]).min(axis=1, initial=np.inf)
         twins = [place for pair in pairs for split_number, place in pair[:2] if split_number == number]
-        told.append(Split(name=name, images=images, looks=looks[number], suspicious=suspicions(
+        examined.append(Split(name=name, images=images, looks=looks[number], suspicious=suspicions(
             images, looks[number], input_sides=sides, twins=twins, slots=hparams.max_instances_per_image)))
     findings, view = _sorted(findings), InputView(images=training, hparams=hparams)
     settings = {key: value for finding in findings for key, value in finding.settings.items()}
     tried = list(trials(view, settings)) if view.anchors is not None and len(view.boxes) else []
-    return Examination(hparams=hparams, view=view, splits=told, findings=findings, trials=tried)
+    return Examination(hparams=hparams, view=view, splits=examined, findings=findings, trials=tried)
 
 
 def numbers(examination: Examination) -> dict[str, Any]:
-    """The content of doctor.json."""
+    """Return the content of doctor.json."""
     view = examination.view
     return {
         "model": examination.hparams.model_name, "input": {"height": view.size[0], "width": view.size[1]},
@@ -103,7 +103,7 @@ def numbers(examination: Examination) -> dict[str, Any]:
 
 
 def class_rows(view: InputView) -> list[dict[str, Any]]:
-    """Of each class: objects, images with it, the median size at the input, and the share without an anchor."""
+    """Return for each class its objects, images, median size at the input, and the share without an anchor."""
     images, rows = view.images, []
     with_it = images.images_with()
     for number, name in enumerate(images.class_names.names):
@@ -115,13 +115,13 @@ def class_rows(view: InputView) -> list[dict[str, Any]]:
 
 
 def ratios(view: InputView) -> np.ndarray:
-    """Width by height of each object at the input, [M]."""
+    """Return the aspect ratio (width / height) of each object at the input, [M]."""
     sides = view.boxes[:, 2:] - view.boxes[:, :2]
     return sides[:, 1] / np.maximum(sides[:, 0], 1e-6)
 
 
 def histogram(view: InputView, values: np.ndarray, bounds: Sequence[float]) -> list[dict[str, Any]]:
-    """How many objects lie between bounds, and the share of them without an anchor."""
+    """Return the number of objects between successive bounds, and the share of them without an anchor."""
     rows = []
     for low, high in itertools.pairwise(bounds):
         mine = (values >= low) & (values < high)

@@ -1,4 +1,4 @@
-"""What the doctor says: a sentence each, how much it matters, what fixes it and which images it is about."""
+"""Findings of the data check: a sentence, a severity, suggested settings and the images concerned."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,14 +6,14 @@ from typing import Any
 
 from program_support.errors import printable
 
-WARNING, NOTE = "warning", "note"  # costs accuracy or time as it is; worth knowing
+WARNING, NOTE = "warning", "note"  # reduces accuracy or speed; information
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """`about` is its name in the JSON; `settings` are hyperparameters that fix it; `images` are some of those concerned.
+    """A finding: `about` is its name in the JSON, `settings` are hyperparameters that fix it, `images` are examples.
 
-    `line` is printed, and names files and classes: what would act on a terminal is escaped in it.
+    `line` is printed and contains names of files and classes; control characters are escaped in it.
     """
 
     about: str
@@ -27,22 +27,22 @@ class Finding:
 
 
 def as_hparams(settings: Mapping[str, Any]) -> str:
-    """Hyperparameters as --hparams takes them."""
+    """Return hyperparameters in the format of --hparams."""
     return ",".join(f"{key}={_value(value)}" for key, value in settings.items())
 
 
 def share(part: float) -> str:
-    """Such as 25 %, or 0.4 % of what is little."""
+    """Return a share in percent, such as 25 %, or 0.4 % for a small one."""
     return f"{100 * part:.0f} %" if part >= 0.02 or part == 0 else f"{100 * part:.2g} %"
 
 
 def counted(count: int, one: str, several: str) -> str:
-    """Such as 1 pair or 3 pairs."""
+    """Return a count with its noun, such as 1 pair or 3 pairs."""
     return f"{count} {one if count == 1 else several}"
 
 
 def named(names: Sequence[str], most: int = 3) -> str:
-    """Some of them, and how many more there are."""
+    """Return the first names and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 

@@ -1,4 +1,4 @@
-"""Findings about image contents: which cannot be decoded, are dark or blank, or look alike, within a split and across."""
+"""Findings about image contents: undecodable, dark or blank images, copies and near-duplicates."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,19 +11,19 @@ from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, n
 
 DARK, BRIGHT, BLANK = 25.0, 235.0, 4.0  # gray levels of 255: mean, mean, standard deviation
 _MANY_TWINS = 0.05
-_OTHER_SIZE = "are not of the size that their labels say (another image, or turned by its EXIF tag)"
+_OTHER_SIZE = "differ in size from their labels (another image, or EXIF rotation)"
 _ALARMING = ("cannot be decoded", _OTHER_SIZE)
 Looks = Mapping[int, ImageLooks | None]
 Pair = tuple[tuple[int, int], tuple[int, int], bool]
 
 
 def picture_findings(images: LabeledImages, looks: Looks) -> Iterator[Finding]:
-    """Of one split; `looks` of those of its images that were read."""
+    """Yield findings about the images of a split; `looks` are measurements of the images that were read."""
     of = {"cannot be decoded": [number for number, found in looks.items() if found is None],
           _OTHER_SIZE: [number for number, found in looks.items() if found and found.size != tuple(images.sizes[number])],
           "are nearly black": _where(looks, lambda found: found.brightness < DARK),
           "are nearly white": _where(looks, lambda found: found.brightness > BRIGHT),
-          "show nothing but one color": _where(looks, lambda found: found.contrast < BLANK)}
+          "are a single color": _where(looks, lambda found: found.contrast < BLANK)}
     for what, numbers in of.items():
         if numbers:
             names = [images.names[number] for number in numbers]
@@ -32,9 +32,9 @@ def picture_findings(images: LabeledImages, looks: Looks) -> Iterator[Finding]:
 
 
 def same_pictures(splits: Sequence[LabeledImages], looks: Sequence[Looks]) -> list[Pair]:
-    """Return pairs of images that are the same or look alike, each (split, number) twice, and whether their files are equal.
+    """Return pairs of identical or similar images, each as two (split, number) and whether their files are identical.
 
-    Equal files are found among all whose digests the records hold, near-duplicates among those that were read.
+    Identical files are found among all images with digests in the records, near-duplicates among the images that were read.
     """
     first, found = {}, {}
     for split, images in enumerate(splits):
@@ -51,7 +51,7 @@ def same_pictures(splits: Sequence[LabeledImages], looks: Sequence[Looks]) -> li
 
 def same_picture_findings(splits: Sequence[LabeledImages], pairs: Sequence[Pair]) -> Iterator[Finding]:
     """Yield findings about copies and possible near-duplicates in both splits, which raise the measured AP, and in one."""
-    for equal, what in ((True, "with equal files"), (False, "that look alike (possible near-duplicates)")):
+    for equal, what in ((True, "with identical files"), (False, "that look alike (possible near-duplicates)")):
         across, within = ([f"{splits[one[0]].names[one[1]]} and {splits[other[0]].names[other[1]]}"
                            for one, other, same in pairs if same == equal and (one[0] != other[0]) == of_both]
                           for of_both in (True, False))
@@ -67,23 +67,23 @@ def same_picture_findings(splits: Sequence[LabeledImages], pairs: Sequence[Pair]
 
 
 def split_findings(training: LabeledImages, validation: LabeledImages) -> Iterator[Finding]:
-    """Classes that only one of both has."""
+    """Yield findings about classes that only one of the two splits has."""
     counts = [np.bincount(images.classes, minlength=len(images.class_names)) for images in (training, validation)]
     names = np.array(training.class_names.names)
     for level, mine, other, what in ((WARNING, 1, 0, "validation"), (NOTE, 0, 1, "training")):
         alone = (counts[mine] > 0) & (counts[other] == 0)
         lost = counts[mine][alone].sum() / max(counts[mine].sum(), 1)
-        # one or two objects of a rare class are chance, as in any sample; what chance would not do is alarming
+        # One or two objects of a rare class may be due to chance; only a less likely difference is a warning.
         unlikely = alone & (counts[mine] / max(counts[mine].sum(), 1) * counts[other].sum() > 10)
         if alone.any():
-            told = [f"{name} ({count})" for name, count in zip(names[alone], counts[mine][alone], strict=True)]
+            listed = [f"{name} ({count})" for name, count in zip(names[alone], counts[mine][alone], strict=True)]
             yield Finding(about="classes in one split", level=level if unlikely.any() else NOTE, line=(
-                f"{counted(alone.sum(), 'class has', 'classes have')} objects in the {what} images alone ({share(lost)} of "
-                f"their objects): {named(told)}"))
+                f"{counted(alone.sum(), 'class has', 'classes have')} objects only in the {what} images ({share(lost)} of "
+                f"their objects): {named(listed)}"))
 
 
-def _pairs(told: Sequence[str]) -> str:
-    return counted(len(told), "pair", "pairs")
+def _pairs(listed: Sequence[str]) -> str:
+    return counted(len(listed), "pair", "pairs")
 
 
 def _where(looks: Looks, condition) -> list[int]:

@@ -1,4 +1,4 @@
-"""What the network's input and its anchors make of a data set, and the settings that fix it."""
+"""Findings about padding and anchors at the network's input, and the settings that fix them."""
 
 from collections.abc import Collection, Iterator
 
@@ -8,11 +8,11 @@ from efficientdet.data_checks.findings import WARNING, Finding, as_hparams, name
 from efficientdet.data_checks.input_view import InputView
 from efficientdet.data_checks.suggestions import better_anchors, better_shape, sampled
 
-_OBJECTS_OF_A_CLASS = 20  # below, a share says nothing
+_OBJECTS_OF_A_CLASS = 20  # fewer objects give no reliable share
 
 
 def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[Finding]:
-    """Padding, and objects without an anchor; these with the better shape, if there is one and the size is not `fixed`."""
+    """Yield findings about padding and objects without an anchor, with a better input shape unless it is `fixed`."""
     if not len(view.images):
         return
     shape = better_shape(view)
@@ -20,8 +20,9 @@ def input_findings(view: InputView, *, fixed: Collection[str] = ()) -> Iterator[
         height, width = view.size
         after = view.after(**shape)
         yield Finding(about="padding", level=WARNING, settings=shape, line=f"{share(view.padding)} of every {width}x{height} "
-                      f"input is padding; {as_hparams(shape)} (width x height) shows the images as large with "
-                      f"{share(after.padding)}, and a step takes {share(1 - np.prod(after.size) / np.prod(view.size))} less")
+                      f"input is padding; {as_hparams(shape)} (width x height) shows the images equally large with "
+                      f"{share(after.padding)} and reduces the computation of a step by "
+                      f"{share(1 - np.prod(after.size) / np.prod(view.size))}")
         view = view if "image_size" in fixed else after
     if view.anchors is not None and len(view.boxes) and (settings := better_anchors(view, fixed=fixed)):
         yield _of_anchors(view, settings)
@@ -39,6 +40,6 @@ def _of_anchors(view: InputView, settings: dict) -> Finding:
     names = view.images.class_names.names
     without, with_them = ([f"{names[number]} {share(shares[number][place])}" for number in worst] for place in (0, 1))
     return Finding(about="anchors", level=WARNING, settings=settings, line=(
-        f"{share(before.mean())} of the objects, at the scales that training draws, overlap no anchor by half (the smallest "
-        f"anchor is {smallest:.0f} pixels wide){f', most often {named(without)}' if worst else ''}; {as_hparams(settings)} "
+        f"{share(before.mean())} of the objects, at training scales, have an IoU below 0.5 with every anchor (the smallest "
+        f"is {smallest:.0f} pixels wide){f', most often {named(without)}' if worst else ''}; {as_hparams(settings)} "
         f"reduces this to {share(left.mean())}{f' ({named(with_them)})' if worst else ''}"))

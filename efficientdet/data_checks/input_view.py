@@ -1,4 +1,4 @@
-"""What a family's network is shown of a data set: images and boxes after its resize rule, and the anchors they meet."""
+"""A data set at the input of a network: images and boxes after resizing, and the anchors that they match."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,13 +13,13 @@ from object_detection.geometry.anchor_grid import AnchorGrid
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class InputView:
-    """The images by one set of hyperparameters; `chosen` are the objects that are learned."""
+    """The images at the input for some hyperparameters; `chosen` are the objects used in training."""
 
     images: LabeledImages
     hparams: Hyperparameters
 
     def after(self, **settings) -> "InputView":
-        """With some hyperparameters changed. Raises InputError for values that cannot be."""
+        """Return the view with some hyperparameters changed. Raises InputError for invalid values."""
         return replace(self, hparams=with_overrides(self.hparams, settings))
 
     @cached_property
@@ -36,22 +36,22 @@ class InputView:
 
     @cached_property
     def padding(self) -> float:
-        """The share of all inputs that is not image."""
+        """The share of padding in all inputs."""
         return 1.0 - float(np.mean(self.scaled.astype(np.int64).prod(axis=1))) / float(np.prod(self.size))
 
     @cached_property
     def chosen(self) -> np.ndarray:
-        """Which objects are learned, [N] bool."""
+        """Whether each object is used in training, [N] bool."""
         return np.ones(len(self.images.boxes), bool) if self.hparams.train_on_crowds else ~self.images.crowd
 
     @cached_property
     def classes(self) -> np.ndarray:
-        """Of the objects that are learned, [M]."""
+        """Classes of the objects used in training, [M]."""
         return self.images.classes[self.chosen]
 
     @cached_property
     def boxes(self) -> np.ndarray:
-        """Of the objects that are learned, [M, 4] pixels of the input."""
+        """Boxes of the objects used in training, [M, 4] pixels of the input."""
         ratios = (self.scaled / np.maximum(self.images.sizes, 1)).astype(np.float32)[self.images.owners[self.chosen]]
         return self.images.boxes[self.chosen] * np.tile(ratios, 2)
 
@@ -62,20 +62,20 @@ class InputView:
 
     @cached_property
     def anchors(self) -> AnchorGrid | None:
-        """Those of the family."""
+        """The anchors of the family, None without anchors."""
         return self.hparams.family.anchors(self.hparams)
 
     @cached_property
     def unmatched(self) -> np.ndarray:
-        """Objects whose best anchor overlaps too little, as evaluation shows them: [M] bool."""
+        """Whether the IoU with the best anchor is too low at evaluation scale, [M] bool."""
         return self.unmatched_of(slice(None))
 
     def unmatched_of(self, numbers: np.ndarray | slice) -> np.ndarray:
-        """The same of some objects."""
+        """Return `unmatched` for some objects."""
         return best_overlaps(self.boxes[numbers], self.anchors) < ENOUGH
 
     def unmatched_in_training(self, numbers: np.ndarray) -> np.ndarray:
-        """How often each of these objects is without a fitting anchor as training shows it: [len(numbers)], shares."""
+        """Return the share of training scales at which each object has no matching anchor, [len(numbers)]."""
         augmentation = self.hparams.family.augmentation(self.hparams)
         scales = getattr(augmentation, "jitter_min", 1.0), getattr(augmentation, "jitter_max", 1.0)
         overlaps = overlaps_in_training(self.boxes[numbers], self.anchors, image_size=self.size, scales=scales)

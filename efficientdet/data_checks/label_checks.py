@@ -1,4 +1,4 @@
-"""What the labels of a data set tell by themselves: classes, counts, boxes that cannot be meant so."""
+"""Findings about labels: classes, counts, and implausible boxes."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ from dataset.records.labeled_images import LabeledImages
 from efficientdet.data_checks.findings import NOTE, WARNING, Finding, counted, named, share
 from efficientdet.families.hyperparameters import Hyperparameters
 
-DUPLICATE = 0.8  # IoU of two boxes of one class, from which on they are one object labeled twice
+DUPLICATE = 0.8  # IoU of two boxes of one class from which they count as one object labeled twice
 WHOLE = 0.95  # share of the image's area
 _MANY_DUPLICATES, _MANY_WHOLE, _MANY_EMPTY, _MANY_LEFT_OUT = 0.02, 0.2, 0.5, 0.001
-_RARE = 0.02  # of the objects of the commonest class
+_RARE = 0.02  # of the objects of the most frequent class
 _SLOT_STEP = 8
 
 
 def label_findings(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
-    """All of them, whichever split the images are of."""
+    """Yield all findings about the labels of a split."""
     yield from alike_names(images.class_names.names)
     yield from _imbalance(images)
     yield from _empty_images(images)
@@ -28,24 +28,24 @@ def label_findings(images: LabeledImages, hparams: Hyperparameters) -> Iterator[
 
 
 def alike_names(names: tuple[str, ...]) -> Iterator[Finding]:
-    """Classes whose names differ by case, blanks or signs between words alone."""
+    """Yield a finding about classes whose names differ only in case, spaces or punctuation."""
     groups = defaultdict(list)
     for name in names:
         groups["".join(letter for letter in name.casefold() if letter.isalnum())].append(name)
     if same := [" = ".join(map(repr, group)) for group in groups.values() if len(group) > 1]:
-        yield Finding(about="class names", level=WARNING, line=f"classes that differ by case or blanks alone: {named(same)}; "
-                      "are they one? each learns the other's objects as background")
+        yield Finding(about="class names", level=WARNING, line=f"class names differ only in case or spaces: {named(same)}; "
+                      "merge them if they are one class: each treats the objects of the other as background")
 
 
 def duplicate_boxes(images: LabeledImages) -> np.ndarray:
-    """Pairs of objects [P, 2] of one class in one image that overlap by more than DUPLICATE."""
+    """Return pairs of objects [P, 2] of one class in one image with an IoU above DUPLICATE."""
     pairs = []
-    order = np.lexsort((images.boxes[:, 0], images.classes, images.owners))  # one behind the other within image and class
+    order = np.lexsort((images.boxes[:, 0], images.classes, images.owners))  # by y_min within image and class
     boxes, areas = images.boxes[order], (images.boxes[:, 2:] - images.boxes[:, :2]).prod(axis=1)[order]
     keys = images.owners[order].astype(np.int64) * len(images.class_names) + images.classes[order]
     possible = np.arange(len(order))
     for distance in range(1, len(order)):
-        # boxes stand by their upper ends: beyond a fifth of a height nothing overlaps enough any more
+        # Boxes are sorted by y_min: beyond a fifth of the height the IoU cannot exceed DUPLICATE.
         possible = possible[possible + distance < len(order)]
         other = possible + distance
         near = (keys[possible] == keys[other]) & (
@@ -61,7 +61,7 @@ def duplicate_boxes(images: LabeledImages) -> np.ndarray:
 
 
 def whole_image_boxes(images: LabeledImages) -> np.ndarray:
-    """Objects that are nearly all of their image, [N] bool."""
+    """Return whether each box covers nearly the complete image, [N] bool."""
     areas = (images.boxes[:, 2:] - images.boxes[:, :2]).prod(axis=1)
     return areas >= WHOLE * images.sizes.prod(axis=1)[images.owners]
 
@@ -75,24 +75,24 @@ def _imbalance(images: LabeledImages) -> Iterator[Finding]:
     if rare := names[(counts > 0) & (counts < _RARE * counts.max(initial=0))].tolist():
         yield Finding(about="rare classes", level=NOTE, line=f"{counted(len(rare), 'class has', 'classes have')} fewer than "
                       f"{share(_RARE)} of the objects of {names[counts.argmax()]}: {named(rare)}; --balance=repeat_factor "
-                      "shows their images more often")
+                      "repeats their images")
 
 
 def _empty_images(images: LabeledImages) -> Iterator[Finding]:
     empty = np.flatnonzero(images.counts() == 0)
     if len(empty):
         part = len(empty) / len(images)
-        asked = "; are their labels missing? they are learned as background" if part > _MANY_EMPTY else ""
+        advice = "; check for missing labels: these images are trained on as background" if part > _MANY_EMPTY else ""
         yield Finding(about="empty images", level=WARNING if part > _MANY_EMPTY else NOTE, images=_names(images, empty), line=(
             f"{counted(len(empty), 'image has', 'images have')} no object ({share(part)}): {named(_names(images, empty))}"
-            + asked))
+            + advice))
 
 
 def _crowds(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
     if images.crowd.any():
-        fate = "learned as objects (train_on_crowds)" if hparams.train_on_crowds else "not learned"
+        fate = "used as positives (train_on_crowds)" if hparams.train_on_crowds else "not used as positives"
         yield Finding(about="crowds", level=NOTE, images=_names(images, np.unique(images.owners[images.crowd])),
-                      line=f"{counted(images.crowd.sum(), 'box stands', 'boxes stand')} for crowds, {fate}")
+                      line=f"{counted(images.crowd.sum(), 'crowd box', 'crowd boxes')}, {fate}")
 
 
 def _slots(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]:
@@ -103,7 +103,7 @@ def _slots(images: LabeledImages, hparams: Hyperparameters) -> Iterator[Finding]
         yield Finding(
             about="slots", level=WARNING, settings={"max_instances_per_image": enough}, images=_names(images, beyond), line=(
                 f"{counted(len(beyond), 'image has', 'images have')} more objects than max_instances_per_image={slots}, the "
-                f"most {counts.max()}: {lost} are not learned; max_instances_per_image={enough} holds them"))
+                f"most {counts.max()}: {lost} are dropped in training; max_instances_per_image={enough} keeps them"))
 
 
 def _left_out(images: LabeledImages) -> Iterator[Finding]:
@@ -113,7 +113,7 @@ def _left_out(images: LabeledImages) -> Iterator[Finding]:
             many = len(lines) > _MANY_LEFT_OUT * total
             more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
             yield Finding(about="left out", level=WARNING if many else NOTE, images=lines, line=(
-                f"{counted(len(lines), one, several)} refused and left out: {'; '.join(lines[:3])}{more}"))
+                f"{counted(len(lines), one, several)} invalid and skipped: {'; '.join(lines[:3])}{more}"))
 
 
 def _odd_boxes(images: LabeledImages) -> Iterator[Finding]:
@@ -124,11 +124,11 @@ def _odd_boxes(images: LabeledImages) -> Iterator[Finding]:
         yield Finding(about="duplicate boxes", level=WARNING if many else NOTE, images=where, line=(
             f"{counted(len(pairs), 'pair', 'pairs')} of nearly the same box of one class (IoU above {DUPLICATE}): one object "
             f"labeled twice? {named(where)}"))
-    if (whole := whole_image_boxes(images) & ~images.crowd).any():
-        where = _names(images, np.unique(images.owners[whole]))
-        many = whole.sum() > _MANY_WHOLE * total
+    if (covering := whole_image_boxes(images) & ~images.crowd).any():
+        where = _names(images, np.unique(images.owners[covering]))
+        many = covering.sum() > _MANY_WHOLE * total
         yield Finding(about="whole-image boxes", level=WARNING if many else NOTE, images=where, line=(
-            f"{counted(whole.sum(), 'box is', 'boxes are')} nearly the whole image ({share(whole.sum() / total)}): "
+            f"{counted(covering.sum(), 'box is', 'boxes are')} nearly as large as the image ({share(covering.sum() / total)}): "
             f"{named(where)}" + ("; is this a data set for classification?" if many else "")))
 
 

@@ -1,4 +1,4 @@
-"""The settings that fix what the network's input and anchors do not fit: each tried, with the family's anchors made again."""
+"""Search for settings of input shape and anchors that fit a data set, with the anchors of the family."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -10,31 +10,31 @@ import numpy as np
 from efficientdet.data_checks.input_view import InputView
 from program_support.errors import InputError
 
-_OBJECTS = 2000  # that settings are tried on
-_MULTIPLE = 32  # pixels: what sides of an input are rounded to
-_WASTE = 0.1  # share of padding that is worth another shape
-_SHRUNK = 0.03  # how much smaller a shape may show images,
-_MAY_SHRINK = 0.02  # and what share of them
-_UNMATCHED = 0.1  # share of objects without an anchor that is worth another setting
-_MENDS = 0.55  # of that share is left at most
-_JITTERS = (0.4, 0.8)  # values of jitter_min that are tried: how small training may show an image
-_STEPS = range(-4, 5)  # half octaves by which anchors are tried smaller and larger
+_OBJECTS = 2000  # sample size for trying settings
+_MULTIPLE = 32  # pixels: the sides of an input are multiples of it
+_WASTE = 0.1  # share of padding from which another shape is suggested
+_SHRUNK = 0.03  # tolerated reduction of the image scale
+_MAY_SHRINK = 0.02  # share of images for which it is tolerated
+_UNMATCHED = 0.1  # share of objects without an anchor from which another setting is suggested
+_MENDS = 0.55  # maximum remaining fraction of that share
+_JITTERS = (0.4, 0.8)  # candidates for jitter_min, the smallest training scale
+_STEPS = range(-4, 5)  # half octaves of the candidate anchor scales
 _CLUSTER_ROUNDS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Hyperparameters and what they come to: shares of objects whose best anchor overlaps less than 0.5."""
+    """Hyperparameters and their result: shares of objects whose best anchor has an IoU below 0.5."""
 
     settings: Mapping[str, Any]
-    unmatched: float  # as evaluation shows them
+    unmatched: float  # at evaluation scale
     unmatched_in_training: float
     padding: float
-    cost: float  # anchors, as a multiple of those of the settings as they are
+    cost: float  # number of anchors, as a multiple of that of the current settings
 
 
 def better_shape(view: InputView) -> dict[str, Any]:
-    """Another `image_size` that shows every image as large with less padding; empty where there is none or no need."""
+    """Return an `image_size` with less padding at the same image scale; empty if there is none or no need."""
     if view.padding < _WASTE:
         return {}
     height, width = (_rounded_up(int(most)) for most in view.scaled.max(axis=0))
@@ -53,14 +53,14 @@ def better_shape(view: InputView) -> dict[str, Any]:
 
 
 def sampled(view: InputView) -> np.ndarray:
-    """The numbers of the objects that settings are tried on, evenly taken of all."""
+    """Return the numbers of an evenly spaced sample of the objects."""
     return np.unique(np.linspace(0, len(view.boxes) - 1, min(_OBJECTS, len(view.boxes))).astype(int))
 
 
 def better_anchors(view: InputView, *, fixed: Collection[str] = ()) -> dict[str, Any]:
-    """Return `anchor_scale`, and `aspect_ratios` where these help too, that leave far fewer objects without an anchor; or {}.
+    """Return `anchor_scale`, and `aspect_ratios` where these help too, that leave far fewer objects unmatched; or {}.
 
-    `jitter_min`, unless it is `fixed`, comes with them where many objects are left and far fewer at a weaker jitter.
+    `jitter_min`, unless it is `fixed`, is included if many objects remain unmatched and far fewer with less scale jitter.
     """
     numbers = sampled(view)
     before = _severity(view, numbers)
@@ -84,19 +84,19 @@ def better_anchors(view: InputView, *, fixed: Collection[str] = ()) -> dict[str,
 
 
 def _best_scale(view: InputView, numbers: np.ndarray, **others: Any) -> tuple[dict[str, Any], float]:
-    """Return `others` with the `anchor_scale` nearest to the present one of those that leave fewest, and what it leaves."""
+    """Return `others` with the best `anchor_scale`, of several the nearest to the current one, and the remaining share."""
     others.pop("anchor_scale", None)
     scales = {step: float(f"{view.hparams.anchor_scale * 2 ** (step / 2):.2g}") for step in _STEPS}
     found = {step: severity for step, scale in scales.items()
              if (severity := _severity_after(view, numbers, anchor_scale=scale, **others)) is not None}
-    if not found:  # the others are beyond what the family allows
+    if not found:  # the other scales are not allowed by the family
         return others, 1.0
     step = min(found, key=lambda step: (found[step] > min(found.values()) * 1.1, abs(step)))
     return ({"anchor_scale": scales[step]} if step else {}) | others, found[step]
 
 
 def trials(view: InputView, suggested: Mapping[str, Any]) -> Iterator[Trial]:
-    """The settings as they are, what is suggested, and what else would change something and costs time."""
+    """Yield trials of the current settings, the suggested ones, and alternatives with a higher cost."""
     numbers, hparams = sampled(view), view.hparams
     anchors = len(view.anchors)
     others = [{}, suggested]
@@ -120,7 +120,7 @@ def trials(view: InputView, suggested: Mapping[str, Any]) -> Iterator[Trial]:
             yield Trial(settings=settings, unmatched=float(np.mean(after.unmatched_of(numbers))), padding=after.padding,
                         unmatched_in_training=float(np.mean(after.unmatched_in_training(numbers))),
                         cost=len(after.anchors) / anchors)
-        except InputError:  # beyond what the family can be
+        except InputError:  # not allowed by the family
             continue
 
 
@@ -132,7 +132,7 @@ def _severity_after(view: InputView, numbers: np.ndarray, **settings: Any) -> fl
 
 
 def _severity(view: InputView, numbers: np.ndarray) -> float:
-    """The share of objects without an anchor in training, of all or as the mean of classes, whichever is the larger."""
+    """Return the share of objects without an anchor in training: over all or the mean of classes, the larger."""
     if not len(numbers):
         return 0.0
     shares, classes = view.unmatched_in_training(numbers), view.classes[numbers]
@@ -142,7 +142,7 @@ def _severity(view: InputView, numbers: np.ndarray) -> float:
 
 
 def _clustered_ratios(view: InputView, count: int) -> tuple[float, ...]:
-    """The centers of `count` clusters of width / height, by k-means on its logarithm, as `aspect_ratios` takes them."""
+    """Return `aspect_ratios` from `count` cluster centers of k-means on the logarithm of width / height."""
     sides = view.boxes[:, 2:] - view.boxes[:, :2]
     logarithms = np.log(np.maximum(sides[:, 1], 1e-3) / np.maximum(sides[:, 0], 1e-3))
     centers = np.percentile(logarithms, 100 * (np.arange(count) + 0.5) / count)

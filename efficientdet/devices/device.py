@@ -1,4 +1,4 @@
-"""What inference needs of the backend: compile, copy, wait, trace, and say what the machine is.
+"""Functions of the Keras backend: compile, copy, wait, trace, and describe the machine.
 
 Only the backend in use is imported.
 """
@@ -24,17 +24,17 @@ from program_support.processor_cores import available_cores
 Batch = TypeVar("Batch")
 
 _CPU_INFORMATION = Path("/proc/cpuinfo")
-_DOT_PRODUCTS = {"avx_vnni", "avx512_vnni", "amx_int8"}  # of bytes, summed in 32 bits
+_DOT_PRODUCTS = {"avx_vnni", "avx512_vnni", "amx_int8"}  # instructions for int8 products, summed in 32 bits
 _PACKAGES = ("tensorflow", "keras", "jax", "jaxlib", "numpy", "onnxruntime", "openvino")
 
 
 def backend_name() -> str:
-    """tensorflow or jax."""
+    """Return the name of the backend, "tensorflow" or "jax"."""
     return keras.backend.backend()
 
 
 def compiled(function: Callable, network: keras.Model, *, use_xla: bool) -> Callable:
-    """A function of tensors as one compiled program, with the weights that `network` has at each call."""
+    """Compile a function of tensors into one program, with the weights that `network` has at each call."""
     if _is_jax():
         return _jitted(function, network)
     import tensorflow as tf
@@ -43,16 +43,16 @@ def compiled(function: Callable, network: keras.Model, *, use_xla: bool) -> Call
 
 
 def to_device(*arrays: np.ndarray) -> list:
-    """The arrays as tensors of the backend, there when this returns."""
+    """Copy arrays to tensors of the backend and wait for the copies."""
     return wait([ops.convert_to_tensor(array) for array in arrays])
 
 
 def device_prefetch(batches: Iterable[Batch], depth: int = 2) -> Iterator[Batch]:
-    """The same batches (any nest of arrays) in the same order; under JAX copied to the device ahead of their turn.
+    """Yield the same batches (any nest of arrays); under JAX they are copied to the device in advance.
 
-    depth: how many are on the device, the one that is handed out among them: with 2 the next one is copied during a step.
-    What a device would cut to 32 bits, such as numbers of images, stays on the host as NumPy arrays. An error of `batches` is
-    raised when the batches before it have been handed out. Under TensorFlow they pass as they are.
+    depth: number of batches on the device, including the current one: with 2 the next one is copied during a step.
+    Arrays that a device would truncate to 32 bits, such as image ids, stay on the host as NumPy arrays. An error of `batches`
+    is raised after the batches before it. Under TensorFlow the batches are passed through unchanged.
     """
     return _copied_ahead(iter(batches), depth) if _is_jax() else iter(batches)
 
@@ -62,7 +62,7 @@ def _copied_ahead(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
 
     def put(array):
         array = np.asarray(array)
-        return array if array.dtype.itemsize > 4 else jax.device_put(array)  # which only begins the copy
+        return array if array.dtype.itemsize > 4 else jax.device_put(array)  # starts the copy without waiting
 
     waiting: deque[Batch] = deque()
     end: Exception | None = None
@@ -70,7 +70,7 @@ def _copied_ahead(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
         while end is None and len(waiting) < depth:
             try:
                 waiting.append(jax.tree.map(put, next(batches)))
-            except Exception as error:  # StopIteration among them
+            except Exception as error:  # includes StopIteration
                 end = error
         if waiting:
             yield waiting.popleft()
@@ -79,7 +79,7 @@ def _copied_ahead(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
 
 
 def wait(tensors):
-    """The same tensors, computed: backends return before an accelerator has finished."""
+    """Wait until the tensors are computed, and return them; backends return before an accelerator has finished."""
     if _is_jax():
         import jax
 
@@ -91,7 +91,7 @@ def wait(tensors):
 
 
 def trace(folder: str) -> AbstractContextManager:
-    """The backend's profiler around a block; TensorBoard reads what it writes into the folder."""
+    """Return a context manager that profiles a block and writes a trace for TensorBoard into the folder."""
     if _is_jax():
         import jax
 
@@ -102,7 +102,7 @@ def trace(folder: str) -> AbstractContextManager:
 
 
 def device_name() -> str:
-    """The accelerator's name, such as `NVIDIA H200`; without one the processor's, see `processor_name`."""
+    """Return the accelerator's name, such as `NVIDIA H200`; without one, the processor's (see `processor_name`)."""
     if _is_jax():
         import jax
 
@@ -115,7 +115,7 @@ def device_name() -> str:
 
 
 def peak_device_memory() -> int | None:
-    """Most bytes of the accelerator ever in use by this process; None where there is none, or it does not say."""
+    """Return the peak bytes of accelerator memory used by this process; None without one or if unknown."""
     if _is_jax():
         import jax
 
@@ -128,15 +128,15 @@ def peak_device_memory() -> int | None:
 
 
 def peak_host_memory() -> int:
-    """Most bytes of memory that this process ever held."""
+    """Return the peak bytes of host memory used by this process."""
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kilobytes on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def total_device_memory() -> int | None:
-    """Bytes of the accelerator, those in use by others included; None where there is none, or it does not say.
+    """Return the bytes of accelerator memory, including memory in use; None without one or if unknown.
 
-    Under JAX the share that JAX takes of it.
+    Under JAX it is the share that JAX allocates.
     """
     if _is_jax():
         import jax
@@ -149,13 +149,13 @@ def total_device_memory() -> int | None:
 
 
 def total_host_memory() -> int:
-    """Bytes of memory of the machine, or of the container where that has less."""
+    """Return the bytes of memory of the machine, or of the container if it has less."""
     return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
                 *cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
 
 
 def cgroup_limits(membership: Path, mount: Path) -> Iterator[int]:
-    """Bytes that a Linux process may hold by each control group around it, of version 1 or 2 (cgroups(7)).
+    """Yield the memory limit in bytes of each control group of a Linux process, version 1 or 2 (cgroups(7)).
 
     `membership` lists the groups of the process. A container sees its own group at the top of the `mount`.
     """
@@ -176,7 +176,7 @@ def cgroup_limits(membership: Path, mount: Path) -> Iterator[int]:
 
 
 def _total_cuda_memory(ordinal: int) -> int | None:
-    """Bytes of a GPU as CUDA's driver has them: TensorFlow tells only what is free. Asks without taking any of it."""
+    """Return the bytes of a GPU from the CUDA driver, without allocating any; TensorFlow reports only free memory."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -188,7 +188,7 @@ def _total_cuda_memory(ordinal: int) -> int | None:
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python and of the packages that speed depends on, by name, without those not installed."""
+    """Return the versions of Python and of installed packages that affect performance, by name."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -216,7 +216,7 @@ def _jitted(function: Callable, network: keras.Model) -> Callable:
 
 
 def processor_name() -> str:
-    """The processor's name with the number of cores that this process may use, such as `AMD EPYC 7B13, 2 cores`."""
+    """Return the processor's name and the number of available cores, such as `AMD EPYC 7B13, 2 cores`."""
     name = _cpu_information("model name") or platform.processor() or platform.machine()
     return f"{name}, {available_cores()} cores"
 
@@ -228,7 +228,7 @@ def sums_of_bytes_saturate(cpu_information: Path = _CPU_INFORMATION) -> bool:
 
 
 def _cpu_information(key: str, file: Path = _CPU_INFORMATION) -> str:
-    """Return what Linux tells of the first core; nothing elsewhere."""
+    """Return a field of /proc/cpuinfo for the first core; empty on other systems."""
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,7 +1,7 @@
-"""The processes of one training: the only door to Horovod.
+"""The processes of one training, and the only interface to Horovod.
 
-Alone, Horovod is neither needed nor imported. Started in several by horovodrun, mpirun or srun, every process joins the
-others or stops: none ever trains for itself by mistake.
+A single process neither needs nor imports Horovod. Several processes started by horovodrun, mpirun or srun join each other or
+stop with an error; none trains on its own by mistake.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ import numpy as np
 from program_support.errors import InputError
 
 _STALL_SECONDS = 50.0
-_WRITING_FACTOR = 20.0  # how much longer than a step the first rank may write
+_WRITING_FACTOR = 20.0  # allowed time for writing, as a multiple of a step's
 _BATCH_STATISTICS = ("moving_mean", "moving_variance")
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One process alone; what it shares with no one comes back as it is. `rank` counts through all machines.
+    """A single process, whose collective operations return their input; `rank` counts over all machines.
 
-    group_size: so many neighboring ranks are a group, which may look at a batch together; see `mean_of_group`.
+    group_size: number of neighboring ranks that share batch statistics; see `mean_of_group`.
     """
 
     rank: int = 0
@@ -35,44 +35,49 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process speaks and writes for all."""
+        """Whether this process logs and writes files for all."""
         return self.rank == 0
 
     def sum(self, tensors: Sequence, *, half: bool = False) -> list:
-        """Each float32 tensor summed over ranks, in one message; `half`: sent as float16. May stand in a graph."""
+        """Sum each float32 tensor over ranks, in one message; `half`: sent as float16. Works in a graph."""
         del half
         return list(tensors)
 
     def mean_of_group(self, tensor):
-        """The mean of a float32 tensor over the ranks of this one's group. Stands in a graph and has a gradient: that of what
-        all the ranks make of it together."""
+        """Return the mean of a float32 tensor over the ranks of the group.
+
+        Works in a graph and is differentiable: the gradient is that of the summed losses of the ranks.
+        """
         return tensor
 
     def broadcast(self, variables: Sequence) -> None:
-        """Give the Keras variables of every rank the values that they have on the first."""
+        """Copy the values of Keras variables from the first rank to all ranks."""
 
     def gather(self, value) -> list:
-        """The picklable value of every rank, in their order, to every rank."""
+        """Return the picklable values of all ranks, in order of rank, on every rank."""
         return [value]
 
     def meet(self) -> None:
-        """Wait until every rank has come here, outside of any deadline short of a hung disk's: the first one writes
-        checkpoints, numbers and reports while the others wait, and a step must not begin before."""
+        """Wait until every rank has arrived.
+
+        The first rank writes checkpoints, metrics and reports while the others wait, so the deadline is longer than that of a
+        step.
+        """
 
     def deadline(self, factor: float = 1.0) -> contextlib.AbstractContextManager:
-        """A block that no rank can leave while one of them hangs.
+        """Return a context manager that ends this process if its block takes too long.
 
-        Past HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (default 50) times `factor` this process shows where it stands and exits
-        with 1, upon which the launcher ends the others. Horovod's own check does not notice ranks that hang in Python.
+        After HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (default 50) times `factor` this process prints its stack and exits with
+        status 1, and the launcher ends the others. Horovod's own check does not detect ranks that hang in Python.
         """
         return contextlib.nullcontext()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _HorovodWorld(World):
-    """A process among several that Horovod connects."""
+    """One of several processes connected by Horovod."""
 
-    group: Any = None  # Horovod's process set, where it is not all of them
+    group: Any = None  # Horovod process set of the group; None: all ranks
 
     def sum(self, tensors: Sequence, *, half: bool = False) -> list:
         import horovod.tensorflow as hvd
@@ -115,29 +120,29 @@ class _HorovodWorld(World):
 
 
 def join_world(environment: Mapping[str, str] | None = None, *, group_size: int = 1) -> World:
-    """Meet the other processes of this job, if it was started in several.
+    """Connect to the other processes of this job, if it was started with several.
 
-    Called before any tensor exists: a process takes the GPU of its local rank. Raises InputError where the launcher
-    started several and they cannot meet, or they do not make groups of `group_size`.
+    Must be called before any tensor exists: a process uses the GPU of its local rank. Raises InputError if the launcher
+    started several processes that cannot connect, or their number is not divisible by `group_size`.
     """
-    launcher, wanted = launched_by(os.environ if environment is None else environment)
-    if wanted % group_size:
-        raise InputError(f"--bn_group={group_size}: expected 1 or what divides the number of processes, {wanted}")
-    if wanted == 1:
+    launcher, process_count = launched_by(os.environ if environment is None else environment)
+    if process_count % group_size:
+        raise InputError(f"--bn_group={group_size}: expected 1 or a divisor of the number of processes, {process_count}")
+    if process_count == 1:
         return World()
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-        raise InputError(f"{launcher} started {wanted} processes under KERAS_BACKEND={os.environ['KERAS_BACKEND']}: several "
-                         "devices need Horovod and hence KERAS_BACKEND=tensorflow")
+        raise InputError(f"{launcher} started {process_count} processes under KERAS_BACKEND={os.environ['KERAS_BACKEND']}: "
+                         "several devices need Horovod, which requires KERAS_BACKEND=tensorflow")
     try:
         import horovod.tensorflow as hvd
     except ImportError as error:
-        raise InputError(f"{launcher} started {wanted} processes, but Horovod cannot be imported ({error}): run "
+        raise InputError(f"{launcher} started {process_count} processes, but Horovod cannot be imported ({error}): run "
                          "bash scripts/install_horovod.sh") from error
     groups = [hvd.ProcessSet(range(first, first + group_size))
-              for first in range(0, wanted if 1 < group_size < wanted else 0, group_size)]
+              for first in range(0, process_count if 1 < group_size < process_count else 0, group_size)]
     hvd.init(process_sets=groups)
-    if hvd.size() != wanted:
-        raise InputError(f"{launcher} started {wanted} processes, but Horovod sees {hvd.size()}: it was built without "
+    if hvd.size() != process_count:
+        raise InputError(f"{launcher} started {process_count} processes, but Horovod sees {hvd.size()}: it was built without "
                          "support for this launcher; use horovodrun, or build it where MPI is installed")
     _take_own_gpu(hvd.local_rank())
     return _HorovodWorld(rank=hvd.rank(), size=hvd.size(), local_rank=hvd.local_rank(), local_size=hvd.local_size(),
@@ -145,9 +150,9 @@ def join_world(environment: Mapping[str, str] | None = None, *, group_size: int 
 
 
 def launched_by(environment: Mapping[str, str]) -> tuple[str, int]:
-    """(launcher, how many processes it started); ("", 1) for a process alone.
+    """Return (launcher, number of processes); ("", 1) for a single process.
 
-    Slurm counts where this process is a step's (srun): an sbatch file has SLURM_NTASKS as well, yet runs alone.
+    Slurm counts as launcher only for a process of a step (srun): a batch script also has SLURM_NTASKS, but runs alone.
     """
     for launcher, variable in (("horovodrun", "HOROVOD_SIZE"), ("mpirun", "OMPI_COMM_WORLD_SIZE"), ("mpirun", "PMI_SIZE"),
                                ("srun", "SLURM_STEP_NUM_TASKS")):
@@ -168,12 +173,12 @@ def _take_own_gpu(local_rank: int) -> None:
 
 
 def is_batch_statistic(name: str) -> bool:
-    """Whether a weight of that name is measured by each rank on its own images instead of learned."""
+    """Return whether a weight of that name is a batch statistic, measured by each rank on its own images."""
     return name.rsplit("/", 1)[-1] in _BATCH_STATISTICS
 
 
 def average_over_ranks(world: World, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The mean of each array over ranks, the same bits on all of them; itself where there is one rank."""
+    """Return the mean of each array over ranks, bitwise equal on all; the arrays themselves with one rank."""
     if world.size == 1 or not arrays:
         return list(arrays)
     packed = np.concatenate([np.asarray(array, np.float32).ravel() for array in arrays])

@@ -26,7 +26,7 @@ def check_gpus(gpus: Iterable[Gpu], *, newest_kernels: Version | None) -> None:
 
     Args:
       gpus: the GPUs in use.
-      newest_kernels: the highest compute capability that TensorFlow has kernels for; None where it does not compute.
+      newest_kernels: the highest compute capability that TensorFlow has kernels for; None if TensorFlow is not the backend.
 
     Raises:
       InputError: the installed cuDNN no longer supports a GPU.
@@ -35,7 +35,7 @@ def check_gpus(gpus: Iterable[Gpu], *, newest_kernels: Version | None) -> None:
         if capability < _TURING and (cudnn := cudnn_version()) and cudnn >= _CUDNN_WITHOUT_VOLTA:
             raise InputError(f"{name}: cuDNN {_dotted(cudnn)} does not support compute capability {_dotted(capability)}; "
                              "install the last version that does: python -m pip install 'nvidia-cudnn-cu12<9.11'")
-        # Kernels of one major version run on every GPU of it; another one needs kernels of its own.
+        # Kernels of one major version run on every GPU of that version; other versions need their own.
         if newest_kernels and capability[0] > newest_kernels[0]:
             print(f"warning: {name}: TensorFlow has kernels up to compute capability {_dotted(newest_kernels)}, this GPU has "
                   f"{_dotted(capability)}; expect XLA to end the process with 'PTX version does not support target'. "
@@ -44,10 +44,10 @@ def check_gpus(gpus: Iterable[Gpu], *, newest_kernels: Version | None) -> None:
 
 
 def cudnn_version() -> Version | None:
-    """Return the version of the cuDNN that the process has loaded or that pip has installed, None where neither is known."""
+    """Return the version of the cuDNN that the process has loaded or that pip has installed; None if neither is known."""
     try:
         number = ctypes.CDLL("libcudnn.so.9").cudnnGetVersion()
-    except OSError:  # not loaded, and not on the loader's path
+    except OSError:  # neither loaded nor on the loader's path
         try:
             return tuple(map(int, metadata.version("nvidia-cudnn-cu12").split(".")[:3]))
         except metadata.PackageNotFoundError:

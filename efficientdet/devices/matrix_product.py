@@ -1,4 +1,4 @@
-"""How much arithmetic the machine does at its best: large products of matrices, timed."""
+"""Measurement of the peak arithmetic throughput of the machine with large matrix products."""
 
 import time
 
@@ -10,13 +10,16 @@ from efficientdet.devices.device import wait
 from efficientdet.devices.runtime import accelerator_count
 
 _SIDE, _SIDE_ON_CPU = 8192, 1024
-_TOGETHER = 4  # products that an accelerator is given at once, so that it does not wait for the next
+_TOGETHER = 4  # products that are queued at once, so that an accelerator does not wait for the next
 _FEWEST_TURNS = 3
 
 
 def multiply_adds_per_second(precision: str, *, seconds: float = 1.0, side: int | None = None) -> float:
-    """Of square matrices of this side, in the type that layers of the policy `precision` compute in; the best of the turns that
-    fit into so many seconds, of three at least. Fused and packed kernels of a network can do no more than this."""
+    """Return the multiply-adds per second of products of square matrices with `side` rows.
+
+    They are computed in the compute dtype of the policy `precision`. The result is the best repetition within `seconds`, of at
+    least three; it is an upper bound for the kernels of a network.
+    """
     on_device = accelerator_count() > 0
     side, together = side or (_SIDE if on_device else _SIDE_ON_CPU), _TOGETHER if on_device else 1
     noise = np.random.default_rng(0).standard_normal((side, side), np.float32)

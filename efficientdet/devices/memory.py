@@ -1,4 +1,4 @@
-"""How many images fit into memory: the batch where none was asked for, and what to say where one did not fit."""
+"""The batch size that fits in memory: the default batch size, and the error message for one that did not fit."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,19 +12,19 @@ from efficientdet.families.hyperparameters import Hyperparameters
 from program_support.errors import InputError
 
 _BYTES_PER_NUMBER = {"float32": 4, "mixed_float16": 2, "mixed_bfloat16": 2}
-# A training step holds all of them, and more. On a CPU 1.04 to 1.12 times (D0 in float32, peak memory of
+# A training step holds more than all layer outputs. On a CPU 1.04 to 1.12 times (D0 in float32, peak memory of
 # `python benchmarks/training_step.py --steps=1 --size=S --batch_size=B`: 3031, 5511 and 9308 MiB at S=512, B=2, 6, 12; 3038 and
 # 7048 at S=256, B=8, 32). The reference's recipes fill 80 GB with 104 images of D0 in TF32 and 200 in float16: 1.22 and 1.27.
 _OF_TRAINING = 1.25
 _OF_EVALUATION = 0.2  # 0.14 of D0 at S=512 on a CPU, `build_predict`: 1056, 1534 and 2244 MiB at B=2, 8, 16
-_BESIDE_IMAGES = 2e9  # bytes; 1.9e9 in the same runs: libraries, network, compiled programs
-_SHARE_OF_DEVICE, _SHARE_OF_HOST = 0.9, 0.6  # of all memory, not of what is free: the same machine gives the same batch
-_MOST_IMAGES, _MOST_IMAGES_ON_CPU = 64, 16  # the reference's; on a CPU larger ones cost memory and gain no speed
+_BESIDE_IMAGES = 2e9  # bytes for libraries, network and compiled programs; 1.9e9 in the same runs
+_SHARE_OF_DEVICE, _SHARE_OF_HOST = 0.9, 0.6  # of the total, not the free memory: one machine always gives the same batch size
+_MOST_IMAGES, _MOST_IMAGES_ON_CPU = 64, 16  # the reference's; larger ones are not faster on a CPU
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What one process may fill, in bytes."""
+    """Memory available to one process, in bytes."""
 
     usable: float
     total: float
@@ -32,28 +32,28 @@ class Memory:
 
 
 def with_batch_sizes(config: TrainingConfig, runtime: Runtime, world: World) -> tuple[TrainingConfig, str | None]:
-    """The configuration with the batches that were not given, the same ones on all ranks, and a line that says them."""
+    """Return the configuration with default batch sizes, equal on all ranks, and a line that reports them."""
     if config.batch_size is not None and config.eval_batch_size is not None:
         return config, None
     on_device = accelerator_count() > 0
     memory = available_memory(on_device=on_device, local_ranks=world.local_size)
     most = _MOST_IMAGES if on_device else _MOST_IMAGES_ON_CPU
-    said, sizes = [], {}
+    flags, sizes = [], {}
     for name, share in (("batch_size", _OF_TRAINING), ("eval_batch_size", _OF_EVALUATION)):
         if getattr(config, name) is None:
             images = most
             if memory is not None:
                 images = fitting_batch(memory, bytes_per_image(config.hparams, runtime.precision, share=share), most=most)
             sizes[name] = min(world.gather(images))
-            said.append(f"--{name}={sizes[name]}")
+            flags.append(f"--{name}={sizes[name]}")
     where = "memory unknown" if memory is None else f"{memory.total / 1e9:.0f} GB {memory.place}"
-    return replace(config, **sizes), f"{' '.join(said)}, as none is given: {where}, {runtime.precision}"
+    return replace(config, **sizes), f"{' '.join(flags)}, chosen automatically: {where}, {runtime.precision}"
 
 
 def available_memory(*, on_device: bool, local_ranks: int) -> Memory | None:
-    """The memory of the accelerator, of which each rank has its own, or this rank's part of the host's.
+    """Return the memory of this rank's accelerator, or this rank's share of the host memory.
 
-    None where the accelerator does not say.
+    None if the memory of the accelerator is unknown.
     """
     if not on_device:
         total = total_host_memory() / local_ranks
@@ -63,21 +63,21 @@ def available_memory(*, on_device: bool, local_ranks: int) -> Memory | None:
 
 
 def bytes_per_image(hparams: Hyperparameters, precision: str, *, share: float = _OF_TRAINING) -> float:
-    """How much memory an image of a batch takes while the batch is worked on; `share` of what its layers put out."""
+    """Return the bytes of memory per image of a batch, `share` of the size of its layer outputs."""
     height, width = hparams.input_size
     numbers = hparams.family.numbers_per_pixel(hparams)
     return share * numbers * height * width * _BYTES_PER_NUMBER[precision]
 
 
 def fitting_batch(memory: Memory, image_bytes: float, *, most: int) -> int:
-    """`most`, halved until it fits; at least 1. By halves, so that a little less memory rarely changes it."""
+    """Return `most`, halved until it fits; at least 1. Halving keeps it stable under small changes of memory."""
     while most > 1 and _BESIDE_IMAGES + most * image_bytes > memory.usable:
         most //= 2
     return most
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of TensorFlow, of JAX or of the host says that memory ran out."""
+    """Return whether an error of TensorFlow, JAX or the host reports a lack of memory."""
     if isinstance(error, MemoryError):
         return True
     resource_exhausted = 8  # google.rpc.Code of a tf.errors.OpError
@@ -86,22 +86,22 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory(config: TrainingConfig, runtime: Runtime, *, local_ranks: int) -> InputError:
-    """The error for a training that ran out of memory: one line with the largest batch that should fit."""
+    """Return the error for a training that ran out of memory, with the largest batch size that should fit."""
     height, width = config.hparams.input_size
     memory = available_memory(on_device=accelerator_count() > 0, local_ranks=local_ranks)
-    usable = peak_device_memory() or (memory.usable if memory else 0)  # what it got is less than all, where others are there
+    usable = peak_device_memory() or (memory.usable if memory else 0)  # less than the total if other processes use the device
     fitting = int((usable - _BESIDE_IMAGES) / bytes_per_image(config.hparams, runtime.precision))
     if fitting >= config.batch_size:
         fitting = config.batch_size // 2
-    advice = f"--batch_size={fitting} should fit, with --accumulate_steps for as many images per step" if fitting >= 1 else \
+    advice = f"--batch_size={fitting} should fit; use --accumulate_steps to keep the global batch size" if fitting >= 1 else \
         "not even one image fits: use a smaller model or hparam image_size"
     return InputError(f"out of memory at --batch_size={config.batch_size} --eval_batch_size={config.eval_batch_size}, "
-                      f"{height} x {width} pixels, {runtime.precision}: {advice}; in an evaluation lower --eval_batch_size")
+                      f"{height} x {width} pixels, {runtime.precision}: {advice}; during evaluation, lower --eval_batch_size")
 
 
 @contextlib.contextmanager
-def telling_out_of_memory(*, batch_size: int) -> Iterator[None]:
-    """A block that raises InputError, one line, where memory runs out; for programs that only detect."""
+def report_out_of_memory(*, batch_size: int) -> Iterator[None]:
+    """Raise InputError if the block runs out of memory; for programs that only detect."""
     try:
         yield
     except Exception as error:

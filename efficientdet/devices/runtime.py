@@ -1,4 +1,4 @@
-"""What a run asks of the machine: precision, compilation, seeds. Called once, before any network."""
+"""Runtime settings of a process: precision, compilation and seeds, set once before any network is built."""
 
 import importlib.util
 import re
@@ -19,7 +19,7 @@ PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """How networks are computed: the dtype policy, and whether XLA compiles each step."""
+    """Settings of the computation: the dtype policy, and whether XLA compiles each step."""
 
     precision: str
     use_xla: bool
@@ -29,10 +29,11 @@ def start_runtime(
     *, precision: str | None = None, amp: bool | None = None, use_xla: bool | None = None, seed: int | None = None,
     deterministic: bool = False, owns_process: bool = True,
 ) -> Runtime:
-    """Settle what was left open: mixed precision and XLA are on where an accelerator is present, off on a CPU.
+    """Set up the runtime; mixed precision and XLA are by default on with an accelerator and off on a CPU.
 
-    `precision` wins over `amp` (True: mixed_float16). Seeds Python, NumPy and the backend. `deterministic`: the same bits
-    from the same start, on as many cores. `owns_process`: False in a user else's, whose allocator stays as it is.
+    `precision` overrides `amp` (True: mixed_float16). Python, NumPy and the backend are seeded. `deterministic`: the same bits
+    from the same start, with the same number of cores. `owns_process`: False in a third-party process, whose allocator is not
+    changed.
     """
     if precision is not None and precision not in PRECISIONS:
         raise InputError(f"--precision={precision}: expected one of {', '.join(PRECISIONS)}")
@@ -59,7 +60,7 @@ def start_runtime(
 
 
 def accelerator_count() -> int:
-    """GPUs (or TPU cores) that the backend sees; TensorFlow's GPU memory is set to grow as needed."""
+    """Return the number of GPUs (or TPU cores) of the backend; TensorFlow's GPU memory is set to grow as needed."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -73,7 +74,7 @@ def accelerator_count() -> int:
 
 
 def _gpus() -> list[Gpu]:
-    """NVIDIA's only: other accelerators have no compute capability."""
+    """Return the NVIDIA GPUs; other accelerators have no compute capability."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -86,7 +87,7 @@ def _gpus() -> list[Gpu]:
 
 
 def _newest_kernels() -> tuple[int, int] | None:
-    """The highest compute capability that TensorFlow was built for; None under JAX, which compiles its own."""
+    """Return the highest compute capability that TensorFlow was built for; None under JAX, which compiles kernels."""
     if keras.backend.backend() == "jax":
         return None
     import tensorflow as tf
@@ -96,7 +97,7 @@ def _newest_kernels() -> tuple[int, int] | None:
 
 
 def leave_accelerators_to_jax() -> None:
-    """TensorFlow, which reads records beside JAX, would at its first operation take what memory of a GPU is left."""
+    """Hide GPUs from TensorFlow, which reads records under JAX and would otherwise allocate the remaining memory."""
     if importlib.util.find_spec("tensorflow"):
         import tensorflow as tf
 
@@ -104,9 +105,9 @@ def leave_accelerators_to_jax() -> None:
 
 
 def skip_graph_rewriting() -> None:
-    """Leave out TensorFlow's graph optimizer: on a training step it takes longer than the trace and gains nothing.
+    """Disable TensorFlow's graph optimizer, which takes longer than tracing a training step and gains nothing.
 
-    Measured on two cores, D0 at 256, batch 8: first step after 25 s instead of 38 s, later ones alike (1.2 s).
+    Measured on two cores, D0 at 256, batch 8: first step after 25 s instead of 38 s, later steps equal (1.2 s).
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf

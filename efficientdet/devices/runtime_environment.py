@@ -1,4 +1,4 @@
-"""The process of a program: TensorFlow's start-up notices, and the C library's allocator. Imports nothing slow."""
+"""Process-wide settings: TensorFlow's start-up messages and the C library's allocator. Imports nothing slow."""
 
 import ctypes
 import gc
@@ -7,21 +7,22 @@ import sys
 
 from program_support.stderr_capture import captured_stderr
 
-# Of glibc's malloc.h.
+# Constants of glibc's malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 _STEP = 256 << 20  # bytes taken from the system at a time
 
 
 def prepare_environment(*, owns_process: bool = True) -> None:
-    """Import TensorFlow with its start-up notices kept off the console, among which a user's own lines would be lost.
+    """Import TensorFlow without its start-up messages on the console.
 
-    They are written by C++ to the standard error of the process before any level can be set, hence the detour.
+    C++ code writes them to the standard error of the process before a log level can be set, so the file descriptor is
+    redirected.
     owns_process: False in a third-party process, whose objects are not exempted from garbage collection.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     collects = gc.isenabled()
-    gc.disable()  # a fifth of the import would be the search among its 300,000 objects, none of which is garbage
+    gc.disable()  # garbage collection would take a fifth of the import and find nothing
     try:
         with captured_stderr():
             import tensorflow  # noqa: F401
@@ -33,16 +34,16 @@ def prepare_environment(*, owns_process: bool = True) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Have freed memory used again instead of given back to the system, which clears every page of it once more.
+    """Reuse freed memory instead of returning it to the system, which would clear every page again.
 
     On a CPU the tensors of a step are allocated again each time, and glibc maps and unmaps every large one: a third of the
-    time of a step of D0 at 512 pixels. The process then holds the most it ever needed. Nothing happens where the C library
-    is another, or where the environment says how it is to allocate (MALLOC_ARENA_MAX and the like, GLIBC_TUNABLES).
+    time of a step of D0 at 512 pixels. The process then keeps its peak memory. Nothing is done with another C library, or if
+    the environment configures the allocator (MALLOC_ARENA_MAX and similar variables, GLIBC_TUNABLES).
     """
     library = ctypes.CDLL(None)
     is_told = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
     if is_told or not hasattr(library, "gnu_get_libc_version"):
         return
-    # One arena, as those of threads give whole heaps back whatever the threshold; and nothing mapped apart from it.
+    # One arena, because thread arenas return heaps regardless of the threshold, and no separate mappings.
     for parameter, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, _STEP)):
         library.mallopt(parameter, value)

@@ -1,7 +1,7 @@
-"""The stack on which a thread handles signals, kept from libraries that put one of theirs in its place.
+"""Protection of a thread's signal stack from libraries that replace it.
 
-OpenVINO gives the thread that compiles a network a stack of its own and frees it with the network; Python's handlers run on
-it, so the next Ctrl-C would be a segmentation fault.
+OpenVINO sets a signal stack in the thread that compiles a network and frees it with the network. Python's handlers run on
+that stack, so the next Ctrl-C would cause a segmentation fault.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ class _SignalStack(ctypes.Structure):
 
 @contextlib.contextmanager
 def kept_signal_stack() -> Iterator[None]:
-    """A block after which this thread's signal stack is the one of before; where there is no such thing, any block."""
+    """Restore this thread's signal stack after a block; does nothing on systems without signal stacks."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "sigaltstack"):
         yield

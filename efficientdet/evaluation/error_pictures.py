@@ -1,4 +1,4 @@
-"""The images with the most errors, the objects beside what was found, drawn for a report."""
+"""Plots of the images with the most errors for a report: objects beside detections."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,9 +18,9 @@ _GAP = 8
 
 def error_pictures(analysis: ErrorAnalysis, rows: DetectionRows, index: RecordIndex, *, record_numbers: Sequence[int],
                    count: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Caption and image, uint8 [h, w, 3], of the worst images, the worst first; each is read when its turn comes.
+    """Yield caption and plot, uint8 [h, w, 3], of the images with the most errors, the worst first.
 
-    `rows` are those that were analysed, `record_numbers` the records of `rows.evaluated_ids`.
+    `rows` are the analyzed detections, `record_numbers` the records of `rows.evaluated_ids`. Images are read one at a time.
     """
     worst = analysis.worst_images(count)
     number_of = dict(zip(rows.evaluated_ids.tolist(), record_numbers, strict=True))
@@ -38,7 +38,7 @@ def _caption(name: str, errors: ImageErrors, analysis: ErrorAnalysis) -> str:
 
 
 def _drawn(errors: ImageErrors, analysis: ErrorAnalysis, rows: DetectionRows, image: np.ndarray) -> np.ndarray:
-    """The objects at the left, the detections at the right."""
+    """Draw the objects on the left and the detections on the right."""
     comparison, shown = analysis.comparison, resized(image, longer_side=_LONGER_SIDE)
     scale = shown.shape[0] / image.shape[0]
     x, y, width, height = comparison.object_boxes.T

@@ -1,4 +1,4 @@
-"""The COCO numbers of a detector over records."""
+"""COCO evaluation of a detector on records."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -35,12 +35,12 @@ from program_support.checked_fields import Count, CountOrZero, checked
 from program_support.errors import InputError
 from program_support.progress import Progress
 
-_PICTURES = 20  # of a report
+_PICTURES = 20  # images in a report
 
 
 @checked
 class EvaluationConfig:
-    """An evaluation; the flags of eval.py, resolved."""
+    """Configuration of an evaluation: the flags of eval.py, resolved."""
 
     model: ModelConfig  # with the class names of the data
     records: tuple[str, ...]
@@ -55,7 +55,7 @@ class EvaluationConfig:
 
 
 def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
-    """Restore, detect, measure, print; write what was asked for. Several ranks share the images; the first one speaks."""
+    """Evaluate a checkpoint, print the metrics and write the requested files; ranks share the images."""
     world = join_world()
     restored, runtime = open_model(config.model)
     index = index_records(config.records)
@@ -84,7 +84,7 @@ def evaluate_checkpoint(config: EvaluationConfig) -> CocoMeasures | None:
 
 
 def _tell_thresholds(config: EvaluationConfig, measures: CocoMeasures) -> None:
-    """Print the score thresholds of the best F1, and store them with the checkpoint where that is asked for."""
+    """Print the score thresholds of the best F1, and store them with the checkpoint if requested."""
     if not measures.score_thresholds:
         return
     overall, classes = measures.score_thresholds["overall"], measures.score_thresholds["classes"].values()
@@ -104,7 +104,7 @@ def _write_report(config: EvaluationConfig, restored: Restored, measures: CocoMe
     facts = {"model": hparams.name, "checkpoint": config.model.ckpt_path, "weights": restored.description.weights,
              "step": restored.description.global_step, "input size": hparams.image_size,
              "records": config.records[0] + (f" and {files - 1} more" if files > 1 else ""),
-             "ground truth": config.json_file or "the records", "run by": config.model.runtime}
+             "ground truth": config.json_file or "the records", "runtime": config.model.runtime}
     write_evaluation_report(config.report, EvaluationReport(
         title=f"Evaluation of {hparams.name}", measures=measures, analysis=analysis, pictures=pictures,
         facts=facts))
@@ -112,9 +112,9 @@ def _write_report(config: EvaluationConfig, restored: Restored, measures: CocoMe
 
 
 def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: str | None) -> CocoEvaluator:
-    """Against a COCO json or, without one, against the objects in the records.
+    """Return an evaluator for the ground truth of a COCO JSON file or, without one, of the records.
 
-    Raises InputError where the json's categories are not the detector's classes.
+    Raises InputError if the categories of the file are not the detector's classes.
     """
     if json_file is not None:
         truth = with_category_ids(read_ground_truth(json_file), class_names)
@@ -129,7 +129,7 @@ def read_evaluator(index: RecordIndex, class_names: ClassNames, *, json_file: st
 
 
 def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
-    """Run lengths of each annotation; None where it has no mask or its image no size. Raises InputError for what is no mask."""
+    """Return the run lengths of each annotation; None without a mask or image size. Raises InputError for a bad mask."""
     found = []
     for annotation in truth.annotations:
         segmentation, size = annotation.get("segmentation"), truth.image_sizes.get(annotation["image_id"])
@@ -144,7 +144,7 @@ def _proved_segmentations(truth: GroundTruth) -> list[RunLengths | None]:
 def with_category_ids(truth: GroundTruth, class_names: ClassNames) -> GroundTruth:
     """Return the ground truth with the detector's category ids; classes are matched by name.
 
-    Raises InputError naming a class that only one of the two has.
+    Raises InputError for a class that only one of the two has.
     """
     ours = dict(zip(class_names.names, class_names.category_ids, strict=True))
     theirs = [name.strip() for name in truth.categories.values()]
@@ -163,10 +163,10 @@ def detect_all(
     predict: BatchDetector, index: RecordIndex, config: InputConfig, *, class_names: ClassNames, samples: int = 0,
     world: World | None = None, watched: Callable[[Iterable], Iterable] = iter, masks_in_whole_pixels: bool = False,
 ) -> DetectionRows:
-    """Detections of the first `samples` records (0: all), each image decoded once, by one rank; all ranks get all rows.
+    """Detect in the first `samples` records (0: all) and return the rows of all ranks on every rank.
 
-    Masks are pasted into the images, `masks_in_whole_pixels` as `pasted_masks` says.
-    The batches pass through `watched`, which may raise at the end or between them.
+    Each image is decoded once, by one rank. Masks are pasted into the images; for `masks_in_whole_pixels` see `pasted_masks`.
+    The batches are iterated through `watched`, which may raise between or after them.
     """
     world = world or World()
     results = CocoResults()
@@ -193,7 +193,7 @@ def detect_all(
 
 
 def detect_images(detect: Detect, index: RecordIndex, *, samples: int = 0) -> DetectionRows:
-    """What a detector of any kind finds in the images of the first `samples` records (0: all), one at a time."""
+    """Detect in the images of the first `samples` records (0: all) one at a time, with any detector."""
     results, count = CocoResults(), min(samples or len(index), len(index))
     with Progress("eval", total=count, noun="image") as progress:
         for image in original_images(index, range(count)):
@@ -204,13 +204,13 @@ def detect_images(detect: Detect, index: RecordIndex, *, samples: int = 0) -> De
 
 
 def record_numbers(index: RecordIndex, *, samples: int, world_size: int) -> list[int]:
-    """Which records `detect_all` looked at, in the order of its `evaluated_ids`: those of one rank after those of another."""
+    """Return the numbers of the records of `detect_all` in the order of its `evaluated_ids`, rank by rank."""
     numbers = range(min(samples or len(index), len(index)))
     return [number for rank in range(world_size) for number in numbers[rank::world_size]]
 
 
 def write_measures(path: str | Path, measures: CocoMeasures) -> None:
-    """The numbers as JSON."""
+    """Write the metrics as JSON."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(measures.to_json(), indent=1) + "\n", encoding="utf-8")

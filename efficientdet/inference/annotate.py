@@ -1,4 +1,4 @@
-"""Images and videos in, annotated ones and detections.json out."""
+"""Detection in images and videos: annotated copies and detections.json."""
 
 import itertools
 import os
@@ -25,40 +25,43 @@ from program_support.errors import InputError, printable
 from program_support.progress import Progress
 
 DETECTIONS_FILE = "detections.json"
-_LARGEST_SIDE = 65_500  # of a JPEG, as libjpeg writes it
+_LARGEST_SIDE = 65_500  # pixels of a JPEG side, the limit of libjpeg
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationConfig:
-    """The flags of infer.py, resolved."""
+    """Configuration of infer.py: its flags, resolved."""
 
     inputs: Inputs
     output_dir: str
     model: ModelConfig = field(default_factory=ModelConfig)  # without a checkpoint: see the next two
     saved_model_dir: str | None = None
-    artifact: str | None = None  # an exported file, which is run without TensorFlow by `model.runtime`
+    artifact: str | None = None  # an exported file, run without TensorFlow by `model.runtime`
     batch_size: int = 1
-    min_score: float | None = None  # for all classes; None: the thresholds that the model stores
+    min_score: float | None = None  # for all classes; None: the thresholds stored with the model
     max_boxes: int | None = 100  # None: all
     debug: bool = False
     apply_exif_orientation: bool = True
-    tiling: Tiling | None = None  # None: every image as a whole
+    tiling: Tiling | None = None  # None: images are not tiled
     formats: tuple[str, ...] = ()  # of further files, see `ResultFiles`
     save_crops: bool = False
 
     @property
     def runs_network_once(self) -> bool:
-        """Whether the input is a single image, which is not cut into tiles."""
+        """Whether the input is a single image without tiling."""
         return len(self.inputs.images) == 1 and not self.inputs.videos and self.tiling is None
 
 
 def annotate(config: AnnotationConfig) -> None:
-    """Detect in every image, then in every video or a camera, draw, and write the images' detections as COCO results with file
-    names, and all of them in further formats where they are asked for.
+    """Detect in images, videos or a camera, and write annotated copies and detections.
 
-    Boxes are in pixels of the upright image, or of the stored one without `apply_exif_orientation`; a result of an image that
-    the two differ for says which. What cannot be decoded is named and left out; raises InputError at the end if there was
-    any, and before anything is drawn if a drawing would replace an input.
+    The detections in images are written as COCO results with file names, and all of them in further formats if requested. Boxes
+    are in pixels of the upright image, or of the stored image without `apply_exif_orientation`; a result of an image for which
+    the two differ has a key that tells which.
+
+    Raises:
+      InputError: before anything is written, an output would overwrite an input; at the end, an input could not be decoded.
+        Such inputs are skipped and reported.
     """
     inputs = config.inputs
     outputs = _output_paths(config, [shown_path(path) for path in inputs.images], ".jpg")
@@ -66,7 +69,7 @@ def annotate(config: AnnotationConfig) -> None:
     if inputs.camera is not None:
         from efficientdet.inference.video import open_camera
 
-        open_camera(inputs.camera).release()  # before the detector, which takes longer
+        open_camera(inputs.camera).release()  # checked before the detector is loaded, which takes longer
     detect, names, thresholds = _opened(config)
     if config.min_score is not None:
         thresholds = ScoreThresholds(overall=config.min_score, source="--min_score_thresh")
@@ -81,7 +84,7 @@ def annotate(config: AnnotationConfig) -> None:
                          files=files, failures=failures)
     files.write()
     for failure in failures:
-        print(f"left out: {printable(failure)}")
+        print(f"skipped: {printable(failure)}")
     if failures:
         count = len(inputs.images) + len(videos)
         noun = "images and videos" if inputs.images and videos else "images" if inputs.images else "videos"
@@ -115,12 +118,12 @@ def _annotate_images(config: AnnotationConfig, outputs: Sequence[Path], ids: Seq
     if found:
         highest = f" (highest score {max(result['score'] for result in results):.3g})" if results else ""
         print(f"images: {found}, detections drawn: {drawn} of {len(results)}{highest}; "
-              f"{config.output_dir}/{DETECTIONS_FILE} has all")
+              f"{config.output_dir}/{DETECTIONS_FILE} holds all")
 
 
 def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id: int, *, detect: Detect, names: ClassNames,
                      thresholds: ScoreThresholds, files: ResultFiles, failures: list[str]) -> None:
-    """Frames are called STEM_000001 and so on, and take the image ids from `first_id` on."""
+    """Annotate videos; frames are named STEM_000001 etc. and have image ids from `first_id` on."""
     from efficientdet.inference.video import UnreadableVideo, VideoConfig, annotate_video
 
     camera = config.inputs.camera
@@ -139,38 +142,38 @@ def _annotate_videos(config: AnnotationConfig, videos: dict[str, Path], first_id
 
 
 def _in_tiles(config: AnnotationConfig, detect: Detect, progress: Progress | None = None) -> Detect:
-    """Detection in images as the configuration says: whole, or tile by tile, which the progress of images tells."""
+    """Return the detection, tiled if configured; with tiles the progress also counts them."""
     if config.tiling is None:
         return detect
 
-    def tell(done: int, total: int) -> None:
+    def show_progress(done: int, total: int) -> None:
         if progress is not None:
             progress.show(tile=f"{done}/{total}")
             progress.advance(0)
 
-    return TiledDetector(detect, config.tiling, batch_size=config.batch_size, told=tell)
+    return TiledDetector(detect, config.tiling, batch_size=config.batch_size, on_progress=show_progress)
 
 
 def _output_paths(config: AnnotationConfig, sources: Sequence[str], suffix: str) -> list[Path]:
-    """Where each drawing goes. Raises InputError where one would replace an image or a video that is to be read."""
+    """Return the path of each output. Raises InputError if one would overwrite an input image or video."""
     paths = [Path(config.output_dir, name) for name in output_names(sources, suffix)]
     originals = {os.path.realpath(source) for source in (*config.inputs.images, *config.inputs.videos)}
     for path in paths:
         if os.path.realpath(path) in originals:
             kind = "image" if suffix == ".jpg" else "video"
-            raise InputError(f"--output_dir={config.output_dir}: the drawing {path.name} would replace the {kind} {path}; "
-                             "wanted another folder")
+            raise InputError(f"--output_dir={config.output_dir}: the output {path.name} would overwrite the {kind} {path}; "
+                             "expected another folder")
     return paths
 
 
 def _batches(config: AnnotationConfig, failures: list[str]) -> Iterator[tuple[list[int], list[StoredImage]]]:
-    """Numbers and pixels of up to batch_size readable images at a time, with tiles one; what cannot be read is noted."""
+    """Yield numbers and pixels of batches of readable images, one image with tiles; append the others to `failures`."""
     numbers, images = [], []
     for number, path in enumerate(config.inputs.images):
         try:
             image = read_input(path)
             if max(image.pixels.shape) > _LARGEST_SIDE:
-                raise InputError(f"{path}: cannot be drawn (it has a side of {max(image.pixels.shape)} pixels, a JPEG "
+                raise InputError(f"{path}: cannot be saved (it has a side of {max(image.pixels.shape)} pixels, a JPEG "
                                  f"{_LARGEST_SIDE} at most)")
         except InputError as error:
             failures.append(str(error))
@@ -216,8 +219,8 @@ def _draw(pixels: np.ndarray, rows: DetectionRows, path: Path, *, names: ClassNa
           shorter_side: int | None) -> None:
     """Write the image with detections.
 
-    Its pixels are in the frame of the boxes in detections.json. Where a viewer turns them, by an EXIF `orientation` other than
-    1, that is kept and the labels are written for the viewer: drawn upright and turned back.
+    Its pixels are in the coordinate system of the boxes in detections.json. An EXIF `orientation` other than 1 is kept, and the
+    labels are drawn so that they are upright in a viewer that applies it.
     """
     drawn = draw_detections(
         upright_image(pixels, orientation), upright_boxes(rows.boxes, orientation, size=pixels.shape[:2]),

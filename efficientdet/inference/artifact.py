@@ -1,4 +1,4 @@
-"""Detection by an exported file alone: neither TensorFlow nor Keras is imported."""
+"""Detection with an exported file, without importing TensorFlow or Keras."""
 
 import numpy as np
 
@@ -11,21 +11,21 @@ from program_support.errors import InputError
 
 
 def artifact_runtime(path: str, runtime: str, *, asked_by: str) -> str:
-    """What runs a file of export.py: the chosen runtime where that can, its own where "keras" was left as it was.
+    """Return the runtime of a file of export.py: the chosen one, or the file's default for "keras".
 
-    Raises InputError where the file is none, the runtime cannot run it, or is not installed.
+    Raises InputError if the file is not such a file, or the runtime cannot run it or is not installed.
     """
     if (kind := kind_of(path)) is None:
-        raise InputError(f"{asked_by}: {path} is no file of export.py that detects by itself")
+        raise InputError(f"{asked_by}: {path} is not a self-contained detector written by export.py")
     runtime = kind.runtimes[0] if runtime == "keras" else runtime
     if runtime not in kind.runtimes:
-        raise InputError(f"{asked_by}: {path} is of {kind.name}; {runtime} does not run that, {kind.runtimes[0]} does")
+        raise InputError(f"{asked_by}: {path} is a file of {kind.name}; {runtime} cannot run it, {kind.runtimes[0]} can")
     require_package(runtime, asked_by=asked_by)
     return runtime
 
 
 def artifact_detection(path: str, *, runtime: str) -> OpenedModel:
-    """Open a file of export.py, to be run by what `artifact_runtime` says. Raises InputError for another file."""
+    """Open a file of export.py with the result of `artifact_runtime`. Raises InputError for other files."""
     model, metadata = read_artifact(path)
     detector = ArtifactDetector(ExportedNetwork(model, runtime=runtime, path=path), path=path,
                                 class_count=len(metadata.class_names))
@@ -34,26 +34,26 @@ def artifact_detection(path: str, *, runtime: str) -> OpenedModel:
 
 
 class ArtifactDetector(BatchDetector):
-    """A file whose network puts out detections: its weights and its suppression are those of the export."""
+    """Detector of an exported file that outputs detections, with the weights and NMS of the export."""
 
     def __init__(self, network: ExportedNetwork, *, path: str, class_count: int):
-        """path: names the file in messages."""
+        """Wrap a network; path: the name of the file in messages."""
         self._network, self._path, self._class_count = network, path, class_count
 
     def detect(self, images: np.ndarray, sizes: np.ndarray) -> Detections:
-        """See `BatchDetector`. Raises InputError for a file that puts out anything else."""
+        """See `BatchDetector`. Raises InputError for a file with other outputs."""
         return stacked(self._network(images, sizes, self._detections))
 
     def _detections(self, outputs: Outputs, size: np.ndarray) -> Detections:
-        """Of one image, copied: the outputs of the next overwrite them."""
+        """Return the detections of one image, copied because the next outputs overwrite them."""
         shapes = [values.shape for values in outputs]
         if len(shapes) < 3 or shapes[:3] != [(*shapes[1][:1], 4), shapes[1][:1], shapes[1][:1]]:
-            raise InputError(f"{self._path}: puts out {', '.join(map(str, map(list, shapes)))} for an image; expected boxes "
+            raise InputError(f"{self._path}: returns {', '.join(map(str, map(list, shapes)))} for an image; expected boxes "
                              "[D, 4], scores [D] and classes [D]")
         boxes, scores, classes, *masks = copied(outputs, size)
         found = classes[scores > 0]
         if found.size and not 0 <= found.min() <= found.max() < self._class_count:
-            raise InputError(f"{self._path}: finds classes {found.min()} to {found.max()}; it names {self._class_count}, "
-                             "counted from 0")
+            raise InputError(f"{self._path}: returns classes {found.min()} to {found.max()}; expected 0 to "
+                             f"{self._class_count - 1}")
         valid = (scores > 0) & np.isfinite(boxes).all(axis=-1)  # before they are clipped to the image
         return Detections(boxes, scores, classes, valid, masks[0] if masks else None)

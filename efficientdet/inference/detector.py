@@ -1,4 +1,4 @@
-"""Detection from Python: images of any kind and size in, boxes with names out; free of Keras and TensorFlow."""
+"""Python interface of detection: images of any kind and size to boxes with names; free of Keras and TensorFlow."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ from program_support.errors import InputError
 if TYPE_CHECKING:
     import supervision
 
-_MOST_SHOWN = 10  # objects in a result's text
+_MOST_SHOWN = 10  # objects listed in the text of a result
 _PREVIEW_SIDE = 640  # pixels
 _FILE_KINDS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
 AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
@@ -31,15 +31,15 @@ AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ImageDetections:
-    """What was found in one image: N objects, best first. Notebooks show it as the image with its boxes."""
+    """Detections in one image: N objects, highest score first. Notebooks display the image with its boxes."""
 
-    boxes: np.ndarray  # [N, 4] float32 x_min, y_min, x_max, y_max in pixels of the image as it was given
+    boxes: np.ndarray  # [N, 4] float32 x_min, y_min, x_max, y_max in pixels of the input image
     scores: np.ndarray  # [N] float32, 0 .. 1
-    category_ids: np.ndarray  # [N] int64, numbers of the data set, such as COCO's
+    category_ids: np.ndarray  # [N] int64, ids of the data set, such as COCO's
     names: tuple[str, ...]  # N names of those categories
-    masks: np.ndarray | None = None  # [N, h, w] bool in pixels of the image, of detectors that have masks
-    image: AnyImage | None = None  # as it was given to `predict`; a file is read again where its pixels are needed
-    class_names: ClassNames | None = None  # all classes of the detector, which decide the colors; None: those found
+    masks: np.ndarray | None = None  # [N, h, w] bool in pixels of the image, for detectors with masks
+    image: AnyImage | None = None  # the input of `predict`; a file is read again if its pixels are needed
+    class_names: ClassNames | None = None  # all classes of the detector, for the colors; None: the classes found
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -54,7 +54,7 @@ class ImageDetections:
         """Return a copy of the image with boxes, class names, scores and masks.
 
         Args:
-            image: the image that was searched, where the result does not know it.
+            image: the input image, if the result does not hold it.
 
         Raises:
             InputError: there is no image, or it cannot be read.
@@ -66,10 +66,11 @@ class ImageDetections:
             names=[names.get(number, "") for number in ids], scores=self.scores, masks=self.masks))
 
     def save(self, path: str | os.PathLike[str], image: AnyImage | None = None) -> Path:
-        """Write what `draw` returns as a JPEG or PNG file; its folder is made. Returns the path.
+        """Write what `draw` returns as a JPEG or PNG file, creating its folder; return the path.
 
         Raises:
-            InputError: the path ends with neither .jpg, .jpeg nor .png, cannot be written, or `draw` raises it.
+            InputError: the path ends with neither .jpg, .jpeg nor .png, the file cannot be written, or
+                `draw` raises it.
         """
         path = Path(path)
         if path.suffix.lower() not in _FILE_KINDS:
@@ -78,7 +79,7 @@ class ImageDetections:
         return path
 
     def crop(self, image: AnyImage | None = None) -> list[Image.Image]:
-        """Return each object cut out of the image, in the order of the boxes: all pixels that its box touches."""
+        """Return a crop of each object, in the order of the boxes: all pixels that its box touches."""
         pixels = self._image_pixels(image)
         parts = [cropped(pixels, box) for box in self.boxes[:, [1, 0, 3, 2]]]
         return [Image.fromarray(part) if part.size else Image.new("RGB", (0, 0)) for part in parts]
@@ -105,7 +106,7 @@ class ImageDetections:
     def _image_pixels(self, image: AnyImage | None) -> np.ndarray:
         image = self.image if image is None else image
         if image is None:
-            raise InputError("the detections do not know their image; pass it as image=")
+            raise InputError("the detections hold no image; pass it as image=")
         return _pixels(image, 0)
 
     def _repr_png_(self) -> bytes | None:
@@ -121,23 +122,33 @@ class LoadedDetector:
     """A detector with its weights; made by `efficientdet.load_detector`."""
 
     def __init__(self, detect: Detect, class_names: ClassNames, thresholds: ScoreThresholds | None = None, *, batch_size: int):
-        """detect: takes up to `batch_size` images at a time and knows the categories of `class_names`; stays at hand for who
-        wants the rows of results themselves. thresholds: the scores from which `predict` returns detections."""
+        """Wrap a detection function.
+
+        Args:
+          detect: detects in up to `batch_size` images, with the categories of `class_names`; available as an attribute for
+            users of result rows.
+          class_names: the categories.
+          thresholds: the scores from which `predict` returns detections.
+          batch_size: number of images per call of `detect`.
+        """
         self.detect, self.class_names, self._batch_size = detect, class_names, batch_size
         self.thresholds = thresholds or ScoreThresholds()
 
     def predict(self, images: AnyImage | Sequence[AnyImage], *, min_score: float | None = None) -> list[ImageDetections]:
-        """Detect in one image or in several; one result for each, in their order, also where there is one.
+        """Detect in one or several images; return a list with one result per image, in their order.
 
-        images: file names, PIL images or arrays [h, w, 3] uint8 (red, green, blue), mixed and of any sizes. Files are
-        turned upright as their EXIF says, and boxes are of the upright image; a PIL image or an array is taken as it is.
-        min_score: lowest score of what is returned, for all classes; 0 for everything. None: the threshold of the best F1
-        of each class on the validation data, where the model stores it, else 0.4; `print(detector.thresholds)` says which.
-        Raises InputError, one line, for what is no image.
+        Args:
+          images: file names, PIL images or arrays [h, w, 3] uint8 (RGB), mixed and of any sizes. The EXIF orientation of files
+            is applied, and boxes refer to the upright image; PIL images and arrays are used unchanged.
+          min_score: lowest score of the returned detections for all classes; 0 returns all. None: the threshold of the best F1
+            of each class on the validation data if the model stores it, else 0.4; `print(detector.thresholds)` shows it.
+
+        Raises:
+          InputError: an input is not an image.
         """
-        wanted = [images] if _is_one_image(images) else list(images)
-        given, found = iter(wanted), []
-        for batch in _batches(wanted, self._batch_size):
+        inputs = [images] if _is_one_image(images) else list(images)
+        given, found = iter(inputs), []
+        for batch in _batches(inputs, self._batch_size):
             for rows, pixels in zip(self.detect(batch), batch, strict=True):
                 least = self.thresholds.of(rows.category_ids) if min_score is None else min_score
                 found.append(_result(rows.chosen(np.asarray(rows.scores) >= least), self.class_names,
@@ -146,25 +157,25 @@ class LoadedDetector:
 
 
 def _is_one_image(images) -> bool:
-    """A list or tuple of images is several; an array of rank 4, a batch, too. What is neither is reported of as an image."""
+    """Return whether an input is a single image: neither a list or tuple nor an array of rank 4."""
     if isinstance(images, np.ndarray):
         return images.ndim != 4
     return isinstance(images, str | bytes | os.PathLike) or not isinstance(images, Iterable)
 
 
 def _batches(images: Sequence, size: int) -> Iterator[list[np.ndarray]]:
-    """Pixels of up to `size` images at a time, read when they are needed."""
+    """Yield the pixels of up to `size` images at a time, read on demand."""
     for first in range(0, len(images), size):
         yield [_pixels(image, number) for number, image in enumerate(images[first : first + size], start=first)]
 
 
 def _pixels(image, number: int) -> np.ndarray:
-    """[h, w, 3] uint8 of what a caller gave as image `number`. Raises InputError for what is no image."""
+    """Return image `number` of the input as [h, w, 3] uint8. Raises InputError for other inputs."""
     if isinstance(image, str | os.PathLike):
         return read_image(os.fspath(image))
     if isinstance(image, Image.Image):
         try:
-            image = as_rgb(image)  # Pillow reads what it opened only now
+            image = as_rgb(image)  # Pillow decodes an opened file here
         except DECODING_ERRORS as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"image {number} cannot be decoded ({reason})") from error
@@ -176,7 +187,7 @@ def _pixels(image, number: int) -> np.ndarray:
 
 
 def _result(rows: DetectionRows, class_names: ClassNames, *, size: tuple[int, int], image: AnyImage) -> ImageDetections:
-    """Detections of one image of `size` (height, width)."""
+    """Return the detections of one image of `size` (height, width)."""
     name_of = dict(zip(class_names.category_ids, class_names.names, strict=True))
     return ImageDetections(
         image=image, class_names=class_names,

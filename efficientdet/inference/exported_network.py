@@ -1,4 +1,4 @@
-"""A detector's network run by ONNX Runtime, OpenVINO or LiteRT, in place of Keras."""
+"""A detector's network run by ONNX Runtime, OpenVINO or LiteRT instead of Keras."""
 
 import contextlib
 import queue
@@ -15,58 +15,65 @@ from program_support.errors import InputError, printable
 from program_support.processor_cores import available_cores
 from program_support.stderr_capture import captured_stderr
 
-_MOST_STREAMS = 8  # each has activations of its own: some 200 MB for D0 at 512
+_MOST_STREAMS = 8  # each has its own activations: about 200 MB for D0 at 512
 _DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
 
-Outputs = tuple[np.ndarray, ...]  # those of the file for one image, in its order and without B
+Outputs = tuple[np.ndarray, ...]  # outputs for one image in the order of the file, without the batch dimension
 Run = Callable[[np.ndarray, np.ndarray], Outputs]  # images [1, H, W, 3] and sizes [1, 2]; the next call may overwrite them
 Result = TypeVar("Result")
-Read = Callable[[Outputs, np.ndarray], Result]  # of the outputs of one image and its size [2]
+Postprocess = Callable[[Outputs, np.ndarray], Result]  # takes the outputs of one image and its size [2]
 
 
 class ExportedNetwork:
     """A file of `onnx_model`, or another artifact, as a function, with the file's content as its weights.
 
-    Of a single image each layer goes over all cores. The images of a batch go side by side, each over its share of the
-    cores: what a layer leaves stays in the cache of the core that needs it next, and reading the outputs of one image
-    overlaps with the network of another. A batch as one tensor is slower on a CPU.
+    For a single image each layer uses all cores. The images of a batch run in parallel, each on its share of the cores: layer
+    outputs stay in the cache of the core that uses them, and the post-processing of one image overlaps with the network of
+    another. A batch as one tensor is slower on a CPU.
     """
 
     def __init__(self, model: ModelContent, *, runtime: str, cores: int | None = None, path: str | None = None):
-        """runtime: "onnxruntime", "openvino" or "litert"; cores: how many to use, all that this process may by default; path: a
-        user's file that the model comes from."""
+        """Open a model.
+
+        Args:
+          model: the content of the file.
+          runtime: "onnxruntime", "openvino" or "litert".
+          cores: number of cores to use; None: all that are available to this process.
+          path: the user's file that the model was read from, for messages.
+        """
         self._runtime, self._model, self._path = runtime, model, path
         self._cores = cores or available_cores()
         self._whole: Run | None = None
         self._streams: queue.SimpleQueue[Run] | None = None
 
-    def __call__(self, images: np.ndarray, sizes: np.ndarray, read: Read[Result]) -> list[Result]:
-        """What `read` makes of the outputs of each image and its size; images [B, H, W, 3] uint8, sizes [B, 2] int32.
+    def __call__(self, images: np.ndarray, sizes: np.ndarray, postprocess: Postprocess[Result]) -> list[Result]:
+        """Return the results of `postprocess` for the outputs and size of each image.
 
-        It is called in a thread, and must copy what it wants to keep: the outputs are overwritten by those of another image.
+        images: uint8 [B, H, W, 3]; sizes: int32 [B, 2]. `postprocess` is called in a thread and must copy the outputs that it
+        keeps, because the next image overwrites them.
         """
         inputs = [(images[i : i + 1], sizes[i : i + 1]) for i in range(len(images))]
         if len(images) == 1 or self._cores == 1:
             if self._whole is None:
                 [self._whole] = self._open(1, self._cores)
-            return [read(self._outputs(self._whole, *image), image[1][0]) for image in inputs]
+            return [postprocess(self._outputs(self._whole, *image), image[1][0]) for image in inputs]
         count = min(self._cores, _MOST_STREAMS)
         if self._streams is None:
             self._streams = queue.SimpleQueue()
             for stream in self._open(count, self._cores // count):
                 self._streams.put(stream)
         with ThreadPoolExecutor(count) as threads:
-            return list(threads.map(lambda image: self._in_free_stream(*image, read), inputs))
+            return list(threads.map(lambda image: self._in_free_stream(*image, postprocess), inputs))
 
-    def _in_free_stream(self, image: np.ndarray, size: np.ndarray, read: Read[Result]) -> Result:
+    def _in_free_stream(self, image: np.ndarray, size: np.ndarray, postprocess: Postprocess[Result]) -> Result:
         stream = self._streams.get()
         try:
-            return read(self._outputs(stream, image, size), size[0])
+            return postprocess(self._outputs(stream, image, size), size[0])
         finally:
             self._streams.put(stream)
 
     def _open(self, streams: int, threads: int) -> list[Run]:
-        """So many functions to call side by side."""
+        """Return `streams` functions that can be called in parallel."""
         with self._telling("open"):
             return _RUNTIMES[self._runtime](self._model, streams, threads)
 
@@ -76,20 +83,20 @@ class ExportedNetwork:
 
     @contextlib.contextmanager
     def _telling(self, what: str) -> Iterator[None]:
-        """Raises InputError where the runtime does not take the user's file; some damage it meets only as it runs."""
+        """Raise InputError if the runtime rejects the user's file; some damage is detected only when it runs."""
         try:
             yield
-        except Exception as error:  # each runtime raises kinds of its own
+        except Exception as error:  # each runtime has its own exception types
             if self._path is None:
                 raise
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            reason = printable(" ".join(" ".join(lines[-3:]).split()))  # names in a user's file are among it
-            reason = reason if len(reason) <= 300 else f"..{reason[-300:]}"  # what is wrong stands at the end
-            raise InputError(f"{self._path}: {self._runtime} cannot {what} it ({reason}); is it whole?") from error
+            reason = printable(" ".join(" ".join(lines[-3:]).split()))  # it may contain names of the user's file
+            reason = reason if len(reason) <= 300 else f"..{reason[-300:]}"  # the cause is at the end
+            raise InputError(f"{self._path}: {self._runtime} cannot {what} it ({reason}); is the file complete?") from error
 
 
 def copied(outputs: Outputs, size: np.ndarray) -> Outputs:
-    """Outputs of one image that those of the next do not overwrite."""
+    """Copy the outputs of one image, which the next image would overwrite."""
     return tuple(map(np.copy, outputs))
 
 
@@ -97,18 +104,18 @@ def _onnxruntime(model: bytes, streams: int, threads: int) -> list[Run]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = streams * (threads - 1) + 1  # of all streams together; each brings its caller's
+    options.intra_op_num_threads = streams * (threads - 1) + 1  # of all streams together; each also uses its caller's thread
     options.log_severity_level = 3
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    options.add_free_dimension_override_by_name("B", 1)  # of known shapes it fuses sums with convolutions
+    options.add_free_dimension_override_by_name("B", 1)  # with known shapes it fuses sums with convolutions
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     named = any(isinstance(side, str) for output in session.get_outputs() for side in output.shape[1:])
-    stream = _NewOutputs if named else _BoundOutputs  # a side with a name differs from image to image
+    stream = _NewOutputs if named else _BoundOutputs  # a dimension with a name varies between images
     return [stream(session) for _ in range(streams)]
 
 
 class _NewOutputs:
-    """A session of ONNX Runtime whose outputs differ in size from image to image."""
+    """A session of ONNX Runtime whose output shapes vary between images."""
 
     def __init__(self, session):
         self._session = session
@@ -118,7 +125,7 @@ class _NewOutputs:
 
 
 class _BoundOutputs:
-    """A session of ONNX Runtime with outputs in memory that is taken once: new memory costs a page fault for each 4 KB."""
+    """A session of ONNX Runtime with preallocated outputs: new memory costs a page fault per 4 KB."""
 
     def __init__(self, session):
         self._session, self._binding = session, session.io_binding()
@@ -147,8 +154,8 @@ def _openvino(model: ModelContent, streams: int, threads: int) -> list[Run]:
         "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT", "INFERENCE_PRECISION_HINT": "f32",
         "NUM_STREAMS": streams, "INFERENCE_NUM_THREADS": streams * threads})
     ready = [_OpenvinoRequest(compiled) for _ in range(streams)]
-    # Tables of OpenVINO's Python part are made in its first call; two threads that make them at once wait for each other for
-    # ever (one holds the interpreter, the other the table).
+    # OpenVINO's Python module creates tables in its first call; two threads that do this at the same time deadlock (one holds
+    # the interpreter lock, the other the table's lock).
     ready[0](**{port.any_name: np.zeros(tuple(port.shape), port.element_type.to_dtype()) for port in compiled.inputs})
     return ready
 
@@ -169,13 +176,13 @@ def _litert(model: ModelContent, streams: int, threads: int) -> list[Run]:
 
 
 class _LitertInterpreters:
-    """Interpreters of LiteRT, of a network and perhaps of the post-processing that follows it."""
+    """Interpreters of LiteRT: a network, and optionally the post-processing that follows it."""
 
     def __init__(self, contents: tuple[bytes, ...], *, threads: int):
         from ai_edge_litert.interpreter import Interpreter
 
         interpreters = [Interpreter(model_content=content, num_threads=threads) for content in contents]
-        with captured_stderr():  # LiteRT names its delegate there, each time
+        with captured_stderr():  # LiteRT prints its delegate there
             for interpreter in interpreters:
                 interpreter.allocate_tensors()
         self._network, *self._postprocessing = (interpreter.get_signature_runner() for interpreter in interpreters)

@@ -1,4 +1,4 @@
-"""Detection in batches of network inputs, and in images of any size as rows of results; whatever runs the network.
+"""Detection in batches of network inputs and in images of any size, independent of the runtime of the network.
 
 Free of Keras and TensorFlow.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dataset.input.host_resize import HostResize
     from dataset.input.resize import ResizeRule
 
-Detect = Callable[[list[np.ndarray]], list[DetectionRows]]  # of images [h, w, 3] uint8 the detections of each, best first
+Detect = Callable[[list[np.ndarray]], list[DetectionRows]]  # detections of each image [h, w, 3] uint8, highest score first
 
 
 class OpenedModel(NamedTuple):
@@ -31,12 +31,12 @@ class OpenedModel(NamedTuple):
 
     @classmethod
     def of(cls, detect: Detect, description: Description) -> "OpenedModel":
-        """Take names and thresholds from the model's description."""
+        """Return a model with the names and thresholds of its description."""
         return cls(detect, ClassNames.from_categories(description.categories), ScoreThresholds.stored_in(description))
 
 
 class BatchDetector:
-    """Detection in batches of the network's input size. A subclass says what runs the network, and with which weights."""
+    """Detection in batches of the network's input size; subclasses define the runtime and the weights."""
 
     def detect(self, images: Tensor, sizes: Tensor) -> Detections:
         """Return boxes in pixels of the network input; arrays or tensors.
@@ -58,11 +58,11 @@ def fetched(found: Detections) -> Detections:
 
 
 class ResizingDetector:
-    """Detection in images of any size, which `resize` makes inputs of a network."""
+    """Detection in images of any size, which `resize` converts to network inputs."""
 
     def __init__(self, predict: BatchDetector, *, resize: "ResizeRule | HostResize", description: Description,
                  batch_size: int = 1):
-        """batch_size: to which batches are filled up, for a network that is compiled for each size."""
+        """Wrap a detector; batch_size: the size to which batches are padded, for compiled networks."""
         self._predict, self._resize, self._description, self._batch_size = predict, resize, description, batch_size
         self._category_ids = np.array(ClassNames.from_categories(description.categories).category_ids, np.int64)
 
@@ -81,7 +81,7 @@ class ResizingDetector:
 
 
 def rows_of_signature(outputs: Mapping[str, np.ndarray], image: np.ndarray, *, description: Description) -> DetectionRows:
-    """One image's outputs of a SavedModel (see `export_saved_model`) as rows; `masks` [D, S, S] may be among them."""
+    """Return the outputs of a SavedModel for one image as rows; `masks` [D, S, S] are optional."""
     count = int(outputs["count"])
     masks = outputs["masks"][:count] if "masks" in outputs else None
     return rows_of_image(*(outputs[name][:count] for name in ("boxes", "scores", "classes")), image=image, masks=masks,
@@ -90,13 +90,13 @@ def rows_of_signature(outputs: Mapping[str, np.ndarray], image: np.ndarray, *, d
 
 def rows_of_image(boxes: np.ndarray, scores: np.ndarray, category_ids: np.ndarray, *, image: np.ndarray,
                   masks: np.ndarray | None, description: Description) -> DetectionRows:
-    """Rows of an image [h, w, 3]; masks [N, S, S] within the boxes are pasted into it by the rule of the model's description.
+    """Return rows of an image [h, w, 3]; masks [N, S, S] within the boxes are pasted as the description specifies.
 
-    A box that is not finite, as a network of broken weights finds, is left out: it is nowhere, and no JSON.
+    NaN or infinite boxes, as from a network with NaN weights, are dropped, because JSON cannot represent them.
     """
     finite = np.isfinite(boxes).all(axis=1)
     boxes, pasted = boxes[finite], None
-    if masks is not None:  # files of older versions do not name the rule
+    if masks is not None:  # files of older versions do not store the rule
         pasted = pasted_run_lengths(masks[finite], boxes, size=image.shape[:2],
                                     in_whole_pixels=description.hparams.get("masks_in_whole_pixels", False))
     return DetectionRows.of_image(boxes, scores[finite], category_ids[finite], masks=pasted)

@@ -1,4 +1,4 @@
-"""What infer.py is to look at: images, videos, a camera, or an image on the standard input."""
+"""Inputs of infer.py: images, videos, a camera, or an image on the standard input."""
 
 import sys
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ VIDEO_SUFFIXES = {".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg
 
 
 class Inputs(NamedTuple):
-    """Found by `find_inputs`."""
+    """Result of `find_inputs`."""
 
     images: tuple[str, ...] = ()  # files, and STANDARD_INPUT
     videos: tuple[str, ...] = ()
@@ -21,14 +21,17 @@ class Inputs(NamedTuple):
 
 
 def find_inputs(names: Sequence[str]) -> Inputs:
-    """Files that paths, folders (their images) and globs name; `-` is an image on the standard input, a number that is no file
-    a camera. Raises InputError for a name that stands for nothing, and for a camera beside anything else."""
+    """Return the files of paths, folders (their images) and globs, or a camera.
+
+    `-` is an image on the standard input; a number that is not a file is a camera. Raises InputError for a name without a
+    match, and for a camera together with other inputs.
+    """
     images: dict[str, None] = {}
     videos: dict[str, None] = {}
     for name in names:
         if name.isascii() and name.isdecimal() and not Path(name).exists():
             if len(names) > 1 or len(name) > 4:
-                raise InputError(f"--image_path={name}: is no file but a camera; expected one alone, numbered from 0")
+                raise InputError(f"--image_path={name}: is a camera, not a file; expected a single camera, numbered from 0")
             return Inputs(camera=int(name))
         for file in (name,) if name == STANDARD_INPUT else find_images([name]):
             found = videos if Path(file).suffix.lower() in VIDEO_SUFFIXES else images
@@ -40,10 +43,10 @@ def find_inputs(names: Sequence[str]) -> Inputs:
 
 
 def read_input(path: str) -> StoredImage:
-    """The pixels of one of the images. Raises InputError as `read_stored_image`."""
+    """Return the pixels of one of the images. Raises InputError as `read_stored_image` does."""
     return read_image_stream(sys.stdin.buffer, "standard input") if path == STANDARD_INPUT else read_stored_image(path)
 
 
 def shown_path(path: str) -> str:
-    """What an input's outputs are named after."""
+    """Return the name of an input from which the names of its outputs are derived."""
     return "stdin_1" if path == STANDARD_INPUT else path

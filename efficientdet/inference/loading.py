@@ -1,6 +1,6 @@
-"""`efficientdet.load_detector`: what is stored in a folder as an object that detects.
+"""`efficientdet.load_detector`: load a stored model for detection.
 
-This module is what `import efficientdet` reaches before the call: it imports nothing heavy outside its functions.
+`import efficientdet` imports this module, so it imports nothing slow outside its functions.
 """
 
 import os
@@ -21,22 +21,22 @@ def load_detector(
     class_names: Sequence[str] | None = None, hparams: Mapping[str, Any] | None = None, averaged: bool = True,
     batch_size: int = 1, precision: str | None = None, use_xla: bool | None = None, int8_images: Sequence[str] = (),
 ) -> "LoadedDetector":
-    """The detector of a checkpoint, of a folder with a SavedModel, or of a file of export.py, ready to detect.
+    """Load the detector of a checkpoint, of a folder with a SavedModel, or of a file of export.py.
 
-    path: a prefix, one of its files or a folder; ours, google/automl's or NVIDIA's; or the name of published weights. A
-        SavedModel's graph is run as it is: only from a source that you trust. For an .onnx, .xml or .tflite neither
-        TensorFlow nor Keras is imported.
-    runtime: what runs a checkpoint's network; "onnxruntime" and "openvino" are faster on CPUs (extra `export`).
-    model_name, class_names: for a checkpoint that does not say what it is, whose categories are then 1, 2, ..; without
-        names those of COCO.
-    hparams: hyperparameters over those of the checkpoint, such as {"image_size": 640}.
-    averaged: the moving average of the weights where both are stored.
-    batch_size: images that the network sees at a time.
-    precision: float32, mixed_float16 or mixed_bfloat16; None: mixed_float16 where there is an accelerator, else float32.
-    use_xla: compile with XLA; None: where there is an accelerator.
-    int8_images: with "openvino", image files from whose values the ranges of an 8-bit network are taken.
+    path: a checkpoint prefix, one of its files or a folder, of this project, google/automl or NVIDIA; or the name of
+        pretrained weights. A SavedModel's graph is executed unchecked: load it only from a trusted source.
+        For .onnx, .xml and .tflite files neither TensorFlow nor Keras is imported.
+    runtime: the runtime of a checkpoint's network; "onnxruntime" and "openvino" are faster on CPUs (extra `export`).
+    model_name, class_names: for a checkpoint without a description, whose category ids are then 1, 2, ..; the default
+        names are those of COCO.
+    hparams: hyperparameters that override those of the checkpoint, such as {"image_size": 640}.
+    averaged: use the moving average of the weights if both are stored.
+    batch_size: number of images per call of the network.
+    precision: float32, mixed_float16 or mixed_bfloat16; None: mixed_float16 with an accelerator, else float32.
+    use_xla: compile with XLA; None: only with an accelerator.
+    int8_images: with "openvino", image files for the calibration of an int8 network.
 
-    Raises InputError, one line, where there is no such checkpoint or the settings do not go with it.
+    Raises InputError, with a one-line message, if there is no such checkpoint or a setting does not apply to it.
     """
     from dataset.class_names import ClassNames
     from efficientdet.artifacts.artifact_files import kind_of
@@ -61,7 +61,7 @@ def load_detector(
     prefix = None if exported else checkpoint_prefix(local_path(path))
     from efficientdet.devices.runtime_environment import prepare_environment
 
-    prepare_environment(owns_process=False)  # only now what takes seconds, TensorFlow without its start-up notices
+    prepare_environment(owns_process=False)  # before the slow imports: TensorFlow without its start-up messages
     from efficientdet.devices.runtime import start_runtime
     from efficientdet.inference.detector import LoadedDetector
     from efficientdet.inference.opened_detection import detect_with_model, saved_model_detector
@@ -87,13 +87,13 @@ def _artifact(path: str, *, runtime: str, batch_size: int) -> "LoadedDetector":
 
 
 def _check_runtime(runtime: str, *, int8_images: Sequence[str]) -> None:
-    """Raises InputError for a runtime that is unknown or not installed."""
+    """Raise InputError for a runtime that is unknown or not installed."""
     from efficientdet.configuration.inference_runtimes import RUNTIMES, require_runtime
 
     if runtime not in RUNTIMES:
         raise InputError(f"runtime={runtime!r}: expected one of {', '.join(RUNTIMES)}")
     if int8_images and runtime != "openvino":
-        raise InputError(f"int8_images goes with runtime='openvino'; runtime is {runtime!r}")
+        raise InputError(f"int8_images requires runtime='openvino'; runtime is {runtime!r}")
     if runtime == "keras":
         return
     require_runtime(runtime, asked_by=f"runtime={runtime!r}")

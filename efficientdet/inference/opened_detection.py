@@ -1,4 +1,4 @@
-"""Detection by a checkpoint or a SavedModel, which takes TensorFlow (or JAX): images in, rows of results out."""
+"""Detection with a checkpoint or a SavedModel, which needs TensorFlow (or JAX), as rows of results."""
 
 import numpy as np
 
@@ -16,8 +16,10 @@ def detect_with_checkpoint(
     restored: Restored, *, batch_size: int, compiled: bool, runtime: str = "keras", int8_images: tuple[str, ...] = (),
     network: ExportedNetwork | None = None,
 ) -> OpenedModel:
-    """Detection by a restored detector in up to `batch_size` images at a time, resized by its rule; by another `network` in
-    place of its own where one is given."""
+    """Return the detection of a restored detector in up to `batch_size` images at a time, resized by its rule.
+
+    `network` replaces the detector's own network.
+    """
     predict = (build_predict(restored.detector, compiled=compiled, runtime=runtime, int8_images=int8_images,
                              resize=restored.resize)
                if network is None else HostDetector(restored.detector, network))
@@ -28,7 +30,7 @@ def detect_with_checkpoint(
 def detect_with_model(config: ModelConfig, *, batch_size: int, owns_process: bool = True, once: bool = False) -> OpenedModel:
     """Open a model and return its detection in up to `batch_size` images at a time.
 
-    once: the network will run a single time. On a CPU, tracing and compiling it would take longer than that run.
+    once: whether the network runs a single time. On a CPU, tracing and compiling it would then take longer than the run.
     """
     restored, runtime = open_model(config, owns_process=owns_process)
     opened = detect_with_checkpoint(restored, batch_size=batch_size, compiled=runtime.use_xla, runtime=config.runtime,
@@ -40,17 +42,19 @@ def detect_with_model(config: ModelConfig, *, batch_size: int, owns_process: boo
 
 
 def saved_model_detector(folder: str, *, of_one_size: bool = False) -> OpenedModel:
-    """Detection by a SavedModel; see `SavedModelDetector`."""
+    """Return the detection of a SavedModel; see `SavedModelDetector`."""
     detector = SavedModelDetector(folder, of_one_size=of_one_size)
     return OpenedModel.of(detector, detector.description)
 
 
 class SavedModelDetector:
-    """Detection by a SavedModel, which has resizing and suppression inside."""
+    """Detection with a SavedModel, which includes resizing and NMS."""
 
     def __init__(self, folder: str, *, of_one_size: bool):
-        """of_one_size: images come in one size and are detected together, else one after another. Raises InputError for
-        another folder."""
+        """Load a SavedModel; raise InputError for another folder.
+
+        of_one_size: whether all images have one size and run as a batch, else one after another.
+        """
         from efficientdet.artifacts.saved_model import load_saved_model
 
         self._signature, self.description = load_saved_model(folder)

@@ -1,4 +1,4 @@
-"""A detector to look at or to run: of a checkpoint, or of a model's name with random weights."""
+"""Opening of a detector: from a checkpoint, or from a model's name with random weights."""
 
 from dataset.class_names import COCO_2017, ClassNames
 from efficientdet.checkpoints.checkpoint import Description

@@ -1,4 +1,4 @@
-"""Detection by a detector in memory: uint8 images in, boxes in original pixels out; on an accelerator in one program."""
+"""Detection with a detector in memory: uint8 images to boxes in original pixels, on an accelerator in one program."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,7 +11,7 @@ from keras import ops
 from efficientdet.devices import device
 from efficientdet.devices.device import sums_of_bytes_saturate
 from efficientdet.devices.runtime import accelerator_count
-from efficientdet.inference.exported_network import ExportedNetwork, Outputs, Read, Result, copied
+from efficientdet.inference.exported_network import ExportedNetwork, Outputs, Postprocess, Result, copied
 from efficientdet.inference.image_rows import BatchDetector, fetched
 from model.detector import Detector
 from object_detection.structures import Detections, Tensor, stacked
@@ -24,10 +24,10 @@ def build_predict(
     detector: Detector, *, compiled: bool, runtime: str = "keras", int8_images: Sequence[str] = (),
     resize: "ResizeRule | None" = None,
 ) -> "BackendDetector | HostDetector":
-    """Return what detects in images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] (see `Batch`).
+    """Return a detector for images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] (see `Batch`).
 
-    With `runtime` keras by the weights that the network has at each call. Any other runtime keeps those that it has now, in 8
-    bits where there are `int8_images`, which `resize` makes inputs of.
+    With `runtime` keras it uses the weights of the network at each call. Any other runtime keeps the current weights, quantized
+    to int8 if there are `int8_images`, which `resize` converts to inputs.
     """
     if runtime != "keras":
         return HostDetector(detector, exported_network(detector, runtime=runtime, int8_images=int8_images, resize=resize))
@@ -40,7 +40,7 @@ class BackendDetector(BatchDetector):
     """A detector as one program of the Keras backend, with the weights that its network has at each call."""
 
     def __init__(self, detector: Detector, *, use_xla: bool):
-        """Programs are compiled at their first call."""
+        """Prepare the programs, which are compiled at their first call."""
         def detect(images, sizes):
             return detector.detections(detector.outputs(images, sizes), sizes)
 
@@ -50,18 +50,17 @@ class BackendDetector(BatchDetector):
 
 
 class HostDetector(BatchDetector):
-    """A detector whose network runs by itself; NumPy reads the outputs, or the backend those that NumPy cannot read.
+    """A detector whose network runs separately, with post-processing in NumPy, or in the backend if NumPy has none.
 
-    NumPy's candidates and suppression take a fifth of the time of a backend's on a CPU, which picks one box at a time as an
-    accelerator does.
+    On a CPU, candidate selection and NMS in NumPy take a fifth of the time of a backend's, which selects one box at a time.
     """
 
     def __init__(self, detector: Detector, network: "BackendNetwork | ExportedNetwork"):
-        """The weights are the network's."""
+        """Wrap a network; its weights are used, not the detector's."""
         self._detector, self._network = detector, network
 
     def detect(self, images: Tensor, sizes: Tensor) -> Detections:
-        """See `BatchDetector`. NumPy reads the outputs of one image while the network sees the next."""
+        """See `BatchDetector`. The post-processing of one image overlaps with the network of the next."""
         if not self._detector.detects_on_host:
             return self.postprocess(self.outputs(images, sizes), sizes)
         return stacked(self._network(np.asarray(images), np.asarray(sizes, np.int32), self._detector.detections_on_host))
@@ -71,7 +70,7 @@ class HostDetector(BatchDetector):
         return self._network(np.asarray(images), np.asarray(sizes, np.int32), copied)
 
     def postprocess(self, outputs: Sequence[Outputs], sizes: Tensor) -> Detections:
-        """Make detections of the outputs of B images."""
+        """Convert the outputs of B images to detections."""
         detector, sizes = self._detector, np.asarray(sizes, np.int32)
         if detector.detects_on_host:
             return stacked([detector.detections_on_host(*image) for image in zip(outputs, sizes, strict=True)])
@@ -81,7 +80,7 @@ class HostDetector(BatchDetector):
 
     @cached_property
     def _structure(self):
-        """A nest in the order of the network's outputs."""
+        """Return a nest in the order of the network's outputs."""
         size = self._detector.image_size
         nothing = np.zeros((1, *size, 3), np.uint8), np.int32([size])
         return self._detector.outputs(*map(ops.convert_to_tensor, nothing))
@@ -94,16 +93,16 @@ class BackendNetwork:
         self._run = device.compiled(lambda images, sizes: detector.host_outputs(detector.outputs(images, sizes)),
                                     detector.network, use_xla=False)
 
-    def __call__(self, images: np.ndarray, sizes: np.ndarray, read: Read[Result]) -> list[Result]:
+    def __call__(self, images: np.ndarray, sizes: np.ndarray, postprocess: Postprocess[Result]) -> list[Result]:
         """See `ExportedNetwork`."""
         outputs = zip(*map(np.asarray, self._run(images, sizes)), strict=True)
-        return [read(*image) for image in zip(outputs, sizes, strict=True)]
+        return [postprocess(*image) for image in zip(outputs, sizes, strict=True)]
 
 
 def exported_network(
     detector: Detector, *, runtime: str, int8_images: Sequence[str] = (), resize: "ResizeRule | None" = None
 ) -> ExportedNetwork:
-    """The detector's network as it is now, in another runtime; with files to take ranges from, in 8 bits."""
+    """Export the detector's current network to another runtime; in int8 if there are calibration images."""
     from efficientdet.artifacts.onnx_file import onnx_model
 
     model = onnx_model(detector, for_onnxruntime=runtime == "onnxruntime" and not int8_images)

@@ -1,6 +1,6 @@
-"""Detections as files of other tools' formats, and what was found cut out of its image.
+"""Detections in file formats of other tools, and crops of the detected objects.
 
-All of them hold what is drawn, in the pixels that are drawn: the same boxes, rounded as in detections.json.
+The files contain the detections that are drawn, in pixels of the annotated image, rounded as in detections.json.
 """
 
 import csv
@@ -18,30 +18,33 @@ from object_detection.coco.run_length_masks import mask_areas
 from program_support.atomic_files import telling_write_errors, write_bytes
 from program_support.errors import InputError, nearest_name
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes a cell that begins with one, and shows text after a '
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets evaluate cells that begin with one, unless after a '
 FORMATS = ("coco", "yolo", "csv")
 _COLUMNS = ("filename", "width", "height", "class", "category_id", "score", "xmin", "ymin", "xmax", "ymax")
 
 
 def chosen_formats(names: Sequence[str]) -> tuple[str, ...]:
-    """What --format lists, each once. Raises InputError for an unknown one."""
+    """Return the formats in --format, each once. Raises InputError for an unknown one."""
     for name in names:
         if name not in FORMATS:
             nearest = nearest_name(name, FORMATS)
-            raise InputError(f"--format={','.join(names)}: {name!r} is none of {', '.join(FORMATS)}"
-                             + (f"; the nearest is {nearest}" if nearest else ""))
+            raise InputError(f"--format={','.join(names)}: {name!r} is unknown; expected any of {', '.join(FORMATS)}"
+                             + (f"; did you mean {nearest}?" if nearest else ""))
     return tuple(dict.fromkeys(names))
 
 
 def write_output(path: Path, content: bytes, *, flush: bool = False) -> None:
-    """Write a file whole, and its folder where it is missing. Raises InputError, naming the file."""
+    """Write a file atomically, creating its folder if necessary. Raises InputError with the path."""
     with telling_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, content, flush=flush)
 
 
 class ResultFiles:
-    """Writes into a folder: coco.json, detections.csv, yolo/classes.txt, yolo/labels/STEM.txt, crops/CLASS/STEM_N.jpg."""
+    """Writer of result files into a folder.
+
+    Its files: coco.json, detections.csv, yolo/classes.txt, yolo/labels/STEM.txt, crops/CLASS/STEM_N.jpg.
+    """
 
     def __init__(self, folder: str, names: ClassNames, *, formats: Sequence[str] = (), crops: bool = False):
         self._folder, self._names, self._formats = Path(folder), names, formats
@@ -51,7 +54,7 @@ class ResultFiles:
 
     def add(self, stem: str, file_name: str | None, image_id: int, *, pixels: np.ndarray, rows: DetectionRows,
             orientation: int = 1) -> None:
-        """What was found in one image [h, w, 3] uint8, of EXIF's `orientation`; without a file's name it is called STEM.jpg."""
+        """Add the detections of an image [h, w, 3] uint8 with EXIF `orientation`; the default file name is STEM.jpg."""
         stem = distinct_stem(stem, self._stems)
         height, width = pixels.shape[:2]
         image = {"id": image_id, "file_name": file_name or f"{stem}.jpg", "width": width, "height": height}
@@ -75,7 +78,7 @@ class ResultFiles:
             self._write_crops(stem, pixels, rows.boxes, classes, orientation=orientation)
 
     def write(self) -> None:
-        """Write the files that are of all images."""
+        """Write the files that cover all images."""
         if "coco" in self._formats:
             content = {"images": self._images, "categories": self._names.to_categories(), "annotations": self._annotations}
             write_output(self._folder / "coco.json", json.dumps(content).encode(), flush=True)
@@ -88,7 +91,7 @@ class ResultFiles:
 
     def _write_crops(self, stem: str, pixels: np.ndarray, boxes: np.ndarray, classes: Sequence[int], *,
                      orientation: int) -> None:
-        """Every pixel that a box touches; a box outside of the image has none."""
+        """Write a crop per box with every pixel that it touches; none for a box outside the image."""
         for number, (box, index) in enumerate(zip(boxes, classes, strict=True), start=1):
             crop = cropped(pixels, box)
             if crop.size:
@@ -97,7 +100,7 @@ class ResultFiles:
 
 
 def cropped(pixels: np.ndarray, box: np.ndarray) -> np.ndarray:
-    """Return every pixel of an image [h, w, 3] that a box [4] yxyx touches; none where it lies outside."""
+    """Return every pixel of an image [h, w, 3] that a box [4] yxyx touches; none if it lies outside."""
     (top, left), (bottom, right) = (np.clip(corner, 0, pixels.shape[:2]).astype(int)
                                     for corner in (np.floor(box[:2]), np.ceil(box[2:])))
     return np.ascontiguousarray(pixels[top:bottom, left:right])

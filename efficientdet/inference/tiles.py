@@ -1,4 +1,4 @@
-"""Large images, a tile at a time: small objects keep their pixels, which the network's input size would take from them."""
+"""Tiled detection in large images, in which small objects keep their resolution."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from object_detection.coco.results import DetectionRows
 from object_detection.coco.run_length_masks import moved, united
 from program_support.errors import InputError
 
-SMALLEST_TILE = 32  # pixels a side
-Told = Callable[[int, int], None]  # how many tiles of an image are done, and how many it has
+SMALLEST_TILE = 32  # pixels per side
+OnProgress = Callable[[int, int], None]  # takes the number of finished tiles and of all tiles of an image
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tiling:
-    """How images are cut into tiles of `size` (height, width), pixels of the image.
+    """Tiling of images into tiles of `size` (height, width), pixels of the image.
 
-    `overlap` is the share of a tile that the next one shows again, at least; `whole`: the whole image is one tile more, for
-    objects larger than a tile.
+    `overlap` is the minimum overlap of neighboring tiles as a fraction of a tile; `whole`: the complete image is an additional
+    tile, for objects larger than a tile.
     """
 
     size: tuple[int, int]
@@ -29,7 +29,7 @@ class Tiling:
 
     @classmethod
     def of(cls, text: str, *, overlap: float, whole: bool) -> "Tiling":
-        """From a side such as 512, or WIDTHxHEIGHT. Raises InputError for anything else."""
+        """Parse a side such as 512, or WIDTHxHEIGHT. Raises InputError for anything else."""
         sides = text.lower().split("x")
         if len(sides) > 2 or not all(side.isascii() and side.isdecimal() and len(side) < 10 and int(side) >= SMALLEST_TILE
                                      for side in sides):
@@ -37,9 +37,10 @@ class Tiling:
         return cls(size=(int(sides[-1]), int(sides[0])), overlap=overlap, whole=whole)
 
     def tiles(self, image_size: tuple[int, int]) -> np.ndarray:
-        """[T, 4] int yxyx: the tiles of an image of so many pixels (height, width), from top to bottom, the whole image last.
+        """Return the tiles [T, 4] int yxyx of an image of a size (height, width), from top to bottom.
 
-        The last of a row and of a column are moved inwards; an image that is no larger than a tile is one tile.
+        The last tiles of a row and of a column are shifted inwards; an image not larger than a tile is one tile. With `whole`
+        the complete image comes last.
         """
         rows, columns = ([(start, min(start + side, length)) for start in self._starts(side, length)]
                          for side, length in zip(self.size, image_size, strict=True))
@@ -55,29 +56,29 @@ class Tiling:
 
 
 class TiledDetector:
-    """Detection in whole images by one that sees `batch_size` tiles at a time; see `merged_over_tiles`."""
+    """Detection in large images with `batch_size` tiles at a time; see `merged_over_tiles`."""
 
-    def __init__(self, detect: Detect, tiling: Tiling, *, batch_size: int, told: Told = lambda done, total: None):
-        self._detect, self._tiling, self._batch_size, self._told = detect, tiling, batch_size, told
+    def __init__(self, detect: Detect, tiling: Tiling, *, batch_size: int, on_progress: OnProgress = lambda done, total: None):
+        self._detect, self._tiling, self._batch_size, self._on_progress = detect, tiling, batch_size, on_progress
 
     def __call__(self, images: list[np.ndarray]) -> list[DetectionRows]:
         """Detect in images [h, w, 3] uint8, one after another."""
         return [self._rows(image) for image in images]
 
     def _rows(self, image: np.ndarray) -> DetectionRows:
-        """Of one image; one of a single tile is detected as without tiles."""
+        """Return the rows of one image; an image of a single tile is processed without tiling."""
         tiles, found = self._tiling.tiles(image.shape[:2]), []
         if len(tiles) == 1:
             return self._detect([image])[0]
         for first in range(0, len(tiles), self._batch_size):
             batch = tiles[first : first + self._batch_size]
             found += self._detect([np.ascontiguousarray(image[top:bottom, left:right]) for top, left, bottom, right in batch])
-            self._told(len(found), len(tiles))
+            self._on_progress(len(found), len(tiles))
         return _merged([_in_image(rows, tile) for rows, tile in zip(found, tiles, strict=True)], tiles, image.shape[:2])
 
 
 def _in_image(rows: DetectionRows, tile: np.ndarray) -> DetectionRows:
-    """Boxes of a tile in pixels of the image, clipped to the tile; what is empty then is left out. Masks stay the tile's."""
+    """Shift boxes of a tile to the image, clip them to the tile and drop empty ones; masks stay relative to the tile."""
     boxes = np.clip(rows.boxes + np.float32([*tile[:2], *tile[:2]]), np.tile(tile[:2], 2), np.tile(tile[2:], 2))
     rows = rows._replace(boxes=boxes.astype(np.float32))
     return rows.chosen((boxes[:, 2:] > boxes[:, :2]).all(axis=1))

@@ -1,6 +1,6 @@
-"""A video in, the same video with detections drawn into it out; OpenCV reads and writes the files. A camera is a video, too.
+"""Detection in videos and cameras: an annotated copy of the video, read and written by OpenCV.
 
-A video that says how players should turn it comes out turned: OpenCV does so, and boxes are in those pixels.
+OpenCV applies the rotation in a video's metadata; boxes are in pixels of the rotated frames.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ from program_support.errors import InputError
 from program_support.progress import Progress
 from program_support.signals import Listener
 
-_USUAL_FPS = 25.0  # where a file does not say
-_MOST_OF_IT = 0.9  # of the frames that a file says it has: some kinds only say how long it lasts
+_USUAL_FPS = 25.0  # default for a file without a frame rate
+_MOST_OF_IT = 0.9  # of the frame count of a file, which some formats only estimate from the duration
 
-Found = Callable[[int, np.ndarray, DetectionRows], None]  # the number of a frame, from 1, its pixels, and what is drawn
+Found = Callable[[int, np.ndarray, DetectionRows], None]  # number of a frame from 1, its pixels, drawn detections
 
 
 class UnreadableVideo(InputError):
-    """A file that holds no frame that can be decoded."""
+    """A video file without a decodable frame."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoConfig:
-    """A video or the number of a camera to read, the MP4 to write, and which detections are drawn."""
+    """Configuration: a video or camera number to read, the MP4 to write, and which detections are drawn."""
 
     source: str | int
     output_video: str
@@ -47,11 +47,14 @@ class VideoConfig:
 
 
 def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, found: Found = lambda *_: None) -> None:
-    """Detect in every frame and write an MP4 with the frames per second of the source; it appears when it is whole.
+    """Detect in every frame and write an MP4 with the frame rate of the source, atomically when it is complete.
 
-    A camera is read until Ctrl-C or SIGTERM, upon which the file is finished. What it shows while a frame is worked on is
-    passed over, and each drawing stands as long as the next one takes: the video lasts as long as what it shows did. Raises
-    UnreadableVideo for a file that is no video, InputError for a camera that shows nothing or a place that cannot be written.
+    A camera is read until Ctrl-C or SIGTERM, after which the file is finished. Frames that arrive during processing are
+    skipped, and each annotated frame is repeated until the next one, so that the video has the duration of the recording.
+
+    Raises:
+      UnreadableVideo: the file is not a video.
+      InputError: the camera cannot be read, or the output cannot be written.
     """
     live = not isinstance(config.source, str)
     source = open_camera(config.source) if live else _open_source(config.source)
@@ -66,7 +69,7 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
                 writer = writer or _open_writer(folder / "unfinished.mp4", frames_per_second, frames[0].shape[:2], target)
                 for frame, rows in zip(frames, detect(frames), strict=True):
                     shown = rows.drawn(config.thresholds.of(rows.category_ids), config.max_boxes)
-                    drawn = _drawn(frame, shown, names)[..., ::-1].copy()  # OpenCV's order is BGR
+                    drawn = _drawn(frame, shown, names)[..., ::-1].copy()  # OpenCV uses BGR
                     due = int((time.monotonic() - start) * frames_per_second) if live else written + 1
                     for _ in range(max(due - written, 1 if not written else 0)):
                         writer.write(drawn)
@@ -75,25 +78,25 @@ def annotate_video(config: VideoConfig, detect: Detect, names: ClassNames, *, fo
                     found(done, frame, shown)
                 progress.advance(len(frames), images=len(frames))
             if writer is None:
-                raise _nothing(config.source, "holds no frame that can be decoded")
+                raise _nothing(config.source, "contains no decodable frame")
             writer.release()
             (folder / "unfinished.mp4").replace(target)
     finally:
         source.release()
     if total and done < _MOST_OF_IT * total and not live:
-        print(f"{config.source}: says that it has {total} frames, {done} of which could be decoded; is it whole?")
+        print(f"{config.source}: only {done} of {total} frames could be decoded; is the file complete?")
     print(f"wrote {target}")
 
 
 def open_camera(number: int):
-    """OpenCV's source of a camera's frames. Raises InputError where there is none."""
+    """Return OpenCV's capture of a camera. Raises InputError if it cannot be opened."""
     source = _open_source(number)
-    source.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # the next frame is what is seen then, not what was
+    source.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # read current frames, not buffered ones
     return source
 
 
 def _open_source(source: str | int):
-    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # its own lines would hide ours; read when first used
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # suppress its messages; read when first used
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     opened = cv2.VideoCapture(source)
     if not opened.isOpened():
@@ -103,17 +106,17 @@ def _open_source(source: str | int):
 
 def _nothing(source: str | int, reason: str) -> InputError:
     return UnreadableVideo(f"{source}: {reason}") if isinstance(source, str) else InputError(
-        f"camera {source}: shows nothing; expected the number of one that is connected, from 0, and may be read")
+        f"camera {source}: cannot be read; expected the number of a connected camera, from 0, and permission to read it")
 
 
 @contextlib.contextmanager
 def _asked_to_stop(live: bool) -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set while a camera is read; the second time they end the process."""
+    """Yield an event that Ctrl-C and SIGTERM set while a camera is read; a second signal ends the process."""
     stop = threading.Event()
 
     def heard(number: int) -> None:
         if stop.is_set():
-            listener.end(number, "ended before the video was finished")
+            listener.end(number, "stopped immediately; the video is incomplete")
         stop.set()
 
     listener = Listener(heard)
@@ -127,7 +130,7 @@ def _asked_to_stop(live: bool) -> Iterator[threading.Event]:
 
 
 def _rate_and_length(source) -> tuple[float, int]:
-    """Frames a second, and how many there should be (0: the file does not say)."""
+    """Return the frames per second and the number of frames (0: unknown)."""
     frames_per_second = source.get(cv2.CAP_PROP_FPS)
     usable = np.isfinite(frames_per_second) and frames_per_second > 0
     return frames_per_second if usable else _USUAL_FPS, max(int(source.get(cv2.CAP_PROP_FRAME_COUNT)), 0)
@@ -135,25 +138,25 @@ def _rate_and_length(source) -> tuple[float, int]:
 
 @contextlib.contextmanager
 def _folder_beside(target: Path) -> Iterator[Path]:
-    """A folder that lasts for the block; raises InputError where none can be made."""
+    """Create a temporary folder for the block; raise InputError if it cannot be created."""
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(unfinished_folder(target))
         except OSError as error:
-            raise InputError(f"{target.parent}: cannot be written there ({error.strerror})") from error
+            raise InputError(f"{target.parent}: cannot be written ({error.strerror})") from error
         yield folder
 
 
 def _open_writer(path: Path, frames_per_second: float, size: tuple[int, int], target: Path):
-    """OpenCV's writer of an MP4 for frames of `size` (height, width). Raises InputError where it cannot be opened."""
+    """Return OpenCV's writer of an MP4 for frames of `size` (height, width). Raises InputError if it cannot be opened."""
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), frames_per_second, (size[1], size[0]))
     if not writer.isOpened():
-        raise InputError(f"{target}: a video of {size[1]} x {size[0]} pixels cannot be written there")
+        raise InputError(f"{target}: a video of {size[1]} x {size[0]} pixels cannot be written")
     return writer
 
 
 def _batches(source, batch_size: int, stop: threading.Event) -> Iterator[list[np.ndarray]]:
-    """Frames [h, w, 3] uint8 RGB, up to batch_size at a time, until no more can be decoded or wanted."""
+    """Yield up to batch_size frames [h, w, 3] uint8 RGB at a time, until the end of the video or `stop`."""
     frames = []
     while True:
         there, frame = (False, None) if stop.is_set() else source.read()

@@ -66,10 +66,10 @@ def main(values: FlagValues = FLAGS) -> EvaluationResult | None:
     testdev_dir = writable_folder(values.testdev_dir, "testdev_dir") if values.testdev_dir else None
     report = writable_folder(values.report, "report") if values.report is not None else None
     prepare_environment()
-    from efficientdet.devices.memory import telling_out_of_memory
+    from efficientdet.devices.memory import report_out_of_memory
     from efficientdet.evaluation.evaluate import EvaluationConfig, evaluate_checkpoint
 
-    with telling_out_of_memory(batch_size=values.batch_size):
+    with report_out_of_memory(batch_size=values.batch_size):
         measures = evaluate_checkpoint(EvaluationConfig(
             model=model_config(prefix, overrides, values=values, class_names=class_names, **runtime,
                                **machine_settings(values)),

@@ -1,1 +1,1 @@
-"""From a folder of labeled images to a detector that runs elsewhere: the programs one after another, with settings chosen."""
+"""Quick start: from a folder of labeled images to an exported detector, with automatically chosen settings."""

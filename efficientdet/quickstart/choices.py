@@ -1,4 +1,4 @@
-"""What a quick start chooses from the data and from the speed of the machine, each with the reason in words."""
+"""Settings that a quick start chooses from the data and the measured speed, each with its reason."""
 
 import math
 from dataclasses import dataclass
@@ -8,22 +8,22 @@ import numpy as np
 STEPS_FROM_RANDOM_WEIGHTS = 2500  # BCCD's 205 images reach an AP of 0.55 with 2,900 (docs/tutorials/bccd.md)
 STEPS_FROM_PUBLISHED_WEIGHTS = 1000
 SMALLEST_SIDE = 128
-JITTER = {"jitter_min": 0.8, "jitter_max": 1.25}  # published are 0.1 and 2
-_MULTIPLE = 32  # pixels, of sides that are tried
-_LEAST_EPOCHS, _MOST_EPOCHS = 20, 600  # train.py looks at the clock after each
+JITTER = {"jitter_min": 0.8, "jitter_max": 1.25}  # the published values are 0.1 and 2
+_MULTIPLE = 32  # pixels: candidate sides are multiples of it
+_LEAST_EPOCHS, _MOST_EPOCHS = 20, 600  # train.py checks the time after each
 _WARMUP_STEPS = 50
-_LENGTHENED = 2  # times the steps that are expected to fit: a machine may become faster
-_PATIENCE = 4  # times the wanted steps: more of them are not worth their time
-# Seconds of what follows the choice beside training itself, as multiples of those that train.py takes up to its first step: its
-# own start and end, its SavedModel, eval.py and export.py; each format.
+_LENGTHENED = 2  # as a multiple of the expected steps: the machine may become faster
+_PATIENCE = 4  # as a multiple of the target number of steps: more would gain little
+# Seconds after the choice without training itself, as multiples of the seconds of train.py up to its first step: start and end
+# of train.py, its SavedModel, eval.py and export.py; and for each format.
 _AFTER_CHOICE, _EACH_FORMAT = 2.2, 0.5
-_EVALUATION = 0.5  # of a training step, for as many images
+_EVALUATION = 0.5  # of a training step with the same number of images
 _LEAST_SHARE = 0.1  # of the minutes, for training
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How long a step took. side: the longer one of the input, pixels."""
+    """Measured duration of a training step. side: the longer side of the input in pixels."""
 
     seconds: float
     side: int
@@ -31,24 +31,24 @@ class Pace:
     accelerated: bool
 
     def at(self, side: int) -> float:
-        """Seconds of a step at another size, by the number of pixels."""
+        """Return the estimated seconds of a step at another size, in proportion to the number of pixels."""
         return self.seconds * (side / self.side) ** 2
 
 
 def typical_side(sizes: np.ndarray) -> int:
-    """The longer side that most images have or exceed, of sizes [n, 2]: their median."""
+    """Return the median of the longer sides of images with sizes [n, 2]."""
     return int(np.median(sizes.max(axis=1)))
 
 
 def batch_size(images: int, *, accelerated: bool) -> int:
-    """On a CPU 4: what counts from random weights is the number of steps. 16 for an accelerator, which needs more at a time."""
+    """Return the batch size: 4 on a CPU, where the number of steps matters most; 16 on an accelerator."""
     return max(1, min(images, 16 if accelerated else 4))
 
 
 def seconds_after_choice(start_seconds: float, *, formats: int, measured_images: int, pace: Pace) -> float:
-    """Estimate the seconds of all that follows the choice except training: starts of programs, evaluation, export.
+    """Estimate the seconds of the remaining steps except training: program start, evaluation, export.
 
-    `start_seconds` are those that train.py took up to the end of its first step, compilation included.
+    `start_seconds` are the seconds of train.py up to the end of its first step, including compilation.
     """
     passes = 2 + formats  # over the images that the AP is measured on
     evaluation = passes * measured_images * _EVALUATION * pace.seconds / pace.batch_size
@@ -56,25 +56,28 @@ def seconds_after_choice(start_seconds: float, *, formats: int, measured_images:
 
 
 def training_seconds(minutes: float, *, others: float) -> float:
-    """What is left of the minutes for training when everything else takes `others` seconds; a tenth at least."""
+    """Return the seconds left for training if the other steps take `others` seconds; at least a tenth of all."""
     return max(60 * minutes - others, 60 * _LEAST_SHARE * minutes)
 
 
-def image_side(largest: int, published: int, pace: Pace, *, wanted_steps: int, seconds: float) -> tuple[int, str]:
-    """The longer side of the network's input, and why: the largest up to that of the images, and of the published model, at
-    which the wanted steps fit into the seconds of training. Seconds grow with the number of pixels."""
+def image_side(largest: int, published: int, pace: Pace, *, target_steps: int, seconds: float) -> tuple[int, str]:
+    """Return the longer side of the network's input, and the reason.
+
+    It is the largest, up to that of the images and of the published model, at which the target number of steps fits into the
+    seconds of training. Seconds grow with the number of pixels.
+    """
     most = max(SMALLEST_SIDE, min(published, math.ceil(largest / _MULTIPLE) * _MULTIPLE))
     for side in range(most, SMALLEST_SIDE - 1, -_MULTIPLE):
-        if seconds / pace.at(side) >= wanted_steps:
-            limit = ("as large as the images" if side >= largest else "the model's own" if side == published else
-                     f"the largest at which {wanted_steps} steps fit into the time")
+        if seconds / pace.at(side) >= target_steps:
+            limit = ("as large as the images" if side >= largest else "the model's default" if side == published else
+                     f"the largest at which {target_steps} steps fit into the time limit")
             return side, limit
-    return SMALLEST_SIDE, f"the smallest; the {wanted_steps} steps that a good AP needs take longer than there is time"
+    return SMALLEST_SIDE, f"the smallest; {target_steps} steps, needed for a good AP, exceed the time limit"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Length:
-    """How long to train: flags of train.py."""
+    """Length of the training: flags of train.py."""
 
     num_epochs: int  # at most
     num_examples_per_epoch: int
@@ -82,12 +85,13 @@ class Length:
     warmup_epochs: float
 
 
-def training_length(images: int, pace: Pace, *, side: int, wanted_steps: int, seconds: float) -> tuple[Length, str]:
-    """Epochs so short that the clock is looked at often enough, as many as may fit into the seconds; and why.
+def training_length(images: int, pace: Pace, *, side: int, target_steps: int, seconds: float) -> tuple[Length, str]:
+    """Return number and length of the epochs that fit into the seconds, and the reason.
 
-    At most four times the wanted steps. The images of an epoch need not be those of the data set.
+    Epochs are short, because the time is checked after each; an epoch need not cover the data set. There are at most four times
+    the target number of steps.
     """
-    enough = _PATIENCE * wanted_steps
+    enough = _PATIENCE * target_steps
     fitting = max(seconds / pace.at(side), 1)
     all_images = math.ceil(images / pace.batch_size)
     steps_an_epoch = max(math.ceil(enough / _MOST_EPOCHS), min(all_images, int(fitting / _LEAST_EPOCHS)))
@@ -98,11 +102,11 @@ def training_length(images: int, pace: Pace, *, side: int, wanted_steps: int, se
                     checkpoint_period=max(1, math.ceil(expected / evaluations)),
                     warmup_epochs=max(1.0, round(_WARMUP_STEPS / steps_an_epoch, 2)))
     return length, (f"at most {epochs * steps_an_epoch} steps of {pace.batch_size} images"
-                    + ("; more would bring little" if fitting > enough else ", as many of them as fit into the time"))
+                    + ("; further steps would gain little" if fitting > enough else ", limited by the time"))
 
 
 def learning_rate(batch: int, *, from_random_weights: bool) -> tuple[float, str]:
-    """The peak rate, and why."""
+    """Return the peak learning rate, and the reason."""
     if from_random_weights:
-        return min(0.025 * batch, 0.16), "higher than the published one, as the weights are random"
-    return min(0.0025 * batch, 0.04), "a fraction of that from random weights, which keeps what the published ones know"
+        return min(0.025 * batch, 0.16), "higher than the published one because the weights are random"
+    return min(0.0025 * batch, 0.04), "a fraction of the one for random weights, to preserve the pretrained weights"

@@ -1,4 +1,4 @@
-"""The way from a folder of labeled images to an exported detector. What an earlier call finished is used again."""
+"""Steps from a folder of labeled images to an exported detector; finished steps of earlier calls are skipped."""
 
 import glob
 import json
@@ -30,17 +30,20 @@ from program_support.checked_fields import at_least, checked, one_of
 from program_support.errors import InputError
 
 NO_WEIGHTS = "none"
-_FIRST_SIDE = 256  # at which the machine is timed first
+_FIRST_SIDE = 256  # longer side for the first measurement of the step time
 _TIMED_STEPS = 12
 _COMPARED = 8  # images on which exported files are compared with the checkpoint
 _REPEATED_FOR_MORE_MINUTES = ("train", "evaluate", "export")
-_GO_ON = "the same command again continues there"
+_RESUME_ADVICE = "run the same command again to resume"
 
 
 @checked
 class QuickstartConfig:
-    """What is asked for. weights: a name or path to start from, or `none`; None for the model's published ones if they can be
-    had. hparams: what the user sets by hand."""
+    """Configuration of a quick start.
+
+    weights: a name or path to start from, or `none`; None: the pretrained weights of the model if available. hparams: the
+    user's hyperparameters.
+    """
 
     images: str
     annotations: str | None
@@ -50,11 +53,11 @@ class QuickstartConfig:
     weights: str | None
     formats: tuple[str, ...]
     hparams: str
-    format: Annotated[str, one_of(*FORMATS)] | None = None  # of the labels; None: recognized by content
+    format: Annotated[str, one_of(*FORMATS)] | None = None  # format of the labels; None: recognized by content
 
 
 def quickstart(config: QuickstartConfig) -> None:
-    """Convert, choose, examine, train, evaluate and export; says what was chosen and why. Raises InputError."""
+    """Convert, choose settings, check the data, train, evaluate and export. Raises InputError."""
     started, folder = time.monotonic(), Path(config.output_dir)
     notes = _Notes(folder / "quickstart.json", asdict(config))
     images = config.images
@@ -62,7 +65,7 @@ def quickstart(config: QuickstartConfig) -> None:
         images = notes.once("unpack", lambda: unpacked_zip(config.images, folder / "images"))
     notes.once("convert", lambda: run_program("dataset.create_tfrecord", {
         "images": images, "annotations": config.annotations, "format": config.format,
-        "output_dir": folder / "records"}, go_on=_GO_ON))
+        "output_dir": folder / "records"}, advice=_RESUME_ADVICE))
     train, val, test = (_records(folder, part) for part in ("train", "val", "test"))
     measured = test or val or train
     chosen = notes.once("choose", lambda: _choose(config, folder, measured=measured, spent=notes.seconds("choose")))
@@ -71,32 +74,32 @@ def quickstart(config: QuickstartConfig) -> None:
     notes.once("train", lambda: run_program("train", {
         "training_file_pattern": train, "val_file_pattern": val, "training_mode": None if val else "train300",
         "model_dir": folder / "model", "model_name": config.model_name, "warn_of_lr": False,
-        **chosen["flags"], **_time_of_training(config.minutes, chosen, others=notes.seconds("train"))}, go_on=_GO_ON))
+        **chosen["flags"], **_time_of_training(config.minutes, chosen, others=notes.seconds("train"))}, advice=_RESUME_ADVICE))
     notes.once("evaluate", lambda: run_program("eval", {
         "ckpt": folder / "model", "val_file_pattern": measured, "report": folder / "evaluation",
-        "output_json": folder / "metrics.json"}, go_on=_GO_ON))
+        "output_json": folder / "metrics.json"}, advice=_RESUME_ADVICE))
     compared = [Path(images, name) for name in _labeled(measured, most=_COMPARED).names]
     notes.once("export", lambda: run_program("export", {
         "ckpt": folder / "model", "output_dir": folder / "exported", "formats": ",".join(config.formats),
         "images": compared, "val_file_pattern": measured,
-        "int8_images": f"{train}.tfrecord" if {*IN_8_BITS} & {*config.formats} else None}, go_on=_GO_ON))
+        "int8_images": f"{train}.tfrecord" if {*IN_8_BITS} & {*config.formats} else None}, advice=_RESUME_ADVICE))
     _conclude(folder, measured_on="test" if test else "validation" if val else "training", image_folder=compared[0].parent)
     print(f"{(time.monotonic() - started) / 60:.1f} minutes; a larger --minutes than {config.minutes:g} continues the training")
 
 
 def _time_of_training(minutes: float, chosen: dict[str, Any], *, others: float) -> dict[str, Any]:
-    """Flags of train.py that say how long to train; `others`: seconds of the other steps so far."""
+    """Return flags of train.py for the length of the training; `others`: seconds of the other steps so far."""
     others += chosen["seconds_after_choice"]
     seconds = choices.training_seconds(minutes, others=others)
-    print(f"time: {seconds / 60:.1f} of {minutes:g} minutes for training, about {others / 60:.1f} for everything else")
+    print(f"time: {seconds / 60:.1f} of {minutes:g} minutes for training, about {others / 60:.1f} for the other steps")
     if seconds + others > 60 * minutes:
         print(f"warning: --minutes={minutes:g} is too short for this machine; it will take {(seconds + others) / 60:.1f}")
-    more = max(1.0, minutes / chosen["minutes"])  # than when the epochs were chosen
+    more = max(1.0, minutes / chosen["minutes"])  # --minutes relative to the call that chose the epochs
     return {"max_minutes": round(seconds / 60, 3), "num_epochs": math.ceil(more * chosen["flags"]["num_epochs"])}
 
 
 class _Notes:
-    """What is done and what was chosen, in a file, so that a second call continues where the first one ended."""
+    """State file of a quick start: finished steps and chosen settings, with which a second call resumes."""
 
     def __init__(self, path: Path, asked: dict[str, Any]):
         self._path, asked = path, json.loads(json.dumps(asked))
@@ -107,24 +110,24 @@ class _Notes:
             other = [key for key in asked if key not in ("output_dir", "minutes") and before.get(key) != asked[key]]
             longer = asked["minutes"] > before["minutes"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}: are no notes of a quick start ({error}); delete it to begin again") from error
+            raise InputError(f"{path}: not a state file of a quick start ({error}); delete it to start over") from error
         if other:
-            raise InputError(f"{path}: was begun with {other[0]} {before.get(other[0])!r}, not {asked[other[0]]!r}; expected the "
-                             "same, or another --output_dir")
+            raise InputError(f"{path}: was started with {other[0]} {before.get(other[0])!r}, not {asked[other[0]]!r}; expected "
+                             "the same, or another --output_dir")
         if longer and "train" in self._done:
-            print(f"--minutes was {before['minutes']:g} and is {asked['minutes']:g}: continues the training")
+            print(f"--minutes raised from {before['minutes']:g} to {asked['minutes']:g}: resuming the training")
             for step in _REPEATED_FOR_MORE_MINUTES:
                 self._done.pop(step, None)
         before["minutes"] = asked["minutes"]
 
     def seconds(self, other_than: str) -> float:
-        """What the steps took in all calls so far, except the one that is named."""
+        """Return the seconds of all steps in all calls so far, except the named step."""
         return sum(seconds for step, seconds in self._seconds.items() if step != other_than)
 
     def once(self, step: str, run: Callable[[], Any]) -> Any:
-        """What the step gave, now or when it was run."""
+        """Return the result of a step, which is run unless an earlier call did."""
         if step in self._done:
-            print(f"{step}: done before")
+            print(f"{step}: already done")
         else:
             begun = time.monotonic()
             self._done[step] = run()
@@ -137,10 +140,10 @@ class _Notes:
 
 
 def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: float) -> dict[str, Any]:
-    """Flags of the training, a line with the reason for each, and how long the rest will take."""
+    """Return the flags of the training, lines with the reasons, and the estimated seconds of the other steps."""
     begun, images = time.monotonic(), _labeled(_records(folder, "train"))
     weights, why_weights = _weights(config)
-    wanted_steps = choices.STEPS_FROM_PUBLISHED_WEIGHTS if weights else choices.STEPS_FROM_RANDOM_WEIGHTS
+    target_steps = choices.STEPS_FROM_PUBLISHED_WEIGHTS if weights else choices.STEPS_FROM_RANDOM_WEIGHTS
     given = parse_overrides(config.hparams)
     published = max(hyperparameters_of(config.model_name, {}).input_size)
     largest = choices.typical_side(images.sizes)
@@ -152,38 +155,38 @@ def _choose(config: QuickstartConfig, folder: Path, *, measured: str, spent: flo
     after = choices.seconds_after_choice(start, formats=len(config.formats), pace=pace, measured_images=_count(measured))
     seconds = choices.training_seconds(config.minutes, others=spent + time.monotonic() - begun + after)
     if "image_size" in given:
-        side, why_side = first, "as --hparams says"
+        side, why_side = first, "set by --hparams"
     else:
-        side, why_side = choices.image_side(largest, published, pace, wanted_steps=wanted_steps, seconds=seconds)
+        side, why_side = choices.image_side(largest, published, pace, target_steps=target_steps, seconds=seconds)
     settings = {"image_size": side, **({} if weights else choices.JITTER), **given}
-    mended = _examined(config, folder, settings)
-    settings |= {key: value for key, value in mended.items() if key not in given}
-    length, why_length = choices.training_length(len(images), pace, side=side, wanted_steps=wanted_steps, seconds=seconds)
+    suggested = _examined(config, folder, settings)
+    settings |= {key: value for key, value in suggested.items() if key not in given}
+    length, why_length = choices.training_length(len(images), pace, side=side, target_steps=target_steps, seconds=seconds)
     rate, why_rate = choices.learning_rate(pace.batch_size, from_random_weights=not weights)
     return {"flags": {"hparams": as_hparams(settings), "batch_size": pace.batch_size, "pretrained_ckpt": weights,
                       "lr": None if "learning_rate" in given else rate, **asdict(length)},
             "minutes": config.minutes, "seconds_after_choice": after, "why": [
         f"weights: {why_weights}",
-        f"an input of {side} pixels on the longer side: {why_side} (half of the images have {largest} or more)",
-        f"{as_hparams(mended) or 'anchors and shape as published'}: {folder}/doctor/doctor.html has the reasons",
-        f"{why_length}; train.py looks at the clock every {counted(length.num_examples_per_epoch, 'image', 'images')}",
-        f"a rate of {rate:g}: {why_rate}",
-        *([] if weights else [f"{as_hparams(choices.JITTER)}: few steps are better spent on the sizes that there are"])]}
+        f"input size {side} pixels (longer side): {why_side} (median of the images: {largest})",
+        f"{as_hparams(suggested) or 'anchors and input shape: defaults'}: see {folder}/doctor/doctor.html",
+        f"{why_length}; train.py checks the time every {counted(length.num_examples_per_epoch, 'image', 'images')}",
+        f"learning rate {rate:g}: {why_rate}",
+        *([] if weights else [f"{as_hparams(choices.JITTER)}: less scale jitter suits a short training from random weights"])]}
 
 
 def _weights(config: QuickstartConfig) -> tuple[str | None, str]:
-    """What to start from, None for random weights, and why."""
+    """Return the weights to start from, None for random weights, and the reason."""
     if config.weights == NO_WEIGHTS:
-        return None, "random, as --weights=none says"
+        return None, "random, set by --weights=none"
     if config.weights:
-        return config.weights, "as --weights says"
+        return config.weights, "set by --weights"
     if config.model_name not in published_files():
-        return None, f"random; none are published for {config.model_name}"
+        return None, f"random; there are no pretrained weights for {config.model_name}"
     try:
         local_path(config.model_name)
     except InputError as error:
-        return None, f"random, for those that are published cannot be had ({error})"
-    return config.model_name, "published ones, learned from COCO"
+        return None, f"random; the pretrained weights are not available ({error})"
+    return config.model_name, "pretrained on COCO"
 
 
 def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, side: int, batch: int
@@ -194,25 +197,25 @@ def _pace(config: QuickstartConfig, folder: Path, settings: dict[str, Any], *, s
     run_program("train", {
         "training_file_pattern": _records(folder, "train"), "model_dir": probe, "model_name": config.model_name,
         "benchmark": True, "benchmark_steps": _TIMED_STEPS, "batch_size": batch,
-        "log_steps": 1,  # each step has its own time, or the median would be a mean that holds the compilation
-        "hparams": as_hparams(settings)}, go_on=_GO_ON)
+        "log_steps": 1,  # time every step, so that the median excludes the compilation
+        "hparams": as_hparams(settings)}, advice=_RESUME_ADVICE)
     log = list(read_log(probe / DEFAULT_FILE_NAME))
     found = {key: value for entry in log for key, value in (entry.get("data") or {}).items()}
     first_step = next(float(entry["timestamp"]) for entry in log if entry.get("step") == INTERVAL_STEP)
     shutil.rmtree(probe, ignore_errors=True)
     if found["load_average"] > 2 * (os.cpu_count() or 1):
-        print(f"warning: other work keeps this machine busy (a load of {found['load_average']:.1f} on {os.cpu_count()} cores); "
-              "the size chosen by the time of a step may be smaller than the machine can do")
+        print(f"warning: other processes use this machine (load average {found['load_average']:.1f} on {os.cpu_count()} "
+              "cores); the input size, chosen from the measured step time, may be smaller than necessary")
     pace = choices.Pace(seconds=found["latency_training_p50"], side=side, batch_size=batch,
                         accelerated=found["peak_device_memory_bytes"] is not None)
     return pace, first_step - begun
 
 
 def _examined(config: QuickstartConfig, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """What the doctor suggests to set beside these settings."""
+    """Run the data check and return the settings that it suggests in addition to these."""
     run_program("doctor", {
         "records": _records(folder, "train"), "val_records": _records(folder, "val"), "model_name": config.model_name,
-        "hparams": as_hparams(settings), "output_dir": folder / "doctor"}, go_on=_GO_ON)
+        "hparams": as_hparams(settings), "output_dir": folder / "doctor"}, advice=_RESUME_ADVICE)
     return json.loads((folder / "doctor" / "doctor.json").read_text(encoding="utf-8"))["suggested"]["settings"]
 
 
@@ -220,9 +223,9 @@ def _conclude(folder: Path, *, measured_on: str, image_folder: Path) -> None:
     numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     artifact = folder / "exported" / "detector.onnx"
     print(f"\nAP {numbers['AP']:.3f}, AP50 {numbers['AP50']:.3f} on the {measured_on} images")
-    for path, what in (("doctor/doctor.html", "what the data is like"), ("model/report.html", "how the training went"),
-                       ("evaluation/report.html", "where the detector errs"),
-                       ("exported/artifacts.md", "the files that run elsewhere")):
+    for path, what in (("doctor/doctor.html", "data check"), ("model/report.html", "training report"),
+                       ("evaluation/report.html", "evaluation report"),
+                       ("exported/artifacts.md", "exported files")):
         print(f"  {folder / path}: {what}")
     if artifact.exists():
         annotated = folder / "annotated"
@@ -231,7 +234,7 @@ def _conclude(folder: Path, *, measured_on: str, image_folder: Path) -> None:
 
 
 def _labeled(pattern: str, *, most: int | None = None) -> LabeledImages:
-    """The images of the records, or the first so many."""
+    """Return the images of the records, or the first `most`."""
     records = sorted(glob.glob(pattern))
     index = index_records(records)
     return labeled_records(index, class_names_of_records(records), range(len(index))[:most])
@@ -242,6 +245,6 @@ def _count(pattern: str) -> int:
 
 
 def _records(folder: Path, part: str) -> str | None:
-    """The pattern of the records of train, val or test; None where there are none."""
+    """Return the pattern of the records of train, val or test; None if there are none."""
     pattern = f"{folder}/records/{part}-*"
     return pattern if glob.glob(pattern) else None

@@ -1,4 +1,4 @@
-"""TensorBoard's curves and images: one event file, written without TensorFlow and whole after every write."""
+"""TensorBoard event files with scalars and images, written without TensorFlow and complete after every write."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ _FORMAT_VERSION = "brain.Event:2"
 
 
 class EventFile:
-    """A new event file in a folder; TensorBoard joins those of one folder, so a resumed run continues its curves."""
+    """A new event file in a folder; TensorBoard joins the files of a folder, so a resumed run continues its curves."""
 
     def __init__(self, folder: str | Path):
         folder = Path(folder)

@@ -1,7 +1,7 @@
-"""What a run leaves in writing: `time_log.txt` in dllogger's JSON stream format, curves, lines on stdout.
+"""The log of a run: `time_log.txt` in dllogger's JSON stream format, curves, and lines on stdout.
 
 A line of the log is `DLLL ` and a JSON object with the strings timestamp (seconds since 1970), elapsedtime (seconds
-since the logger was made) and datetime, then type: LOG with step and data, or METADATA with metric and metadata
+since the logger was created) and datetime, then type: LOG with step and data, or METADATA with metric and metadata
 (https://github.com/NVIDIA/dllogger). Parsers of that format read our files.
 """
 
@@ -33,34 +33,35 @@ TRAINING_UNITS = {
     "time_to_target": "min",
 }
 SPEED = "examples/sec"
-INTERVAL_STEP = "PARAMETER"  # the reference's step name for its lines of speed
-_WARMUP_FRACTION = 0.1  # of the intervals: compilation and cold caches
+INTERVAL_STEP = "PARAMETER"  # the step name of the reference's throughput lines
+_WARMUP_FRACTION = 0.1  # of the intervals, which include compilation and cold caches
 
 Step = int | str | Sequence[int]
 
 
 class Interval(NamedTuple):
-    """Some consecutive training steps, timed together, waiting for input included."""
+    """Some consecutive training steps, timed together, including the wait for input."""
 
     first_step: int
     last_step: int  # the steps first_step + 1 .. last_step
     images: int  # over all devices
     seconds: float
-    input_seconds: float = 0.0  # of them, that the first process waited for input
+    input_seconds: float = 0.0  # part of them in which the first process waited for input
 
 
 class Speed(NamedTuple):
-    """How fast a run was, its beginning left out."""
+    """Throughput of a run without its beginning."""
 
     images_per_second: float  # over all devices
     seconds_per_step: float
-    p50: float  # of the seconds of a step, by intervals
+    p50: float  # median of the seconds per step, over intervals
     p95: float
 
 
 def average_speed(intervals: Sequence[Interval], *, dropped: int | None = None) -> Speed | None:
-    """Images by seconds, seconds by steps and their percentiles, of all but the first `dropped` intervals (None: the first
-    tenth); None without any.
+    """Return images per second, and mean and percentiles of seconds per step; None without intervals.
+
+    The first `dropped` intervals are left out (None: the first tenth).
 
     The reference averages the rates of the intervals, which counts a short one as much as a long one and so
     overstates the speed of an uneven run.
@@ -78,9 +79,9 @@ def average_speed(intervals: Sequence[Interval], *, dropped: int | None = None) 
 class Journal:
     """The log, the curves and the console lines of one run; use it as a context, or call `close`.
 
-    With `folder` None nothing is written anywhere: for every rank but the first. `loggers` are names of `loggers.LOGGERS`,
-    which are reported the `settings` of the run and the `project` that it belongs to; `units` are those of logged values;
-    `listeners` are called with each event.
+    With `folder` None nothing is written: for every rank but the first. `loggers` are names of `loggers.LOGGERS`, which get
+    the `settings` of the run and the `project` that it belongs to; `units` are the units of logged values; `listeners` are
+    called with each event.
     """
 
     def __init__(self, folder: str | Path | None, *, file_name: str = DEFAULT_FILE_NAME,
@@ -113,29 +114,29 @@ class Journal:
             listener.event(name, facts)
 
     def say(self, text: str) -> None:
-        """A line for whoever watches."""
+        """Print a line on the console."""
         if self._log:
             print(text, flush=True)
 
     def log(self, step: Step, data: Mapping) -> None:
-        """Log values after `step` (a number, (epoch, step), or () for the whole run), and say them."""
+        """Log values after `step` (a number, (epoch, step), or () for the run), and print them."""
         self._write("LOG", {"step": step, "data": data})
         place = " ".join(map(str, step)) if isinstance(step, Sequence) and not isinstance(step, str) else str(step)
         values = (f"{name} {_readable(value, self._units.get(name))}" for name, value in data.items())
         self.say(" ".join(filter(None, [place, *values])))
 
     def curves(self, step: int, values: Mapping[str, float]) -> None:
-        """Scalars by tag such as "train/loss", after `step` steps; to the log as well, for `read_curves`."""
+        """Write scalars by tag such as "train/loss", after `step` steps, to the loggers and the log."""
         self._write("LOG", {"step": step, "data": values})
         self._to_loggers(step, values)
 
     def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
-        """uint8 [h, w, 3] by tag, after `step` steps."""
+        """Write images by tag, uint8 [h, w, 3], after `step` steps."""
         for logger in self._loggers:
             logger.pictures(step, pictures)
 
     def interval(self, interval: Interval) -> None:
-        """Log the speed of some steps; the averages of `finish` are made of these."""
+        """Log the throughput of some steps; `finish` averages these."""
         steps = interval.last_step - interval.first_step
         if steps < 1 or interval.seconds <= 0:
             raise ValueError(f"{interval} has no steps or no duration")
@@ -150,16 +151,16 @@ class Journal:
         self._to_loggers(interval.last_step, {"global_step/sec": steps / interval.seconds, SPEED: images_per_second})
 
     def validation(self, epoch: int, *, step: int, average_precision: float) -> None:
-        """Log the COCO AP (0 .. 1, or -1) of an epoch, as the reference does in per cent."""
+        """Log the COCO AP (0 .. 1, or -1) of an epoch, in percent as the reference does."""
         self.log((), {"epoch": epoch, "validation_accuracy_mAP": round(100 * average_precision, 2)})
         self.curves(step, {"validation/AP": average_precision})
 
     def finish(self, *, training_loss: float | None, seconds: float, devices: int, input_wait: float = 0.0,
                goal: Mapping[str, float] | None = None) -> dict[str, float]:
-        """Log the averages of the run, `seconds` being all of it, and return them; loss and speed only where steps were done.
+        """Log and return the averages of the run, of `seconds` in total; loss and throughput only if steps were done.
 
-        `input_wait` is the share of the last steps' time, 0 .. 1; `goal` what was asked for (target_mAP) and how long it took
-        (time_to_target).
+        `input_wait` is the share of the last steps' time, 0 .. 1; `goal` has the target (target_mAP) and the time until it was
+        reached (time_to_target).
         """
         loss = {} if training_loss is None else {"training_loss": training_loss}
         averages = {**loss, "e2e_training_time": seconds, **(goal or {})}
@@ -186,7 +187,7 @@ class Journal:
 
 
 def read_curves(path: str | Path) -> dict[str, list[tuple[int, float]]]:
-    """(step, value) by tag of a log, whatever the loggers; of a step that was done twice the later value."""
+    """Return (step, value) by tag of a log; for a step that was done twice, the later value."""
     curves: dict[str, dict[int, float]] = {}
     for entry in read_log(path):
         for step, tag, value in _points(entry):
@@ -195,13 +196,13 @@ def read_curves(path: str | Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def read_intervals(path: str | Path) -> list[Interval]:
-    """The intervals of a log, in its order."""
+    """Return the intervals of a log in order."""
     return [Interval(*data["steps"], data["images"], data["seconds"], data["input_seconds"])
             for entry in read_log(path) if entry.get("step") == INTERVAL_STEP and "images" in (data := entry["data"])]
 
 
 def read_log(path: str | Path) -> Iterator[dict]:
-    """The lines of a log as objects, without one that a crash cut short; none where there is no file."""
+    """Yield the lines of a log as objects, without a line truncated by a crash; nothing if there is no file."""
     with contextlib.suppress(FileNotFoundError), Path(path).open(encoding="utf-8", errors="replace") as log:
         for line in log:
             with contextlib.suppress(ValueError):
@@ -210,7 +211,7 @@ def read_log(path: str | Path) -> Iterator[dict]:
 
 
 def _points(entry: dict) -> list[tuple[int, str, float]]:
-    """(step, tag, value) of a line of the log."""
+    """Return (step, tag, value) of a line of the log."""
     step, data = entry.get("step"), entry.get("data", {})
     if step == INTERVAL_STEP:
         return [(data["steps"][1], SPEED, float(data["fps"]))]
@@ -218,7 +219,7 @@ def _points(entry: dict) -> list[tuple[int, str, float]]:
 
 
 def _open_to_append(path: Path):
-    """Open by lines, so that a crash loses none; a line that an earlier crash cut short is ended first."""
+    """Open with line buffering, so that a crash loses no line; first end a line truncated by an earlier crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
     stream = path.open("ab+")
     if stream.tell() and (stream.seek(-1, os.SEEK_END), stream.read())[1] != b"\n":
@@ -228,7 +229,7 @@ def _open_to_append(path: Path):
 
 
 def _plain(value):
-    """A value as strict JSON has it: arrays as lists, their scalars as numbers, what is not finite as "nan", "inf", "-inf"."""
+    """Return a value for strict JSON: arrays as lists, scalars as numbers, non-finite ones as "nan", "inf", "-inf"."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
@@ -239,7 +240,7 @@ def _plain(value):
 
 
 def _readable(value, unit: str | None) -> str:
-    """With five digits and the unit; a long training's seconds in full, not as 1.2346e+05."""
+    """Return a value with five digits and its unit; seconds without an exponent."""
     form = ".0f" if unit == "s" and isinstance(value, float) and value >= 1e5 else ".5g"
     shown = f"{value:{form}}" if isinstance(value, float | np.floating) else str(value)
     return f"{shown} {unit}" if unit else shown

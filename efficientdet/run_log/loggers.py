@@ -1,4 +1,4 @@
-"""Where curves and images of a run go: TensorBoard, lines of JSON, Weights & Biases, MLflow."""
+"""Loggers of curves and images: TensorBoard, JSON lines, Weights & Biases, MLflow."""
 
 import contextlib
 import json
@@ -17,30 +17,30 @@ DEFAULT_PROJECT = "efficientdet"  # this program's name
 
 
 class Logger(Protocol):
-    """A place that curves and images of one run are written to."""
+    """Interface of a logger of curves and images of one run."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Write values by tag such as "train/loss", as they are after `step` steps."""
+        """Write values by tag such as "train/loss", after `step` steps."""
 
     def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
         """Write images by tag, each uint8 [h, w, 3]."""
 
     def close(self) -> None:
-        """Write what is left; a second call does nothing."""
+        """Flush and close; a second call does nothing."""
 
 
 class EventListener(Protocol):
-    """Another log that is made from the events of a run."""
+    """Interface of a listener that writes another log from the events of a run."""
 
     def event(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Write what the log has of an event, if anything."""
+        """Write the log lines of an event, if any."""
 
     def close(self) -> None:
-        """Write what is left; a second call does nothing."""
+        """Flush and close; a second call does nothing."""
 
 
 def check_logger_names(names: Sequence[str]) -> None:
-    """Raises InputError for one that does not exist."""
+    """Raise InputError for an unknown logger."""
     for name in names:
         if name not in LOGGERS:
             raise InputError(f"--loggers names {name!r}; expected any of {', '.join(LOGGERS)}")
@@ -49,22 +49,23 @@ def check_logger_names(names: Sequence[str]) -> None:
 def open_loggers(
     names: Sequence[str], folder: str | Path, *, settings: Mapping[str, Any], project: str = DEFAULT_PROJECT
 ) -> list[Logger]:
-    """The loggers of these names for a run in `folder`, told its `settings`; `project` is what wandb and MLflow file it under.
+    """Open loggers by name for a run in `folder`.
 
-    Raises InputError for an unknown name, or where one cannot be opened; those opened before it are closed then.
+    `settings` are the hyperparameters to log; `project` is the project name in wandb and MLflow.
+    Raises InputError for an unknown name or a logger that cannot be opened; the loggers opened before it are closed.
     """
     check_logger_names(names)
     with contextlib.ExitStack() as opened:
         loggers = [opened.enter_context(contextlib.closing(_open(name, Path(folder), settings, project)))
                    for name in dict.fromkeys(names)]
-        opened.pop_all()  # all are open, and stay so
+        opened.pop_all()  # all are open: keep them open
     return loggers
 
 
 def _open(name: str, folder: Path, settings: Mapping[str, Any], project: str) -> Logger:
-    """The logger of that name. Raises InputError where its package is missing."""
+    """Open the logger of that name. Raises InputError if its package is missing."""
     if name == "tensorboard":
-        from efficientdet.run_log.event_file import EventFile  # needs TensorBoard, which a log without curves does not
+        from efficientdet.run_log.event_file import EventFile  # imported here: a log without curves does not need TensorBoard
 
         return EventFile(folder)
     try:
@@ -76,7 +77,7 @@ def _open(name: str, folder: Path, settings: Mapping[str, Any], project: str) ->
 
 
 class JsonLines:
-    """metrics.jsonl in the folder, a JSON object a line: `{"step": 10, "train/loss": 1.5, ..}`; images are left out."""
+    """Writer of metrics.jsonl, one JSON object per line: `{"step": 10, "train/loss": 1.5, ..}`; without images."""
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,14 +88,14 @@ class JsonLines:
         self._stream.write(json.dumps({"step": int(step), **numbers}) + "\n")
 
     def pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
-        """Lines of numbers have no place for them."""
+        """Ignore images."""
 
     def close(self) -> None:
         self._stream.close()
 
 
 class WeightsAndBiases:
-    """A run of wandb; WANDB_MODE=offline writes into the folder alone."""
+    """A run of wandb; WANDB_MODE=offline writes only into the folder."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], project: str):
         import wandb
@@ -105,7 +106,7 @@ class WeightsAndBiases:
             self._run = wandb.init(project=project, name=folder.name, dir=str(folder), config=dict(settings))
         except wandb.Error as error:
             raise InputError(f"--loggers=wandb: {_one_line(error)}") from error
-        # wandb's own step only grows: it would drop what a training logs again after a rollback.
+        # wandb's own step must increase: it would drop steps that a training repeats after a rollback.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
@@ -120,13 +121,13 @@ class WeightsAndBiases:
 
 
 class Mlflow:
-    """A run of MLflow, at MLFLOW_TRACKING_URI or, without one, in the folder."""
+    """A run of MLflow, at MLFLOW_TRACKING_URI or, by default, in the folder."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], project: str):
         import mlflow
 
         folder.mkdir(parents=True, exist_ok=True)
-        # A folder needs no database driver; MLflow wants it said that one means it.
+        # A folder needs no database driver; MLflow requires explicit permission for it.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         if not os.environ.get("MLFLOW_TRACKING_URI"):
             mlflow.set_tracking_uri(f"file:{folder.resolve()}/mlruns")

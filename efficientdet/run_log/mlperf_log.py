@@ -1,4 +1,4 @@
-"""MLPerf's log of a training: `:::MLLOG` lines, by the mlperf-logging package (extra `mlperf`)."""
+"""MLPerf log of a training: `:::MLLOG` lines written with the mlperf-logging package (extra `mlperf`)."""
 
 import logging
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 from program_support.errors import InputError
 
-_TRACKED_STATS = "tracked_stats"  # of MLPerf's logs, but not among the package's constants
+_TRACKED_STATS = "tracked_stats"  # in MLPerf logs, but not among the package's constants
 
 
 DIVISIONS = ("open", "closed")
@@ -19,18 +19,18 @@ _RULESET = re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """Who measured what on what, as the head of the log has it."""
+    """Facts of a submission: benchmark, organization, platform and status, for the head of the log."""
 
-    benchmark: str  # the id that results are compared under
+    benchmark: str  # the identifier of the benchmark
     platform: str  # the machine
     organization: str = "unknown"
     division: str = "open"
     status: str = "research"
-    cache_cleared: bool = False  # whether a user emptied the machine's caches before; the program cannot
+    cache_cleared: bool = False  # whether the user cleared the machine's caches before the run
 
 
 def check_submission(*, division: str, status: str, ruleset: str | None, organization: str, platform: str | None) -> None:
-    """Raises InputError for what MLPerf's rules have no word for."""
+    """Raise InputError for a value that MLPerf's rules do not allow."""
     for flag, value, allowed in (("division", division, DIVISIONS), ("status", status, STATUSES)):
         if value not in allowed:
             raise InputError(f"--mlperf_{flag}={value}: expected one of {', '.join(allowed)}")
@@ -42,12 +42,12 @@ def check_submission(*, division: str, status: str, ruleset: str | None, organiz
 
 
 def version_of(ruleset: str) -> tuple[int, ...]:
-    """"2.1.0" -> (2, 1, 0), to compare."""
+    """Return the version numbers of a ruleset: "2.1.0" -> (2, 1, 0)."""
     return tuple(map(int, ruleset.split(".")))
 
 
 class MlperfLog:
-    """Listens to a run log: a method for each event, in the order in which a training meets them.
+    """Listener of a run log, with a method for each event in the order of a training.
 
     The clock of a result runs from `start_clock` to `run_finished`.
     """
@@ -55,7 +55,7 @@ class MlperfLog:
     def __init__(self, path: str, submission: Submission):
         """Open one or several files, separated by commas; `-` is standard output.
 
-        Raises InputError where the package is missing or a file cannot be written.
+        Raises InputError if the package is missing or a file cannot be written.
         """
         try:
             from mlperf_logging.mllog import constants
@@ -71,7 +71,7 @@ class MlperfLog:
         getattr(self, name)(**facts)
 
     def initialization_started(self) -> None:
-        """The process begins; no record has been touched."""
+        """Log the start of the process, before any record is read."""
         keys, submission = self._keys, self._submission
         for key, value in ((keys.SUBMISSION_BENCHMARK, submission.benchmark), (keys.SUBMISSION_ORG, submission.organization),
                            (keys.SUBMISSION_DIVISION, submission.division), (keys.SUBMISSION_STATUS, submission.status),
@@ -80,40 +80,40 @@ class MlperfLog:
         self._log.start(key=keys.INIT_START)
 
     def weights_initialized(self, tensors: Iterable[str]) -> None:
-        """Log each tensor that a run starts from, by the names that the rules know it by."""
+        """Log each initial tensor by its name in the rules."""
         for tensor in tensors:
             self._log.event(key=self._keys.WEIGHTS_INITIALIZATION, metadata={"tensor": tensor})
 
     def hyperparameters(self, values: Mapping[str, Any]) -> None:
-        """Log what the run is made with, by MLPerf's names such as global_batch_size; samples are images."""
+        """Log hyperparameters by MLPerf's names such as global_batch_size; samples are images."""
         for key, value in values.items():
             self._log.event(key=key, value=value)
 
     def start_clock(self) -> None:
-        """The clock starts: what is compiled from now on counts."""
+        """Start the clock; compilation after this counts."""
         self._log.end(key=self._keys.INIT_STOP)
         self._log.start(key=self._keys.RUN_START)
 
     def epoch_started(self, epoch: int) -> None:
-        """Epoch 1, 2, .. begins."""
+        """Log the start of epoch 1, 2, .."""
         self._log.start(key=self._keys.EPOCH_START, metadata={"epoch_num": epoch})
 
     def epoch_finished(self, epoch: int, images_per_second: float) -> None:
-        """The last step of an epoch is done; the speed is that of all devices, evaluation and checkpoints not counted."""
+        """Log the end of an epoch and the throughput of all devices without evaluation and checkpoints."""
         self._log.end(key=self._keys.EPOCH_STOP, metadata={"epoch_num": epoch})
         self._log.event(key=_TRACKED_STATS, value={"throughput": images_per_second}, metadata={"epoch_num": epoch})
 
     def evaluation_started(self, epoch: int) -> None:
-        """The evaluation after an epoch begins."""
+        """Log the start of the evaluation after an epoch."""
         self._log.start(key=self._keys.EVAL_START, metadata={"epoch_num": epoch})
 
     def evaluation_finished(self, epoch: int, average_precision: float) -> None:
-        """The evaluation after an epoch found an AP, 0 .. 1."""
+        """Log the AP (0 .. 1) of the evaluation after an epoch."""
         self._log.event(key=self._keys.EVAL_ACCURACY, value=average_precision, metadata={"epoch_num": epoch})
         self._log.end(key=self._keys.EVAL_STOP, metadata={"epoch_num": epoch})
 
     def run_finished(self, *, success: bool) -> None:
-        """The target is reached, or the training is over without; the last line."""
+        """Log the end of the run and whether the target was reached; the last line."""
         self._log.end(key=self._keys.RUN_STOP, metadata={"status": "success" if success else "aborted"})
         self.close()
 
@@ -138,9 +138,9 @@ def _open_to_append(path: str) -> logging.Handler:
 
 
 def _logger(handlers: Iterable[logging.Handler]) -> logging.Logger:
-    """Return a logger with these handlers alone; the package's own always writes to the console.
+    """Return a logger with only these handlers; the package's own one always writes to the console.
 
-    Of no name in the process's register: a second training there would find the first one's file, and write twice.
+    It is not registered by name: a second training in the process would otherwise also write to the first one's file.
     """
     logger = logging.Logger("mlperf", level=logging.INFO)
     for handler in handlers:

@@ -1,4 +1,4 @@
-"""Where a training's time goes: waiting for input, computing, evaluating, writing checkpoints."""
+"""Time of a training by activity: waiting for input, computing, evaluating, writing checkpoints."""
 
 import contextlib
 import time
@@ -11,15 +11,15 @@ _STALLED = 0.2  # of the time
 
 
 def input_stall(share: float) -> str:
-    """What to tell of a training that waits for its input for a share of the time; empty where that is little."""
+    """Return a warning for a training that waits for its input for a large share of the time, else an empty string."""
     if share < _STALLED:
         return ""
-    return (f"waiting for input {share:.0%} of the time: decoding and resizing images is the limit; give each process more "
-            "cores, or store smaller images (python benchmarks/input.py measures the rate)")
+    return (f"waiting for input {share:.0%} of the time: decoding and resizing images is the bottleneck; give each process "
+            "more CPU cores, or store smaller images (python benchmarks/input.py measures the throughput)")
 
 
 class Stopwatch:
-    """Seconds by the name of what they were spent on."""
+    """Seconds by the name of an activity."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
@@ -27,12 +27,12 @@ class Stopwatch:
         self._spans: deque[tuple[str, float]] = deque(maxlen=_RECENT)
 
     def lap(self) -> float:
-        """The time now."""
+        """Return the current time in seconds."""
         return self._clock()
 
     @contextlib.contextmanager
     def measuring(self, name: str) -> Iterator[None]:
-        """Count the block's time under a name."""
+        """Add the duration of the block to a name."""
         start = self._clock()
         try:
             yield
@@ -43,14 +43,14 @@ class Stopwatch:
                 self._spans.append((name, seconds))
 
     def total(self, name: str) -> float:
-        """Seconds of a name since the start."""
+        """Return the seconds of a name since the start."""
         return self._totals.get(name, 0.0)
 
     def totals(self) -> dict[str, float]:
-        """Seconds by name since the start."""
+        """Return seconds by name since the start."""
         return dict(self._totals)
 
     def recent_share(self, name: str) -> float:
-        """The share of a name, 0 .. 1, in the last hundred spans of steps; what comes between steps does not count."""
+        """Return the share of a name, 0 .. 1, in the last hundred spans of steps, without the time between steps."""
         everything = sum(seconds for _, seconds in self._spans)
         return sum(seconds for span, seconds in self._spans if span == name) / everything if everything else 0.0

@@ -1,10 +1,12 @@
-"""Batch statistics measured with large batches, for trainings whose batches are small.
+"""Calibration of batch normalization statistics with large batches, for training with small batches.
 
 The running statistics of a training are means over its batches. In batches of four images the later layers see less variety
-than in all images together, as each batch's own brightness and contrast are subtracted before. The statistics become too
-small, the more so the higher the learning rate: on the drawn data of scripts/demo.sh AP is 0.25 instead of 0.53 with one seed
-of three, without a trace in the training loss (docs/measurements/performance.md). The weights are sound; statistics of 64
-images at a time fix them. A forward pass keeps no activations, so eight times the batch of the training takes about its memory.
+than in all images together, because each batch's own brightness and contrast are subtracted before. The statistics become too
+small, increasingly so with a higher learning rate: on the synthetic data of scripts/demo.sh AP is 0.25 instead of 0.53 with
+one seed of three, without an effect on the training loss (docs/measurements/performance.md). The weights are correct;
+statistics of 64 images at a time restore the AP.
+
+A forward pass keeps no activations, so eight times the batch of the training takes about its memory.
 """
 
 from collections.abc import Iterable
@@ -21,18 +23,18 @@ SMALL_BATCH = 16
 IMAGES = 512
 _BATCH_SIZE = 64
 _TIMES_TRAINING, _SMALL_PIXELS = 8, 16 * 512 * 512
-_PIXELS = _BATCH_SIZE * 512 * 512  # of a batch: what 64 images of D0 have; larger ones come fewer at a time
+_PIXELS = _BATCH_SIZE * 512 * 512  # pixels of 64 images of D0; larger images use smaller batches
 
 
 def calibration_batch(image_size: tuple[int, int], images: int, *, training_batch: int) -> int:
-    """Images at a time: 64, or as many as fit where the training fits; at least 1."""
+    """Return the calibration batch size: 64, or the largest that fits where training fits; at least 1."""
     pixels = image_size[0] * image_size[1]
     fitting = min(_PIXELS, max(_SMALL_PIXELS, _TIMES_TRAINING * training_batch * pixels)) // pixels
     return max(1, min(_BATCH_SIZE, images, fitting))
 
 
 def calibration_size(config: TrainingConfig, *, records: int) -> tuple[int, int]:
-    """Return how many images to calibrate with and how many at a time; 0 images where larger batches would gain nothing."""
+    """Return the number of calibration images, 0 if larger batches have no benefit, and the batch size."""
     images = config.calibration_images
     if images is None:
         images = min(IMAGES, records) if config.batch_size * config.bn_group < SMALL_BATCH else 0
@@ -42,7 +44,7 @@ def calibration_size(config: TrainingConfig, *, records: int) -> tuple[int, int]
 
 
 class Calibration:
-    """Of one detector, with the weights that it has at each call."""
+    """Calibration of one detector with its weights at the time of each call."""
 
     def __init__(self, detector: Detector, *, use_xla: bool):
         layers = [layer for layer in detector.network.layers if isinstance(layer, BatchNormalization) and layer.trainable]
@@ -53,8 +55,8 @@ class Calibration:
             before = [(layer.momentum, layer.mean_over_ranks) for layer in layers]
             try:
                 for layer in layers:
-                    layer.momentum = 0.0  # while this is traced: the running statistics become those of the batch
-                    layer.mean_over_ranks = None  # the ranks look at the same images
+                    layer.momentum = 0.0  # during tracing: the running statistics are set to the batch statistics
+                    layer.mean_over_ranks = None  # all ranks calibrate with the same images
                 detector.outputs(images, sizes, training=True)
             finally:
                 for layer, (momentum, mean_over_ranks) in zip(layers, before, strict=True):
@@ -64,9 +66,9 @@ class Calibration:
         self._statistics = compiled(statistics, detector.network, use_xla=use_xla)
 
     def __call__(self, batches: Iterable[Batch]) -> None:
-        """Set the running statistics to those of all images of the batches; frozen layers keep theirs.
+        """Set the running statistics to the statistics of all images of the batches; frozen layers keep theirs.
 
-        Random layers continue afterwards as if nothing had been.
+        The state of random layers is restored afterwards.
         """
         if not self._variables:
             return

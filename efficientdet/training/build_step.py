@@ -14,10 +14,20 @@ def build_train_step(
     detector: Detector, optimizer: PackedOptimizer, average: WeightAverage | None, *, compiled: bool,
     world: World | None = None, accumulate_steps: int = 1, seed: int = 0,
 ) -> TrainStep:
-    """The step of the backend in use; `compiled`: by XLA (JAX always is). `seed`: of what targets draw at random.
+    """Return the training step of the Keras backend in use.
 
-    A batch is worked off in `accumulate_steps` equal parts whose gradients add up to one update. Raises InputError for parts
-    of a detector that learns from its outputs: what its losses are divided by is known only after the last part.
+    Args:
+      detector: the detector to train.
+      optimizer: the optimizer; it is built for the trainable weights.
+      average: the moving average of the weights, None without one.
+      compiled: whether TensorFlow compiles the step with XLA; JAX always does.
+      world: the processes that train together; None: this process only.
+      accumulate_steps: the number of equal parts of a batch whose gradients are summed for one update.
+      seed: random seed of the sampling of targets.
+
+    Raises:
+      InputError: accumulation for a detector that learns from its outputs, whose loss normalizers are known only after the
+        last part.
     """
     if accumulate_steps > 1 and detector.learns_from_outputs:
         raise InputError(f"--accumulate_steps={accumulate_steps}: expected 1 for this model, which learns from its own outputs")

@@ -1,4 +1,4 @@
-"""Which conventions a training's network follows: where no one says otherwise, those of the weights that it starts from."""
+"""Conventions of a network in training: by default the conventions of the weights that it starts from."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -15,11 +15,11 @@ from program_support.errors import InputError
 
 
 def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, list[str]]:
-    """The same with the conventions of the checkpoint that the training continues from, else of the one that it starts from.
+    """Return the configuration with the conventions of the checkpoint that the training resumes or starts from.
 
-    A hyperparameter that was given keeps its value. The lines say what was taken over, what is kept although the weights
-    know it otherwise, and what hparam num_classes is taken for. --backbone_init=imagenet becomes the file that it stands for
-    in the family.
+    A hyperparameter that the user set keeps its value. The returned lines report which values were taken from the checkpoint,
+    which are kept although the checkpoint has others, and how hparam num_classes is interpreted. --backbone_init=imagenet is
+    replaced by the file that the family uses for it.
     """
     config = _with_named_backbone(config)
     lines = [line for line in [stated_classes(config.hparams.num_classes, config.class_names)] if line]
@@ -28,10 +28,10 @@ def with_conventions_of_start(config: TrainingConfig) -> tuple[TrainingConfig, l
     taken = {key: value for key, value in known.items() if key not in given}
     hparams = with_overrides(config.hparams, taken)
     if changed := _differences(hparams, config.hparams, taken):
-        lines.append(f"takes over from {prefix}: {_shown(hparams, changed)}")
+        lines.append(f"hyperparameters taken from {prefix}: {_shown(hparams, changed)}")
     theirs = with_overrides(hparams, given)
     if kept := _differences(theirs, hparams, given):
-        lines.append(f"warning: {prefix} was trained with {_shown(theirs, kept)}; --hparams says {_shown(hparams, kept)}")
+        lines.append(f"warning: {prefix} was trained with {_shown(theirs, kept)}; --hparams sets {_shown(hparams, kept)}")
     return dataclasses.replace(config, hparams=hparams), lines
 
 
@@ -41,7 +41,7 @@ def _with_named_backbone(config: TrainingConfig) -> TrainingConfig:
 
 
 def _conventions_of_start(config: TrainingConfig) -> tuple[str, dict[str, Any]]:
-    """The checkpoint's prefix, and those of its hyperparameters that are conventions."""
+    """Return the checkpoint's prefix and its hyperparameters that are conventions."""
     family = config.hparams.family
     if resumed := _resumed(config):
         return resumed[0], _only(family.stored_conventions(resumed[1]), family.conventions)
@@ -55,8 +55,10 @@ def _conventions_of_start(config: TrainingConfig) -> tuple[str, dict[str, Any]]:
 
 
 def _resumed(config: TrainingConfig) -> tuple[str, dict[str, Any]] | None:
-    """Prefix and hyperparameters of the newest checkpoint in model_dir whose description can be read; all there are of one
-    training."""
+    """Return prefix and hyperparameters of the newest checkpoint in model_dir with a readable description.
+
+    All checkpoints in model_dir are of one training.
+    """
     if config.benchmark or config.resume == "never":
         return None
     if config.resume != "auto":
@@ -67,7 +69,7 @@ def _resumed(config: TrainingConfig) -> tuple[str, dict[str, Any]] | None:
         try:
             description = read_description(prefix)
         except InputError:
-            continue  # torn; reading it as a checkpoint will say so
+            continue  # damaged; reading it as a checkpoint reports the error
         if description is not None:
             return prefix, description.hparams
     return None

@@ -17,19 +17,22 @@ from object_detection.structures import Batch, Tensor
 from program_support.errors import InputError
 from program_support.progress import Progress
 
-_COMPILATION_FACTOR = 20.0  # how much longer than others a first step may take
+_COMPILATION_FACTOR = 20.0  # allowed duration of the first step, as a multiple of the later ones
 
 Started = tuple[StepFacts, dict[str, Tensor]]  # a step whose report has not been read
 
 
 def reports_behind() -> int:
-    """Return how many steps are started before the report of one is read: reading waits for an accelerator, which would then
-    wait for the next step. On a CPU a step has ended when its call returns."""
+    """Return the number of steps that are started before the report of an earlier one is read.
+
+    Reading a report waits for the accelerator, which would then be idle until the next step starts. On a CPU a step is complete
+    when its call returns.
+    """
     return 1 if accelerator_count() > 0 else 0
 
 
 class EpochSteps:
-    """Runs the steps up to the next multiple of steps_per_epoch, as often as it is called."""
+    """The training steps of an epoch: each call runs up to the next multiple of steps_per_epoch."""
 
     def __init__(self, run: Run, step: TrainStep, *, saver: Saver, stop_request: StopRequest):
         self._run, self._step, self._saver, self._stop_request = run, step, saver, stop_request
@@ -45,7 +48,12 @@ class EpochSteps:
         self._batches, self._guard = None, StepGuard(global_batch_size=self._run.global_batch_size)
 
     def __call__(self, bar: Progress) -> float:
-        """Return the mean loss of the steps. Raises NotFinite, and InputError for a record that cannot be used."""
+        """Return the mean loss of the steps.
+
+        Raises:
+          NotFinite: the loss, a gradient or a weight is NaN or infinite.
+          InputError: a record cannot be used.
+        """
         run = self._run
         run.journal.event("epoch_started", epoch=run.epoch + 1)
         if run.state.step == run.first_step:
@@ -88,7 +96,7 @@ class EpochSteps:
         """Take the steps up to `end` and yield the checked report of each.
 
         The report of a step is read while the next one runs. All of them are read before the state is saved, the epoch ends or
-        the training stops, as these need a state that is known to be sound.
+        the training stops, because these need a state that is known to be finite.
         """
         run, state, pending = self._run, self._run.state, deque()
         while state.step < end:
@@ -109,7 +117,7 @@ class EpochSteps:
         return bool(every) and self._run.state.step % every == 0 and not self._run.config.benchmark
 
     def _start_step(self, pending: deque[Started]) -> Started:
-        """Take the next batch and step; on an accelerator it has only begun when this returns."""
+        """Take the next batch and start its step, which on an accelerator may still run when this returns."""
         run, state = self._run, self._run.state
         try:
             with run.stopwatch.measuring("input"):
@@ -129,7 +137,7 @@ class EpochSteps:
         return "compilation" if step == self._run.first_step + 1 else "compute"
 
     def _save_completed_steps(self, pending: deque[Started]) -> None:
-        """Before a record that cannot be used ends the training; the other ranks know nothing of it, if there are any."""
+        """Save before an unusable record ends the training; only without other ranks, which are not informed."""
         if self._run.world.size == 1 and not self._run.config.benchmark:
             while pending:
                 self._finish_step(pending.popleft())
@@ -145,7 +153,7 @@ class EpochSteps:
         return facts, report
 
     def _between_steps(self) -> None:
-        """In the middle of an epoch: stop where any rank was asked to, and save where it is due."""
+        """Stop within an epoch if any rank received a stop request, and save if a checkpoint is due."""
         if self.stopping:
             raise self._stop_request.interrupted()
         if self._saves_here():

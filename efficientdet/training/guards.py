@@ -1,4 +1,4 @@
-"""Trainings that cannot succeed are stopped, with the reason."""
+"""Checks that stop a training that cannot succeed and report the reason."""
 
 import contextlib
 import errno
@@ -15,20 +15,20 @@ from efficientdet.devices.runtime import Runtime
 from program_support.errors import InputError
 
 IMAGES_TO_SEE_A_POSITIVE = 1000
-SKIPS_IN_A_ROW = 30  # loss scaling halves with each: from 2^15 down to nothing
-_COLLAPSED = 0.2  # of the best AP so far,
-_WORTH_LOSING = 0.05  # once that was an AP at all
+SKIPS_IN_A_ROW = 30  # each halves the loss scale: from 2^15 to nearly 0
+_COLLAPSED = 0.2  # fraction of the best AP below which a training counts as diverged
+_WORTH_LOSING = 0.05  # lowest best AP for which this is checked
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
 class NotFinite(InputError):
-    """Loss, gradient, weights or average are no numbers any more."""
+    """A NaN or infinite loss, gradient, weight or moving average."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepFacts:
-    """What a message about a step should name."""
+    """Facts about a step that messages report."""
 
     step: int
     learning_rate: float
@@ -40,13 +40,13 @@ class StepFacts:
 
 
 class StepGuard:
-    """Looks at the report of every step; the same on every rank, as reports are."""
+    """A check of the report of every step; reports, and therefore results, are equal on all ranks."""
 
     def __init__(self, *, global_batch_size: int):
         self._global_batch_size, self._images, self._positives, self._skips = global_batch_size, 0, 0.0, 0
 
     def check(self, report: dict[str, float], facts: StepFacts) -> None:
-        """Raises NotFinite, or InputError where the first 1,000 images had no positive anchor."""
+        """Raise NotFinite, or InputError if the first 1,000 images had no positive anchor."""
         if not report["finite"]:
             terms = ", ".join(f"{name} {value:.4g}" for name, value in report.items() if name.endswith("loss"))
             raise NotFinite(f"the loss, a gradient, a weight or an average is not finite at {facts} ({terms}; gradient norm "
@@ -54,34 +54,34 @@ class StepGuard:
                             "lengthen --warmup_epochs, use --precision=float32, or --on_nan=rollback")
         self._skips = 0 if report["applied"] else self._skips + 1
         if self._skips >= SKIPS_IN_A_ROW:
-            raise NotFinite(f"gradients overflowed in {self._skips} steps in a row, the last at {facts}: lower --lr, or use "
+            raise NotFinite(f"gradients overflowed in {self._skips} consecutive steps, the last at {facts}: lower --lr, or use "
                             "--precision=float32")
         self._positives += report.get("positives", 1.0)
         self._images += self._global_batch_size
         if not self._positives and self._images >= IMAGES_TO_SEE_A_POSITIVE:
-            raise InputError(f"no positive anchor in the first {self._images} images: the records hold no boxes (were they "
-                             "made from captions_*.json?) or none that any anchor overlaps (see hparam anchor_scale)")
+            raise InputError(f"no positive anchor in the first {self._images} images: the records contain no boxes (were they "
+                             "converted from captions_*.json?) or no box overlaps an anchor (see hparam anchor_scale)")
 
 
 def check_collapse(average_precision: float, *, best: float, epoch: int) -> None:
-    """Raises InputError where the AP has fallen to next to nothing after it was something."""
+    """Raise InputError if the AP has fallen to a small fraction of the best AP."""
     if best >= _WORTH_LOSING and average_precision < _COLLAPSED * best:
-        raise InputError(f"epoch {epoch}: AP fell to {average_precision:.4f} after {best:.4f}: the training has collapsed; "
-                         "continue from emackpt-best with --pretrained_ckpt and a lower --lr")
+        raise InputError(f"epoch {epoch}: AP fell to {average_precision:.4f} from {best:.4f}: the training has diverged; "
+                         "start again from emackpt-best with --pretrained_ckpt and a lower --lr")
 
 
 @contextlib.contextmanager
 def one_line_errors(config: TrainingConfig, runtime: Runtime, world: World) -> Iterator[None]:
-    """Raise InputError for an exception of the block that is a lack of memory or disk space, or a file that is not writable."""
+    """Raise InputError in place of an exception caused by a lack of memory or disk space or by an unwritable file."""
     try:
         yield
     except (OSError, MemoryError, RuntimeError, tf.errors.OpError) as error:
         if getattr(error, "errno", None) in _FULL or "No space left" in str(error):
-            raise InputError(f"{config.model_dir}: no space left on device; the checkpoints in it are whole: make room and "
-                             "start again") from error
+            raise InputError(f"{config.model_dir}: no space left on device; the checkpoints in it are intact; free disk "
+                             "space and run the command again") from error
         if getattr(error, "errno", None) in _NOT_WRITABLE:
             raise InputError(f"{error.filename or config.model_dir}: {error.strerror}; the checkpoints in "
-                             f"{config.model_dir} are whole") from error
+                             f"{config.model_dir} are intact") from error
         if is_out_of_memory(error):
             raise out_of_memory(config, runtime, local_ranks=world.local_size) from error
         raise

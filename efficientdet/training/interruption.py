@@ -1,4 +1,4 @@
-"""A polite end: SIGTERM (Slurm, Kubernetes, a launcher whose other process died) and Ctrl-C ask a training to save and stop."""
+"""Graceful shutdown: SIGTERM (from Slurm, Kubernetes or a launcher) and Ctrl-C make a training save and stop."""
 
 import signal
 import threading
@@ -9,14 +9,14 @@ from typing import TypeVar
 from efficientdet.devices.distributed import World
 from program_support.signals import Listener, exit_code
 
-INTERRUPTED_EXIT_CODE = exit_code(signal.SIGTERM)  # 143: everything is saved, start the same command again
+INTERRUPTED_EXIT_CODE = exit_code(signal.SIGTERM)  # 143: the state is saved; the same command resumes
 _SAME_REQUEST_SECONDS = 0.5  # a terminal and a launcher may both pass one Ctrl-C on
 
 Item = TypeVar("Item")
 
 
 class Interrupted(BaseException):
-    """Unwinds a training up to where it is saved; no `except Exception` takes it for an error."""
+    """A stop request that unwinds a training to where it is saved; `except Exception` does not catch it."""
 
     def __init__(self, number: int = signal.SIGTERM):
         super().__init__(f"stopped by signal {number}")
@@ -24,18 +24,24 @@ class Interrupted(BaseException):
 
 
 class StopRequest:
-    """Whether this process was asked to stop; listens while it is entered.
+    """The stop request of this process; a context manager that handles signals while it is entered.
 
-    The first signal is only noted: in the middle of a step nothing can be saved, and all ranks must agree first. Where
-    nothing would be lost by it a process that trains alone ends `patience` seconds later, whatever keeps it: a compilation,
-    the batch of an evaluation, an export. A second signal ends it at once.
+    The first signal is only recorded: within a step nothing can be saved, and all ranks must agree first. A single process
+    without unsaved steps exits `patience` seconds later, even during a compilation, an evaluation or an export. A second signal
+    ends the process immediately.
     """
 
     def __init__(self, world: World, *, saved_step: Callable[[], int], unsaved_steps: Callable[[], int],
                  patience: float = 5.0, report_after: float = 2.0):
-        """`saved_step` of the last checkpoint, and `unsaved_steps` since, are called in another thread. `patience`: seconds
-        until a process in which nothing would be lost ends; `report_after`: seconds until a message says what a second signal
-        does, as a request that is met before needs none."""
+        """Prepare the request.
+
+        Args:
+          world: the processes that train together.
+          saved_step: returns the step of the last checkpoint; called in another thread.
+          unsaved_steps: returns the number of steps since; called in another thread.
+          patience: seconds until a process without unsaved steps exits.
+          report_after: seconds until a message explains the second signal; none is printed if the request is met before.
+        """
         self._world, self._saved_step, self._unsaved_steps = world, saved_step, unsaved_steps
         self._patience, self._report_after = patience, report_after
         self._number, self._heard_at, self._ended = 0, 0.0, threading.Event()
@@ -50,20 +56,20 @@ class StopRequest:
 
     @property
     def requested(self) -> bool:
-        """Whether this process was asked."""
+        """Whether this process received a stop signal."""
         return self._number != 0
 
     def heed(self) -> None:
-        """Raises `Interrupted` on every rank if any was asked to stop; to be called by all."""
+        """Raise `Interrupted` on every rank if any rank received a stop request; all ranks must call it."""
         if any(self._world.gather(self.requested)):
             raise self.interrupted()
 
     def interrupted(self) -> Interrupted:
-        """What ends this rank, whether it or another one was asked."""
+        """Return the exception that ends this rank, whichever rank received the request."""
         return Interrupted(self._number or signal.SIGTERM)
 
     def watched(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items up to the stop request; at their end, where all ranks meet, `heed`."""
+        """Yield the items up to a stop request, then call `heed`, which synchronizes all ranks."""
         for item in items:
             if self.requested:
                 break
@@ -75,26 +81,26 @@ class StopRequest:
             self._heard_at, self._number = time.monotonic(), number
             threading.Thread(target=self._hurry, daemon=True, name="stop request").start()
         elif time.monotonic() - self._heard_at > _SAME_REQUEST_SECONDS:
-            self._listener.end(number, f"ended at once: {stop_message(self._saved_step())}")
+            self._listener.end(number, f"stopped immediately: {stop_message(self._saved_step())}")
 
     def _hurry(self) -> None:
-        """See to it that the process ends."""
+        """Exit when nothing is unsaved, and report the effect of a second signal."""
         reported = False
         while not self._ended.wait(0.1):
             waited = time.monotonic() - self._heard_at
             unsaved = self._unsaved_steps()
             if waited > self._patience and unsaved <= 0 and self._world.size == 1:
-                self._listener.end(self._number, f"asked to stop: {stop_message(self._saved_step())}")
-            # Several ranks wait for the step also where nothing would be lost: for minutes, while the first one is compiled.
+                self._listener.end(self._number, f"stop requested: {stop_message(self._saved_step())}")
+            # Several ranks wait for the step even without unsaved steps: for minutes while the first step is compiled.
             if waited > self._report_after and (unsaved > 0 or self._world.size > 1) and not reported and self._world.is_first:
                 reported = True
-                lost = f" and loses the {unsaved} steps since the last checkpoint" if unsaved > 0 else ""
-                self._listener.tell(f"asked to stop: will save when the running step has ended; asked again, ends "
-                                    f"at once{lost}")
+                lost = f" and lose the {unsaved} steps since the last checkpoint" if unsaved > 0 else ""
+                self._listener.tell("stop requested: saving after the current step; send the signal again to exit "
+                                    f"immediately{lost}")
 
 
 def stop_message(saved_step: int) -> str:
-    """What remains of a training that was interrupted."""
+    """Return the message about the checkpoint that an interrupted training resumes from."""
     if saved_step <= 0:
-        return "no step is saved; the same command starts from scratch"
-    return f"saved after step {saved_step}; --resume=auto, the default, continues from there"
+        return "no checkpoint was saved; the same command starts from scratch"
+    return f"saved after step {saved_step}; --resume=auto, the default, resumes from there"

@@ -8,8 +8,11 @@ from object_detection.structures import Batch
 
 
 class JaxStep(TrainStep):
-    """See `build_train_step`. Between steps the state stays on the device as it is, and the variables are behind it until
-    `store`; the next step after that begins with what the variables hold."""
+    """Training step of JAX; see `build_train_step`.
+
+    Between steps the state stays on the device and the variables are outdated until `store`; the next step after that starts
+    from the variables.
+    """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -18,7 +21,7 @@ class JaxStep(TrainStep):
 
     def __call__(self, batch: Batch, learning_rate: float, stop_wish: bool = False) -> dict:
         """See `TrainStep`."""
-        state, self._state = self._state, None  # given away: after an error there is nothing to store
+        state, self._state = self._state, None  # donated: after an error there is nothing to store
         if state is None:
             state = jax.tree.map(lambda variable: variable.value, self._variables())
         self._state, report = self._compiled(state, jax.tree.map(jax.numpy.asarray, batch), jax.numpy.float32(learning_rate),

@@ -1,4 +1,4 @@
-"""A training from first to last: for each epoch steps, checkpoint, calibration, evaluation and report."""
+"""The training loop: for each epoch the steps, checkpoint, calibration, evaluation and report."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -34,11 +34,11 @@ from program_support.signals import exit_code
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOutcome:
-    """What `train` leaves and how it ended."""
+    """Result of `train`: where its files are and how it ended."""
 
     model_dir: str
-    metrics: dict[str, float] = field(default_factory=dict)  # COCO's, of the last evaluation; empty without any
-    stop_signal: int = 0  # that stopped the training before its end, with everything saved; 0: none did
+    metrics: dict[str, float] = field(default_factory=dict)  # COCO metrics of the last evaluation; empty without one
+    stop_signal: int = 0  # the signal that stopped the training, with its state saved; 0: none
 
     @property
     def stopped(self) -> bool:
@@ -54,23 +54,23 @@ class TrainingOutcome:
 def train(config: TrainingConfig, *, clock: Callable[[], float] = time.monotonic) -> TrainingOutcome:
     """Train, evaluate and write everything into model_dir; stop with everything saved after SIGTERM or Ctrl-C.
 
-    `clock` gives seconds, for --max_minutes and for what is logged. Raises InputError for what a user can fix.
+    `clock` returns seconds, for --max_minutes and the log. Raises InputError for errors that a user can fix.
     """
     world = join_world(group_size=config.bn_group)
     runtime = start_runtime(precision=config.precision, amp=config.amp, use_xla=config.use_xla, seed=config.seed,
                             deterministic=config.deterministic)
-    config, doctor_said = with_suggestions(config)
-    config, batch_sizes_said = with_batch_sizes(config, runtime, world)
+    config, data_check_lines = with_suggestions(config)
+    config, batch_size_line = with_batch_sizes(config, runtime, world)
     skip_graph_rewriting()
     if config.debug:
         tf.config.run_functions_eagerly(True)
     config, lines = with_conventions_of_start(config)
     folder = config.model_dir if world.is_first else None
-    with one_line_errors(config, runtime, world), sole_training(config.model_dir, world) as lock_said, Journal(
+    with one_line_errors(config, runtime, world), sole_training(config.model_dir, world) as lock_warning, Journal(
             folder, file_name=config.log_filename, loggers=() if config.benchmark else config.loggers,
             settings=config.hparams.to_dict(), project=config.hparams.family.name,
             listeners=mlperf_listeners(config, world)) as journal:
-        for line in (lock_said, *doctor_said, *lines, batch_sizes_said):
+        for line in (lock_warning, *data_check_lines, *lines, batch_size_line):
             if line:
                 journal.say(line)
         run = Run.prepare(config, runtime, journal, world, clock=clock)
@@ -101,7 +101,7 @@ class Training:
         self.last_loss: float | None = None  # mean of the last epoch; None where no step was left
 
     def run(self) -> TrainingOutcome:
-        """Train what is left, then write and evaluate the final weights."""
+        """Train the remaining epochs, then write and evaluate the final weights."""
         run, config = self._run, self._config
         evaluated_images = self._evaluator.samples if config.evaluates else 0
         run.journal.event("run_started", run=run, evaluated_images=evaluated_images)
@@ -116,7 +116,7 @@ class Training:
         except Interrupted as interrupted:
             if not config.benchmark:
                 self._saver.save_if_changed()
-            run.journal.say(f"asked to stop: {stop_message(self._saver.step)}")
+            run.journal.say(f"stop requested: {stop_message(self._saver.step)}")
             signal = interrupted.signal
         measures = self._evaluator.last
         return TrainingOutcome(model_dir=config.model_dir, metrics=measures.numbers if measures else {}, stop_signal=signal)
@@ -151,8 +151,10 @@ class Training:
                     self._report(epoch)
 
     def _remaining_epochs(self) -> Iterator[int]:
-        """Yield the epoch that comes next, first the one that the checkpoint names as unfinished; stop at the end of the
-        schedule, or where the target AP is reached or --patience has run out."""
+        """Yield the numbers of the remaining epochs, first the one that the checkpoint names as unfinished.
+
+        Stop at the end of the schedule, when the target AP is reached, or after --patience evaluations without improvement.
+        """
         run = self._run
         while True:
             if epoch := run.state.progress.unfinished_epoch:
@@ -166,7 +168,7 @@ class Training:
             yield run.epoch + 1
 
     def _checkpoint(self, epoch: int) -> None:
-        """Save before what takes long, and stop where any rank was asked to."""
+        """Save before calibration and evaluation, and stop if any rank received a stop request."""
         run = self._run
         run.state.average_batch_statistics()
         run.state.progress.unfinished_epoch = epoch
@@ -180,7 +182,7 @@ class Training:
         return self._config.evaluates_after(epoch) or self._run.ends_period(epoch)
 
     def _calibrate(self, epoch: int | None = None) -> None:
-        """Measure the batch statistics of the averaged weights, once after a step; `epoch` None: at the end of the training."""
+        """Calibrate the batch statistics of the averaged weights, once per step; `epoch` None: at the end of the training."""
         run = self._run
         images, batch_size = calibration_size(self._config, records=len(run.index))
         due = epoch is None or self._uses_average(epoch)
@@ -193,14 +195,14 @@ class Training:
         self._calibrated_version = run.state.version
 
     def _evaluate(self, epoch: int) -> None:
-        """Measure averaged and raw weights and keep the better ones, if they are the best so far; log the validation losses."""
+        """Evaluate averaged and raw weights, keep the better ones if they are the best so far, and log validation losses."""
         run = self._run
         if self._config.evaluates_after(epoch):
             run.journal.event("evaluation_started", epoch=epoch)
             with run.stopwatch.measuring("evaluation"):
                 evaluated = self._evaluator.evaluate()
                 average_precision = self.best.keep(epoch, evaluated)
-                # Last: where there are numbers, the best weights are not older.
+                # Last: where metrics exist, the best weights are not older than they.
                 self._reporter.evaluation(epoch, evaluated, self._evaluator)
             run.journal.event("evaluation_finished", epoch=epoch, average_precision=average_precision)
         if self._config.validate:
@@ -216,16 +218,16 @@ class Training:
             saver.save()
 
     def _report(self, epoch: int) -> None:
-        """Write the report page where there is something new, then let all ranks continue together."""
+        """Write the report page if there are new results, then synchronize all ranks."""
         if self._config.evaluates_after(epoch) or not self._config.evaluates:
             self._reporter.write_page(self.best)
         self._run.world.meet()
 
     def _finish(self) -> None:
-        """Write the last checkpoint and the exported model and, where wanted, the final numbers."""
+        """Write the last checkpoint and the exported model and, if requested, evaluate the final weights."""
         run, config = self._run, self._config
         self._stop_request.heed()
-        self._saver.save_if_changed()  # before the calibration: with more epochs the training resumes as if it had not ended
+        self._saver.save_if_changed()  # before the calibration: a resumed training with more epochs continues unchanged
         self._calibrate()
         self._saver.save_final()
         with run.state.averaged_weights():

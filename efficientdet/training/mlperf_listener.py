@@ -1,4 +1,4 @@
-"""MLPerf's lines of a training, made from the events of its run log."""
+"""MLPerf log lines of a training, written for the events of its run log."""
 
 from efficientdet.configuration.training_config import TrainingConfig
 from efficientdet.devices.device import device_name
@@ -9,7 +9,7 @@ from model.detector import named_variables
 
 
 def mlperf_listeners(config: TrainingConfig, world: World) -> list["MlperfListener"]:
-    """Return the listener that writes --mlperf_log; none without the flag, nor on any rank but the first."""
+    """Return the listener that writes --mlperf_log; an empty list without the flag and on other ranks than the first."""
     return [MlperfListener(config, world)] if config.mlperf_log and world.is_first else []
 
 
@@ -23,7 +23,7 @@ class MlperfListener(MlperfLog):
             division=config.mlperf_division, status=config.mlperf_status, cache_cleared=config.mlperf_cache_cleared))
 
     def run_started(self, run: Run, evaluated_images: int) -> None:
-        """Log what the run is made with and the weights that it starts from; then its clock starts."""
+        """Log the hyperparameters and the initial weights, then start the clock of the result."""
         config, schedule = run.config, run.schedule
         family = config.hparams.family
         self.hyperparameters({

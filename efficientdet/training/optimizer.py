@@ -1,7 +1,7 @@
 """Optimizers over one vector of all trained weights: clipping, update rules, loss scaling, as functions of explicit state.
 
-A rule takes gradients and its state and returns what the weights move by; whoever calls it assigns the results. So the same
-code runs inside TensorFlow's step, which assigns to variables, and inside JAX's, which has none.
+An update rule takes gradients and its state and returns the change of the weights; the caller assigns the results. The same
+code therefore runs in TensorFlow's step, which assigns to variables, and in JAX's step, which has none.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ _GROWTH_STEPS = 2000  # without an overflow, after which the loss scale doubles
 
 
 class PackedOptimizer:
-    """What all rules share; a rule has names of slots, each a vector of all weights, and `move`.
+    """Base class of update rules; a rule has names of slots, each a vector over all weights, and `move`.
 
-    Each gradient's norm is cut to `clip_gradients_norm`, then that of all together (0: none). With a loss scale (for float16)
-    gradients come multiplied by it; a step whose gradient is not finite changes nothing and halves the scale.
+    Each gradient's norm is clipped to `clip_gradients_norm`, then the global norm (0: no clipping). With a loss scale (for
+    float16) gradients are multiplied by it; a step with a NaN or infinite gradient changes nothing and halves the scale.
     """
 
-    slots: tuple[str, ...] = ()  # as TensorFlow's checkpoints call them
+    slots: tuple[str, ...] = ()  # their names in TensorFlow checkpoints
     reads_weights = False
-    is_linear = False  # whether a step grows with the gradient, so that a factor of the rate can be one of the gradient
+    is_linear = False  # whether the update is linear in the gradient, so that rate factors can multiply gradients
 
     def __init__(self, *, clip_gradients_norm: float = 0.0, loss_scale: float | None = None):
         self.clip_gradients_norm, self.scales_loss = clip_gradients_norm, loss_scale is not None
@@ -40,9 +40,9 @@ class PackedOptimizer:
         self.good_steps = _variable(np.int32(0), "good_steps") if self.scales_loss else None
 
     def build(self, variables: list[keras.Variable], rate_factors: Sequence[float] | None = None) -> None:
-        """Make the state for these weights, whose gradients come in their order; only the first call counts.
+        """Create the state for these weights, whose gradients come in the same order; later calls do nothing.
 
-        rate_factors: what the learning rate of each weight is multiplied by.
+        rate_factors: factor of the learning rate for each weight.
         """
         if not hasattr(self, "packing"):
             self.packing = Packing([variable.shape for variable in variables])
@@ -51,15 +51,15 @@ class PackedOptimizer:
 
     @property
     def variables(self) -> dict[str, keras.Variable]:
-        """Its state by name: slots, counters, loss scale."""
+        """The state by name: slots, counters, loss scale."""
         scaling = {"dynamic_scale": self.dynamic_scale, "good_steps": self.good_steps} if self.scales_loss else {}
         return {**self.slot_variables, "iterations": self.iterations, **scaling}
 
     def updated(self, state: State, gradients: Sequence[Tensor], learning_rate: Tensor, *,
                 weights: Tensor | None = None) -> tuple[Tensor, State, Tensor]:
-        """-> what the packed weights move by [size], the state afterwards, and whether the step was applied (bool).
+        """Return the change of the packed weights [size], the new state, and whether the step was applied (bool).
 
-        `weights`: the packed ones, for a rule that reads them.
+        `weights`: the packed weights, for a rule that reads them.
         """
         if not self.scales_loss:
             move, slots = self.move(state, self._clipped(gradients), learning_rate, weights=weights)
@@ -68,13 +68,13 @@ class PackedOptimizer:
         clipped = self._clipped([ops.cast(part, "float32") / state["dynamic_scale"] for part in gradients])
         move, slots = self.move(state, clipped, learning_rate, weights=weights)
         kept = {name: ops.where(finite, slot, state[name]) for name, slot in slots.items()}
-        # Minus zero, as to add it leaves every number as it is, zeros of either sign included.
+        # Minus zero: adding it leaves every number unchanged, including zeros of either sign.
         return ops.where(finite, move, -ops.zeros_like(move)), {
             **state, **kept, **_next_scale(state, finite),
             "iterations": state["iterations"] + ops.cast(finite, "int32")}, finite
 
     def move(self, state: State, gradient: Tensor, learning_rate: Tensor, *, weights: Tensor | None) -> tuple[Tensor, State]:
-        """Of a packed gradient [size]: what the packed weights move by, and the slots afterwards."""
+        """Return the change of the packed weights for a packed gradient [size], and the new slots."""
         raise NotImplementedError
 
     def _clipped(self, gradients: Sequence[Tensor]) -> Tensor:
@@ -89,7 +89,7 @@ class PackedOptimizer:
 
 
 class SGD(PackedOptimizer):
-    """v = momentum v - rate g; w += v (Polyak 1964), as the published models were trained."""
+    """Gradient descent with momentum, v = momentum v - rate g; w += v (Polyak 1964), as in the published models."""
 
     slots = ("Momentum",)
     is_linear = True
@@ -105,7 +105,7 @@ class SGD(PackedOptimizer):
 
 
 class Adam(PackedOptimizer):
-    """Kingma and Ba 2015, algorithm 1; with `weight_decay` Loshchilov and Hutter 2019, algorithm 2: w -= rate decay w."""
+    """Adam (Kingma and Ba 2015, algorithm 1); with `weight_decay` AdamW (Loshchilov and Hutter 2019, algorithm 2)."""
 
     slots = ("Adam", "Adam_1")
 
@@ -135,7 +135,7 @@ class Adam(PackedOptimizer):
 
 
 def build_optimizer(hparams: OptimizerHyperparameters, *, precision: str) -> PackedOptimizer:
-    """The optimizer that the hyperparameters name; with dynamic loss scaling under mixed_float16."""
+    """Return the optimizer of the hyperparameters, with dynamic loss scaling under mixed_float16."""
     settings = {"clip_gradients_norm": hparams.clip_gradients_norm,
                 "loss_scale": hparams.loss_scale if precision == "mixed_float16" else None}
     if hparams.optimizer == "sgd":
@@ -145,7 +145,7 @@ def build_optimizer(hparams: OptimizerHyperparameters, *, precision: str) -> Pac
 
 
 def weights_rate_factors(hparams: OptimizerHyperparameters, network: keras.Model) -> list[float]:
-    """Return what the learning rate of each trainable weight is multiplied by.
+    """Return the factor of the learning rate for each trainable weight.
 
     Raises InputError if a pattern of `learning_rate_factors` matches no trainable weight.
     """
@@ -160,7 +160,7 @@ def weights_rate_factors(hparams: OptimizerHyperparameters, network: keras.Model
 
 
 def global_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Euclidean norm of all gradients together, float32 scalar."""
+    """Return the Euclidean norm of all gradients together, a float32 scalar."""
     return ops.sqrt(ops.sum(_squared_norms(gradients)))
 
 
@@ -169,7 +169,7 @@ def _variable(value: np.ndarray, name: str) -> keras.Variable:
 
 
 def _next_scale(state: State, finite: Tensor) -> State:
-    """Halved after an overflow, doubled after `_GROWTH_STEPS` without one."""
+    """Halve the loss scale after an overflow, double it after `_GROWTH_STEPS` steps without one."""
     scale, good_steps = state["dynamic_scale"], state["good_steps"]
     grows = good_steps >= _GROWTH_STEPS - 1
     return {"dynamic_scale": scale * ops.where(finite, ops.where(grows, 2.0, 1.0), 0.5),
@@ -177,12 +177,12 @@ def _next_scale(state: State, finite: Tensor) -> State:
 
 
 def _squared_norms(gradients: Sequence[Tensor]) -> Tensor:
-    """[n] float32."""
+    """Return the squared norms, [n] float32."""
     return ops.stack([ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in gradients])
 
 
 def _clipping_factors(gradients: Sequence[Tensor], limit: float) -> Tensor:
-    """What each gradient is multiplied by, [n]: first its own norm is cut to `limit`, then that of all the cut ones."""
+    """Return factors [n] that clip each gradient's norm to `limit`, then the global norm of the clipped gradients."""
     norms = ops.sqrt(_squared_norms(gradients))
     alone = limit / ops.maximum(norms, limit)
     together = ops.sqrt(ops.sum(ops.square(norms * alone)))

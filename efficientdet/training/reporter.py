@@ -1,4 +1,4 @@
-"""What a training reports: facts and numbers to its log, drawn detections, the page of its report."""
+"""Reports of a training: facts and metrics in its log, drawn detections, and the report page."""
 
 import math
 import os
@@ -29,7 +29,7 @@ _PERCENT = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 
 
 class Reporter:
-    """Reports one run; methods in the order in which they are called."""
+    """Reporter of one run; methods in the order in which they are called."""
 
     def __init__(self, run: Run):
         self._run, self._folder = run, Path(run.config.model_dir)
@@ -44,19 +44,19 @@ class Reporter:
             run.description.write(self._folder / "config.json")
             run.config.class_names.write(self._folder / "classes.json")
         if not run.config.val_records and run.config.training_mode != "train300" and not run.config.benchmark:
-            run.journal.say("no --val_file_pattern: trains without evaluating")
+            run.journal.say("no --val_file_pattern: training without evaluation")
 
     def evaluation(self, epoch: int, found: Mapping[str, Evaluation], evaluator: Evaluator) -> None:
-        """Report the numbers of "averaged" and "raw" weights."""
+        """Report the metrics of "averaged" and "raw" weights."""
         run, progress = self._run, self._run.state.progress
         self._averaged(epoch, found["averaged"], evaluator)
-        said = f"epoch {epoch}: AP {shown_measure(found['averaged'].average_precision)} with averaged weights"
+        line = f"epoch {epoch}: AP {shown_measure(found['averaged'].average_precision)} with averaged weights"
         if "raw" in found:
             raw = found["raw"].average_precision
             run.journal.curves(run.state.step, {"validation/AP_raw": raw})
-            said += f", {shown_measure(raw)} with the raw weights of the last step, which the average follows slowly"
+            line += f", {shown_measure(raw)} with raw weights"
         best = f"; best {progress.best_ap:.4f} (epoch {progress.best_epoch})" if progress.best_epoch else ""
-        run.journal.say(said + best)
+        run.journal.say(line + best)
 
     def validation_losses(self, epoch: int, losses: Mapping[str, float]) -> None:
         """Log the losses on the validation records."""
@@ -64,7 +64,7 @@ class Reporter:
         self._run.journal.curves(self._run.state.step, {f"validation/{name}": value for name, value in losses.items()})
 
     def final_evaluation(self, epoch: int, evaluation: Evaluation, evaluator: Evaluator) -> None:
-        """Report the averaged weights' numbers at the end, with the table and the submission file."""
+        """Report the final metrics of the averaged weights with a table, and write the submission file."""
         self._averaged(epoch, evaluation, evaluator)
         config = self._run.config
         if self._run.world.is_first:
@@ -74,7 +74,7 @@ class Reporter:
         self._run.journal.say(evaluation.measures.table())
 
     def write_page(self, best: BestKeeper) -> None:
-        """Write the page of this training as far as it is."""
+        """Write the report page of the training so far."""
         run, config = self._run, self._run.config
         if not run.world.is_first:
             return
@@ -88,17 +88,17 @@ class Reporter:
             per_class=measures.class_ap if measures else {}, seconds=run.stopwatch.totals(), images=self._drawn))
 
     def announce_page(self) -> None:
-        """Say where the page is."""
+        """Log the path of the report page."""
         self._run.journal.say(f"report: {self._folder / FILE_NAME}")
 
     def end(self, best: BestKeeper, *, loss: float | None) -> None:
-        """Log the averages of the run; for a benchmark also the machine that they were measured on."""
+        """Log the averages of the run; for a benchmark also facts about the machine."""
         run, config, goal = self._run, self._run.config, {}
         if loss is None and run.state.step >= run.last_step:
-            run.journal.say(f"no step was left: all {run.state.step} are done; the same command with a larger --num_epochs"
+            run.journal.say(f"no steps left: all {run.state.step} are done; the same command with a larger --num_epochs"
                             f"{' or --max_minutes' if config.max_minutes else ''} continues the training")
         if config.target_ap and config.evaluates:
-            goal["target_mAP"] = round(100 * config.target_ap, 2)  # in per cent, as the APs of the log
+            goal["target_mAP"] = round(100 * config.target_ap, 2)  # in percent, as the APs of the log
             if best.time_to_target is not None:
                 goal["time_to_target"] = best.time_to_target
         run.journal.finish(training_loss=loss, seconds=time.monotonic() - run.begun, devices=run.world.size,
@@ -107,7 +107,7 @@ class Reporter:
             run.journal.log((), _surroundings(run))
 
     def _averaged(self, epoch: int, evaluation: Evaluation, evaluator: Evaluator) -> None:
-        """Write, draw and log what was measured of the averaged weights; once for an evaluation."""
+        """Write, draw and log an evaluation of the averaged weights, once."""
         if evaluation is self._reported:
             return
         self._reported, run = evaluation, self._run
@@ -119,7 +119,7 @@ class Reporter:
         run.journal.validation(epoch, step=run.state.step, average_precision=evaluation.average_precision)
 
     def _draw(self, rows: DetectionRows, evaluator: Evaluator) -> None:
-        """Detections in the first validation images, always the same ones."""
+        """Draw detections in the first validation images, the same images in each evaluation."""
         names, ids = self._run.config.class_names.names, list(self._run.config.class_names.category_ids)
         self._drawn = []
         for image in original_images(evaluator.index, range(min(_DRAWN_IMAGES, len(evaluator.index)))):
@@ -133,7 +133,7 @@ class Reporter:
 
 
 def _facts(run: Run) -> dict:
-    """Return what a reader of the log or the report should know of this run."""
+    """Return the facts of this run for the log and the report."""
     config, trained = run.config, run.state.detector.network.trainable_variables
     return {
         "model": config.hparams.name, "image_size": config.hparams.input_size, "classes": len(config.class_names),
@@ -146,8 +146,10 @@ def _facts(run: Run) -> dict:
 
 
 def _surroundings(run: Run) -> dict:
-    """Return the machine, the memory of the process that took most, the arithmetic of an image, and how much of it the machine
-    does, all processes at once."""
+    """Return facts about the machine: device, load, peak memory and arithmetic throughput.
+
+    Memory is the largest of all processes. Throughput is measured in all processes at the same time.
+    """
     host, device = zip(*run.world.gather((peak_host_memory(), peak_device_memory())), strict=True)  # the product takes more
     rates = run.world.gather(multiply_adds_per_second(run.runtime.precision))
     return {"device": device_name(), "load_average": round(os.getloadavg()[0], 2), "peak_host_memory_bytes": max(host),

@@ -1,4 +1,4 @@
-"""What the parts of one training share: how it was asked for, what it reads, and where it writes and reports."""
+"""State shared by the parts of one training: configuration, input, output and reporting."""
 
 import math
 import os
@@ -35,14 +35,14 @@ from program_support.processor_cores import available_cores
 
 @dataclass(kw_only=True)
 class Run:
-    """One training from its start, or from where it was left, to its end."""
+    """One training from its start, or from where it resumes, to its end."""
 
     config: TrainingConfig
     runtime: Runtime
     world: World
     journal: Journal
     index: RecordIndex
-    factors: np.ndarray | None  # how often each record comes in an epoch; None: once
+    factors: np.ndarray | None  # how often each record is repeated in an epoch; None: once
     global_batch_size: int  # of all ranks
     steps_per_epoch: int
     schedule: Schedule
@@ -50,16 +50,16 @@ class Run:
     store: CheckpointStore
     cache: DecodedCache | None
     state: TrainingState
-    first_step: int = field(init=False)  # that this process begins after
+    first_step: int = field(init=False)  # the step after which this process starts
     clock: Callable[[], float]
     stopwatch: Stopwatch
     begun: float  # time.monotonic when the records were found
-    _clock_zero: float | None = None  # what the clock showed when the training began, had there been one process only
+    _clock_zero: float | None = None  # clock time at which the training would have started in one process
 
     @classmethod
     def prepare(cls, config: TrainingConfig, runtime: Runtime, journal: Journal, world: World, *,
                 clock: Callable[[], float] = time.monotonic) -> "Run":
-        """Find, and where it is requested verify, the records; what follows from their number and the batch; then the state."""
+        """Find and, if requested, verify the records, derive the schedule, and create the state."""
         index = verify_records(index_records(config.records), when=config.verify_records,
                                max_bad_fraction=config.max_bad_fraction, say=journal.say,
                                category_ids=config.class_names.category_ids)
@@ -87,12 +87,12 @@ class Run:
 
     @property
     def epoch(self) -> int:
-        """Epochs whose steps are done."""
+        """Number of epochs whose steps are done."""
         return self.state.step // self.steps_per_epoch
 
     @property
     def schedule_steps(self) -> int:
-        """Steps up to where the training ends without --max_minutes."""
+        """Number of steps of the training without --max_minutes."""
         return (1 if self.config.benchmark else self.config.last_epoch) * self.steps_per_epoch
 
     @property
@@ -102,7 +102,7 @@ class Run:
 
     @property
     def schedule_position(self) -> float:
-        """The step of the schedule whose learning rate the next step takes: its own number, or what a plan maps it to."""
+        """The schedule step whose learning rate the next step uses: its own number, or the one that a plan maps it to."""
         plan, step = self.state.progress, self.state.step
         if not plan.planned_end:
             return step
@@ -116,21 +116,21 @@ class Run:
 
     @property
     def images_per_second(self) -> float:
-        """Since the start of this process, evaluation and checkpoints not counted."""
+        """Mean throughput since the start of this process, without evaluation and checkpoints."""
         seconds = sum(self.stopwatch.total(name) for name in ("input", "compute", "compilation"))
         return (self.state.step - self.first_step) * self.global_batch_size / max(seconds, 1e-9)
 
     def start_clock(self) -> None:
-        """Start the clock; it continues where that of the process before stood at its last checkpoint."""
+        """Start the clock; it continues from the last checkpoint of an earlier process."""
         self._clock_zero = self.clock() - self.state.progress.seconds
 
     @property
     def seconds(self) -> float:
-        """Of training so far, evaluations and compilation included; of processes that were killed up to what they saved."""
+        """Seconds of training so far with evaluations and compilation; of killed processes up to their last checkpoint."""
         return self.state.progress.seconds if self._clock_zero is None else self.clock() - self._clock_zero
 
     def input_config(self, batch_size: int) -> InputConfig:
-        """How records become batches of this rank."""
+        """Return the configuration of the input pipeline of this rank."""
         config = self.config
         # The ranks of a machine share its cores, unless the launcher has bound each to its own.
         cores = min(available_cores(), (os.cpu_count() or 4) // self.world.local_size)
@@ -142,13 +142,13 @@ class Run:
             use_fake_data=config.use_fake_data, num_threads=threads if config.enable_map_parallelization else 1)
 
     def batches(self) -> Iterator[Batch]:
-        """From the image on that comes next."""
+        """Return the batches of this rank from the next image on."""
         inputs = self.input_config(self.config.batch_size * self.config.accumulate_steps)
         return device_prefetch(iter(self.training_data(
             inputs, first_position=self.state.progress.images_seen, rank=self.world.rank, world_size=self.world.size)))
 
     def training_data(self, inputs: InputConfig, **place: int) -> RecordBatches:
-        """The stream of training images; `place` as `training_dataset` takes it."""
+        """Return the stream of training images; `place` is passed to `training_dataset`."""
         return training_dataset(self.index, inputs, cache=self.cache, factors=self.factors, **place)
 
     def ends_period(self, epoch: int) -> bool:
@@ -157,21 +157,21 @@ class Run:
 
 
 def _repeat_factors(config: TrainingConfig, index: RecordIndex, *, say: Callable[[str], None]) -> np.ndarray | None:
-    """How often --balance wants each record in an epoch; None where it wants none twice."""
+    """Return how often --balance repeats each record in an epoch; None if it repeats none."""
     if config.balance == "none":
         return None
     factors = repeat_factors(labeled_records(index, config.class_names), config.balance_threshold)
     if factors.max() == 1.0:
-        say(f"warning: --balance=repeat_factor repeats nothing: every class is in a larger share of the images than "
+        say(f"warning: --balance=repeat_factor has no effect: every class is in a larger share of the images than "
             f"--balance_threshold={config.balance_threshold:g}")
         return None
-    say(f"--balance=repeat_factor: {np.sum(factors > 1)} of {len(index)} images come more often than once an epoch, up to "
-        f"{factors.max():.1f} times; an epoch has {epoch_length(factors)} images")
+    say(f"--balance=repeat_factor: {np.sum(factors > 1)} of {len(index)} images are repeated within an epoch, up to "
+        f"{factors.max():.1f} times; {epoch_length(factors)} images per epoch")
     return factors
 
 
 def _peak_learning_rate(config: TrainingConfig, *, global_batch_size: int, journal: Journal) -> float:
-    """As asked for; without being asked the published rate for this many images per step."""
+    """Return the configured peak learning rate, by default the published one for this global batch size."""
     rule, rate = config.hparams.published_rate(global_batch_size), config.hparams.learning_rate
     if config.lr_per_64 is not None:
         rate = config.lr_per_64 * global_batch_size / 64

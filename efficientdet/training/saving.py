@@ -1,4 +1,4 @@
-"""What a training writes to continue from, and how it goes back to it."""
+"""Checkpoints of a training, and the rollback to the last one."""
 
 import time
 from collections.abc import Callable
@@ -10,32 +10,32 @@ from efficientdet.checkpoints.checkpoint import Description, write_arrays
 from efficientdet.checkpoints.description import store_thresholds
 from efficientdet.training.guards import NotFinite
 from efficientdet.training.run import Run
-from efficientdet.training.start import go_on_from
+from efficientdet.training.start import restore_checkpoint
 from program_support.errors import InputError
 
 _MOST_ROLLBACKS = 3
-_SECONDS_BETWEEN_EPOCH_SAVES = 10.0  # epochs of a few images would else spend their time on writing
+_SECONDS_BETWEEN_EPOCH_SAVES = 10.0  # otherwise epochs of a few images would mostly write
 
 
 class Saver:
-    """Of one run; all ranks call it together, the first one writes."""
+    """Writer of the checkpoints of one run; all ranks call it together, the first one writes."""
 
     def __init__(self, run: Run):
         self._run = run
         self.step, self._at = run.state.step, time.monotonic()
 
     def save(self) -> None:
-        """Everything that a resumed training needs."""
+        """Save the state that a resumed training needs."""
         self._write(self._run.store.save)
         self.step, self._at = self._run.state.step, time.monotonic()
 
     def save_if_changed(self) -> None:
-        """The same, unless nothing was done since."""
+        """Save if steps were done since the last checkpoint."""
         if self.step != self._run.state.step:
             self.save()
 
     def save_final(self) -> None:
-        """The end of the training, beside what it may be continued from."""
+        """Write the final state as ckpt-final, beside the checkpoints for resuming."""
         self._write(partial(write_arrays, str(Path(self._run.config.model_dir) / "ckpt-final")))
 
     def store_thresholds(self) -> None:
@@ -47,18 +47,18 @@ class Saver:
                 state.description(self._run.description, weights="averaged").write(exported)
 
     def save_average(self, epoch: int) -> None:
-        """The averaged weights of a period."""
+        """Write the averaged weights of a period."""
         run = self._run
         if run.world.is_first:
             write_arrays(str(Path(run.config.model_dir) / "ema_weights" / f"emackpt-{epoch}"), run.state.averages_by_name(),
                          run.state.description(run.description, weights="averaged"))
 
     def is_long_ago(self) -> bool:
-        """By the first rank's clock."""
+        """Return whether the last checkpoint is some seconds old, by the clock of the first rank."""
         return self._run.world.gather(time.monotonic() - self._at > _SECONDS_BETWEEN_EPOCH_SAVES)[0]
 
     def roll_back(self, error: NotFinite) -> None:
-        """Back to the last checkpoint with half the rate, where that is requested and not tried too often."""
+        """Restore the last checkpoint and halve the learning rate, if requested and at most `_MOST_ROLLBACKS` times."""
         run, state = self._run, self._run.state
         rollbacks, factor = state.progress.rollbacks + 1, state.progress.rate_factor / 2
         if run.config.on_nan != "rollback" or rollbacks > _MOST_ROLLBACKS:
@@ -66,18 +66,19 @@ class Saver:
         run.journal.say(f"warning: {error}")
         for source in run.store.readable_lineage():
             if not isinstance(source, InputError):
-                go_on_from(state, source, run.config, store=run.store, global_batch_size=run.global_batch_size,
-                           say=run.journal.say)
+                restore_checkpoint(state, source, run.config, store=run.store, global_batch_size=run.global_batch_size,
+                                   say=run.journal.say)
                 break
         else:
             raise error
         state.progress.rollbacks, state.progress.rate_factor = rollbacks, factor
         self.step = state.step
-        run.world.meet()  # the first step after a long read would else begin for some before others
-        run.journal.say(f"rollback {rollbacks} of {_MOST_ROLLBACKS}: back to step {state.step}, learning rate times {factor:g}")
+        run.world.meet()  # otherwise some ranks would start the next step long before others
+        run.journal.say(f"rollback {rollbacks} of {_MOST_ROLLBACKS}: restored step {state.step}, learning rate multiplied by "
+                        f"{factor:g}")
 
     def _write(self, write: Callable[[dict, Description], object]) -> None:
-        """The state, by the first rank; none continues before it has."""
+        """Write the state in the first rank; the other ranks wait for it."""
         run = self._run
         run.state.progress.seconds = run.seconds
         with run.stopwatch.measuring("checkpoints"):

@@ -1,4 +1,4 @@
-"""The learning rate of a step: linear warm-up, then one of several ways down."""
+"""Learning rate schedules: linear warm-up, then one of several decays."""
 
 import math
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Schedule:
         for name in ("peak_learning_rate", "warmup_init"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"schedule: {name} is {value}; expected a finite number, not negative")
+                raise InputError(f"schedule: {name} is {value}; expected a finite number of at least 0")
         if self.warmup_steps < 0:
             raise InputError(f"schedule: warmup_steps is {self.warmup_steps}; expected 0 or more")
         if self.total_steps < 1:
@@ -40,7 +40,7 @@ class Schedule:
 
     @classmethod
     def of(cls, hparams: ScheduleHyperparameters, *, peak_learning_rate: float, steps_per_epoch: int) -> "Schedule":
-        """From lengths in epochs, fractions of a step cut off as the reference does."""
+        """Return the schedule of hyperparameters in epochs; fractions of a step are truncated as in the reference."""
         def steps(epochs: float) -> int:
             return int(epochs * steps_per_epoch)
 
@@ -52,7 +52,7 @@ class Schedule:
             drop_steps=(steps(hparams.first_lr_drop_epoch), steps(hparams.second_lr_drop_epoch)))
 
     def __call__(self, step: float) -> float:
-        """The learning rate with which step `step` (0 is the first) updates the weights; between two steps that of a plan."""
+        """Return the learning rate of step `step` (0 is the first), which a plan may place between two steps."""
         if step < 0:
             raise ValueError(f"step {step} is negative")
         if step < self.warmup_steps:
@@ -64,6 +64,6 @@ class Schedule:
         flat = 0 if self.method == "cosine" else int(self.flat_share * self.total_steps)
         begin = max(self.warmup_steps, flat)
         if self.total_steps <= begin or step < begin:
-            return self.peak_learning_rate  # of a run all of warm-up there is nothing to come down in
+            return self.peak_learning_rate  # warm-up takes all steps: none are left for the decay
         progress = min((step - begin) / (self.total_steps - begin), 1.0)
         return 0.5 * self.peak_learning_rate * (1.0 + math.cos(math.pi * progress))

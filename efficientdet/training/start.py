@@ -1,4 +1,4 @@
-"""Where a training starts: at random weights, at those of a file, or where it was left."""
+"""Initial state of a training: random weights, the weights of a file, or a checkpoint to resume from."""
 
 import re
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Say = Callable[[str], None]
 
 def starting_state(config: TrainingConfig, *, precision: str, world: World, store: CheckpointStore, global_batch_size: int,
                    say: Say) -> TrainingState:
-    """Return a state with random weights, those of a file, or those where the training was left; the same on all ranks."""
+    """Return a state with random weights, weights of a file or a resumed checkpoint; the same on all ranks."""
     state = initial_state(config, precision=precision, world=world, say=say)
     state.align()
     resume(state, config, store=store, global_batch_size=global_batch_size, say=say)
@@ -29,7 +29,7 @@ def starting_state(config: TrainingConfig, *, precision: str, world: World, stor
 
 
 def initial_state(config: TrainingConfig, *, precision: str, world: World, say: Say) -> TrainingState:
-    """Detector, optimizer and average before the first step."""
+    """Return detector, optimizer and moving average before the first step."""
     init, family = config.backbone_init, config.hparams.family
     detector = build_detector(config.hparams, num_classes=len(config.class_names), precision=precision,
                               backbone_weights=None if is_checkpoint(init) else init)
@@ -52,14 +52,14 @@ def initial_state(config: TrainingConfig, *, precision: str, world: World, say: 
 
 
 def is_checkpoint(backbone_init: str | None) -> bool:
-    """Whether --backbone_init names a checkpoint, not ImageNet's weights or a file of keras.applications."""
+    """Whether --backbone_init names a checkpoint, not ImageNet weights or a file of keras.applications."""
     return bool(backbone_init) and backbone_init != PRETRAINED_BACKBONE and not backbone_init.endswith(".h5")
 
 
 def resume(state: TrainingState, config: TrainingConfig, *, store: CheckpointStore, global_batch_size: int, say: Say) -> None:
-    """Go on as `--resume` says: from the newest checkpoint in the store that is whole, from one by name, or not at all.
+    """Resume as `--resume` specifies: from the newest intact checkpoint in the store, from a named one, or not at all.
 
-    With another batch or number of ranks the count of images seen is kept; the step follows from it.
+    With another batch size or number of ranks the number of images seen is kept; the step is computed from it.
     """
     state.progress.images_a_step, state.progress.ranks = global_batch_size, state.world.size
     if config.benchmark:
@@ -70,24 +70,24 @@ def resume(state: TrainingState, config: TrainingConfig, *, store: CheckpointSto
     elif config.resume != "never":
         source = read_checkpoint(config.resume)
     elif state.world.is_first and (aside := store.put_aside()):
-        say(f"starts from scratch; the checkpoints of the training before are in {aside}")
+        say(f"starts from scratch; the earlier checkpoints were moved to {aside}")
     if source is not None:
-        go_on_from(state, source, config, store=store, global_batch_size=global_batch_size, say=say)
-    steps = state.world.gather(state.step)  # all have read, or looked: from here on the first may write
+        restore_checkpoint(state, source, config, store=store, global_batch_size=global_batch_size, say=say)
+    steps = state.world.gather(state.step)  # all ranks have read: from here on the first may write
     if len(set(steps)) > 1:
         found = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8])) + (", ..." if len(steps) > 8 else "")
-        raise InputError(f"{config.model_dir}: the ranks find checkpoints of different steps there ({found}); expected "
-                         "a folder that all machines share")
+        raise InputError(f"{config.model_dir}: the ranks found checkpoints of different steps ({found}); expected "
+                         "a folder shared by all machines")
 
 
-def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, store: CheckpointStore, global_batch_size: int,
-               say: Say) -> None:
-    """Put a checkpoint's numbers into the state; what the store saves from here on continues it.
+def restore_checkpoint(state: TrainingState, source: Source, config: TrainingConfig, *, store: CheckpointStore,
+                       global_batch_size: int, say: Say) -> None:
+    """Restore a checkpoint into the state; later checkpoints of the store continue it.
 
-    Raises InputError where it is another training's.
+    Raises InputError if it belongs to another training.
     """
     if source.class_names != config.class_names:
-        raise InputError(f"{source.prefix}: was written for other classes; use another --model_dir or remove it")
+        raise InputError(f"{source.prefix}: written for other classes; use another --model_dir or remove it")
     state.restore(source.arrays, source.description.run, prefix=source.prefix)
     state.score_thresholds = source.description.score_thresholds
     store.goes_on_from(source.prefix)
@@ -95,33 +95,36 @@ def go_on_from(state: TrainingState, source: Source, config: TrainingConfig, *, 
     say(f"resumes from {source.prefix} after step {state.step}, {progress.images_seen} images")
     if progress.images_a_step != global_batch_size:
         state.step = progress.images_seen // global_batch_size
-        progress.planned_seconds, progress.planned_end = 0.0, 0  # in steps of another size
-        say(f"a step has {global_batch_size} images now and had {progress.images_a_step}: {progress.images_seen} images make "
-            f"step {state.step}")
+        progress.planned_seconds, progress.planned_end = 0.0, 0  # counted in steps of another batch size
+        say(f"global batch size changed from {progress.images_a_step} to {global_batch_size}: {progress.images_seen} images "
+            f"seen correspond to step {state.step}")
     if progress.ranks != state.world.size:
-        say(f"{state.world.size} processes continue where {progress.ranks} stopped; batch statistics start from their mean")
+        say(f"{state.world.size} processes resume a training of {progress.ranks}; batch statistics are averaged over them")
     progress.images_a_step, progress.ranks = global_batch_size, state.world.size
 
 
 def _newest(store: CheckpointStore, *, say: Say) -> Source | None:
     for found in store.readable():
         if isinstance(found, InputError):
-            say(f"warning: {found}; takes the one before")
+            say(f"warning: {found}; using the previous checkpoint")
         else:
             return found
     if names := store.names():
-        raise InputError(f"{store.folder}: none of its {len(names)} checkpoints can be read; remove them, or say "
+        raise InputError(f"{store.folder}: none of its {len(names)} checkpoints can be read; remove them, or use "
                          "--resume=never")
     return None
 
 
 def _freeze(detector: Detector, expression: str, *, say: Say) -> None:
-    """Weights whose name begins with the expression are neither trained nor decayed; nor do the statistics of a batch norm move
-    whose weights are all frozen, or what comes after it would be learned for other features than those that are kept."""
+    """Freeze weights whose name begins with the expression: they are neither trained nor decayed.
+
+    The statistics of a batch normalization layer are frozen with its weights; otherwise later layers would be trained on other
+    features than the saved ones.
+    """
     variables = named_variables(detector.network)
     frozen = [variable for name, variable in variables.items() if variable.trainable and re.match(expression, name)]
     if not frozen:
-        raise InputError(f"hparam var_freeze_expr is {expression!r}: matches the beginning of no weight's name, such "
+        raise InputError(f"hparam var_freeze_expr is {expression!r}: matches no weight; expected the beginning of a name such "
                          f"as {next(iter(variables))}")
     for variable in frozen:
         variable.trainable = False
@@ -131,16 +134,16 @@ def _freeze(detector: Detector, expression: str, *, say: Say) -> None:
         layer.trainable = False
     left = len(detector.network.trainable_variables)
     if not left:
-        raise InputError(f"hparam var_freeze_expr is {expression!r}: leaves nothing to train")
-    say(f"var_freeze_expr freezes {len(frozen)} weights and the statistics of {len(still)} batch norms, {left} stay trainable")
+        raise InputError(f"hparam var_freeze_expr is {expression!r}: freezes all weights; expected some to remain trainable")
+    say(f"var_freeze_expr freezes {len(frozen)} weights and the statistics of {len(still)} batch norms; {left} are trainable")
 
 
 def warn_of_frozen_random_weights(state: TrainingState, config: TrainingConfig, *, say: Say) -> None:
-    """One line where weights that no one has learned will never be."""
+    """Warn if convolutions with random weights are frozen."""
     if state.step or config.pretrained_ckpt or config.backbone_init:
         return
     frozen = [name for name, variable in named_variables(state.detector.network).items()
               if name.endswith("kernel") and not variable.trainable]
     if frozen:
         say(f"warning: {len(frozen)} convolutions are frozen at random weights ({frozen[0]}, ..); expected --backbone_init="
-            f"imagenet, --pretrained_ckpt, or --hparams that let all of them learn")
+            f"imagenet, --pretrained_ckpt, or --hparams that leave them trainable")

@@ -1,4 +1,4 @@
-"""What changes while a training runs, and its way into named arrays and back."""
+"""Mutable state of a training, and its conversion to and from named arrays."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from program_support.errors import InputError
 
 @dataclass
 class TrainingState:
-    """A training between two steps."""
+    """State of a training between two steps."""
 
     detector: Detector
     optimizer: PackedOptimizer
@@ -33,12 +33,12 @@ class TrainingState:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Steps and rollbacks done: another one for other weights."""
+        """Numbers of steps and rollbacks done, which differ if the weights differ."""
         return self.step, self.progress.rollbacks
 
     @contextlib.contextmanager
     def averaged_weights(self):
-        """The network with its averaged weights, for evaluation; the raw ones are put back bit for bit."""
+        """Use the averaged weights in a block, for evaluation; the raw weights are restored bit for bit."""
         if self.average is None:
             yield
             return
@@ -51,7 +51,7 @@ class TrainingState:
             _assign_all(variables, raw)
 
     def change_averages(self, change: Callable[[], None]) -> None:
-        """What `change` makes of the network with its averaged weights is the average from now on."""
+        """Call `change` with the averaged weights in the network, and keep the changed weights as the average."""
         with self.averaged_weights():
             change()
             if self.average is not None:
@@ -60,7 +60,7 @@ class TrainingState:
             self.average.packed.assign(changed)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything a training needs to continue, by the names of the published checkpoints. To be called by all ranks."""
+        """Return the arrays for resuming, by the names of the published checkpoints; all ranks must call it."""
         arrays = self.rank_arrays()
         for rank, statistics in enumerate(self.world.gather(_batch_statistics(arrays))):
             arrays |= {_of_rank(name, rank): array for name, array in statistics.items()} if rank else {}
@@ -68,28 +68,28 @@ class TrainingState:
         return arrays
 
     def averages_by_name(self) -> dict[str, np.ndarray]:
-        """The averaged weights by the names of the weights."""
+        """Return the averaged weights by the names of the weights."""
         names = _names_of(self.average.variables, self.detector)
         return dict(zip(names, self.average.packing.arrays(self.average.packed.value), strict=True))
 
     def raw_by_name(self) -> dict[str, np.ndarray]:
-        """The weights as they are."""
+        """Return the raw weights by name."""
         return {name: np.asarray(variable.value) for name, variable in named_variables(self.detector.network).items()}
 
     def description(self, template: Description, *, weights: str) -> Description:
-        """What stands beside arrays of this state."""
+        """Return the description that is stored with arrays of this state."""
         return replace(template, weights=weights, global_step=self.step, run=asdict(self.progress),
                        score_thresholds=self.score_thresholds)
 
     def restore(self, arrays: Mapping[str, np.ndarray], progress: Mapping, *, prefix: str) -> None:
-        """Put a checkpoint's arrays back; raises InputError naming one that is missing or of another shape."""
+        """Restore the arrays of a checkpoint; raise InputError for one that is missing or has another shape."""
         self.progress = TrainingProgress.from_json(progress, where=prefix)
         own = _for_rank(arrays, self.world, saved_by=self.progress.ranks)
 
         def read(name, shape):
             if name not in own or tuple(own[name].shape) != tuple(shape):
-                found = f"has shape {own[name].shape}, wanted {tuple(shape)}" if name in own else "is missing"
-                raise InputError(f"{prefix}: {name} {found}; this training is another one: use another --model_dir")
+                found = f"has shape {own[name].shape}, expected {tuple(shape)}" if name in own else "is missing"
+                raise InputError(f"{prefix}: {name} {found}; the checkpoint is of another training; use another --model_dir")
             return own[name]
 
         for name, variable in self._variables().items():
@@ -99,12 +99,12 @@ class TrainingState:
         self.step = int(arrays["global_step"])
 
     def align(self) -> None:
-        """All ranks as the first, batch statistics included: weights, optimizer and average of a start."""
+        """Broadcast weights, batch statistics, optimizer state and average from the first rank to all."""
         average = [self.average.packed] if self.average is not None else []
         self.world.broadcast([*self.detector.network.variables, *self.optimizer.variables.values(), *average])
 
     def average_batch_statistics(self) -> None:
-        """All ranks with the mean of what each measured on its own images; their learned weights agree to the bit anyway."""
+        """Set the batch statistics of all ranks to their mean; the trained weights are already equal on all ranks."""
         if self.world.size == 1:
             return
         variables = [variable for name, variable in named_variables(self.detector.network).items() if is_batch_statistic(name)]
@@ -119,7 +119,7 @@ class TrainingState:
             self.average.packed.assign(self.average.packing.pack(averages))
 
     def rank_arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays of this rank alone, by the names of the published checkpoints."""
+        """Return the arrays of this rank by the names of the published checkpoints."""
         arrays = {name: np.asarray(variable.value) for name, variable in self._variables().items()}
         for names, packing, packed in self._packed_parts():
             arrays |= dict(zip(names, packing.arrays(packed.value), strict=True))
@@ -137,7 +137,7 @@ class TrainingState:
         return parts
 
     def _variables(self) -> dict[str, keras.Variable]:
-        """Weights, the optimizer's counters, and the state of random layers."""
+        """Return weights, the optimizer's counters, and the state of random layers."""
         network, optimizer = self.detector.network, self.optimizer
         variables = {**named_variables(network), "optimizer/iterations": optimizer.iterations}
         if optimizer.scales_loss:
@@ -166,7 +166,7 @@ def _batch_statistics(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 
 def _for_rank(arrays: Mapping[str, np.ndarray], world: World, *, saved_by: int) -> dict[str, np.ndarray]:
-    """A checkpoint as this rank left it; where another number of ranks wrote it, with the mean of their statistics."""
+    """Return a checkpoint with this rank's statistics, or their mean if another number of ranks wrote it."""
     own = dict(arrays)
     for name in _batch_statistics({name: array for name, array in arrays.items() if not name.startswith("run/")}):
         versions = [arrays[name], *(arrays[_of_rank(name, rank)] for rank in range(1, saved_by))]

@@ -1,14 +1,14 @@
 """One training step as compiled programs, for each backend.
 
 A step takes a `Batch` and a learning rate, updates weights, optimizer and average in place, and returns scalars: the loss
-terms, `loss`, `det_loss` (without regularisation), `gradient_norm` (before clipping), the detector's counts such as
+terms, `loss`, `det_loss` (without regularization), `gradient_norm` (before clipping), the detector's counts such as
 `positives`, `applied` (False where loss scaling skipped the update because a gradient overflowed), with loss scaling
-`loss_scale`, `finite` (False where loss, gradient, weights or average are not and the update was not skipped), and
-`stop_wishes` (of how many ranks).
+`loss_scale`, `finite` (False where loss, gradient, weights or average are NaN or infinite and the update was not skipped),
+and `stop_wishes` (the number of ranks with a stop request).
 
-With several ranks: counts are summed before the losses are divided by what is made of them, so that all divide by the same
-numbers; the gradients are one vector and summed in one message with the losses; what comes then is the same computation on
-the same bits everywhere. So two ranks equal one with twice the batch, batch statistics apart.
+With several ranks: counts are summed before the losses are divided by the normalizers computed from them, so that all ranks
+use the same normalizers; the gradients are one vector and summed in one message with the losses; the rest is the same
+computation on the same bits on all ranks. Two ranks therefore equal one with twice the batch, except for batch statistics.
 """
 
 
@@ -23,7 +23,7 @@ from object_detection.structures import Batch, Tensor
 
 
 class TrainStep:
-    """What both backends share: the mathematics between the gradient tape and the variables."""
+    """Base class of both backends' training steps: the computation between gradients and variables."""
 
     def __init__(self, detector: Detector, optimizer: PackedOptimizer, average: WeightAverage | None, *, world: World,
                  parts: int, compiled: bool, seed: int):
@@ -32,26 +32,26 @@ class TrainStep:
         self._weight_losses = tuple(detector.regularisation())
 
     def __call__(self, batch: Batch, learning_rate: float, stop_wish: bool = False) -> dict[str, Tensor]:
-        """Take the step; see the module."""
+        """Run a training step; see the module."""
         raise NotImplementedError
 
     def store(self) -> None:
-        """Bring what the steps changed into the variables, before anything else reads or changes them."""
+        """Write the state to the variables, before anything else reads or changes them."""
 
     def targets_and_counts(self, batch: Batch, outputs=None) -> tuple:
-        """What is learned from this batch, and this rank's counts."""
+        """Return the targets of a batch, and this rank's counts."""
         targets = self.detector.targets(batch.objects, outputs, seeds_of(batch.positions, seed=self.seed))
         return targets, self.detector.counts(targets)
 
     def loss(self, outputs, targets, counts: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """This rank's share of the loss, and of its terms: over all ranks and parts they add up to those of one big batch."""
-        regularisation = {name: value / (self.world.size * self.parts)
+        """Return this rank's share of the loss and its terms; the sum over ranks and parts is the loss of the global batch."""
+        regularization = {name: value / (self.world.size * self.parts)
                           for name, value in self.detector.regularisation().items()}
-        terms = {**losses(self.detector, outputs, targets, counts), **regularisation}
+        terms = {**losses(self.detector, outputs, targets, counts), **regularization}
         return sum(terms.values()), terms
 
     def part_of(self, tensors, number):
-        """Part `number` of tensors [B, ..] (any nest of tuples)."""
+        """Return part `number` of tensors [B, ..] (any nest of tuples)."""
         if isinstance(tensors, tuple):
             parts = (self.part_of(tensor, number) for tensor in tensors)
             return type(tensors)(*parts) if hasattr(tensors, "_fields") else tuple(parts)
@@ -59,17 +59,17 @@ class TrainStep:
         return ops.slice(tensors, (number * size, *[0] * (len(tensors.shape) - 1)), (size, *ops.shape(tensors)[1:]))
 
     def loss_scale(self, state: dict[str, Tensor]) -> Tensor | float:
-        """What the loss is multiplied by before its gradient is taken."""
+        """Return the factor of the loss before its gradient is computed."""
         return state["dynamic_scale"] if self.optimizer.scales_loss else 1.0
 
     def report(self, terms: dict, counts: dict, *, gradients, scale, applied, packed_average, stop_wishes) -> dict[str, Tensor]:
-        """The scalars of a step."""
+        """Return the scalars of a step."""
         loss, norm = sum(terms.values()), global_norm(gradients) / scale
         finite = ops.logical_and(ops.isfinite(loss), ops.isfinite(norm))
         if packed_average is not None:
-            # What is not finite in any weight or average makes this sum so: one pass over a vector instead of hundreds.
+            # Any NaN or infinite weight or average makes this sum NaN or infinite: one pass over a vector instead of hundreds.
             finite = ops.logical_and(finite, ops.isfinite(ops.sum(packed_average)))
-        # An overflow that loss scaling skipped touched nothing.
+        # An overflow that loss scaling skipped changed nothing.
         skipped = ops.logical_not(applied) if self.optimizer.scales_loss else False
         of_weights = sum(terms[name] for name in self._weight_losses)
         scales = {"loss_scale": scale} if self.optimizer.scales_loss else {}

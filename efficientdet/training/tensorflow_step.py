@@ -1,4 +1,4 @@
-"""The training step of TensorFlow: alone one program; with several ranks several, between which Horovod sums."""
+"""The training step of TensorFlow: one program, or with several ranks several programs with Horovod sums between."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,8 +10,10 @@ from object_detection.structures import Batch, Objects
 
 
 class TensorflowStep(TrainStep):
-    """See `build_train_step`. Horovod cannot sum inside a program that XLA compiles, so with several ranks its parts are
-    programs of their own."""
+    """Training step of TensorFlow; see `build_train_step`.
+
+    Horovod cannot sum inside a program compiled by XLA, so with several ranks the parts of the step are separate programs.
+    """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -49,7 +51,7 @@ class TensorflowStep(TrainStep):
         return tf.function(function, jit_compile=True, autograph=False)
 
     def _forward_program(self, function: Callable) -> Callable:
-        """Not compiled where batch norm asks other ranks in the midst of it."""
+        """Return the compiled function, or the function itself if batch normalization communicates between ranks."""
         return function if self.world.group_size > 1 else self._program(function)
 
     def _state(self) -> dict:
@@ -60,7 +62,7 @@ class TensorflowStep(TrainStep):
         return dict(zip(counts, summed, strict=True)), stop_wishes
 
     def _gradients_from_outputs(self, batch, scale, stop_wish):
-        """Of the (scaled) loss, the terms, the counts of all ranks; targets come after the forward pass."""
+        """Return gradients of the scaled loss, its terms and the summed counts; targets are assigned from the outputs."""
         weights = [weight.value for weight in self.network.trainable_variables]
         with tf.GradientTape() as tape:
             outputs = self._forward_program(lambda images, sizes: self.detector.outputs(images, sizes, training=True))(
@@ -75,7 +77,7 @@ class TensorflowStep(TrainStep):
         return _gradients_of(tape, scaled, weights), terms, counts, stop_wishes
 
     def _gradients(self, batch, targets, counts, scale):
-        """Of the (scaled) loss, and the terms; of all parts together."""
+        """Return gradients of the scaled loss and its terms, summed over the parts."""
         if self.parts == 1:
             return self._gradients_of_part(batch, targets, counts, scale)
         gradients, terms = self._gradients_of_part(self.part_of(batch, 0), self.part_of(targets, 0), counts, scale)
@@ -117,7 +119,7 @@ def _gradients_of(tape: tf.GradientTape, loss: tf.Tensor, weights: list) -> list
 
 
 def _batch_signature(batch: Batch, *, fixed_slots: bool) -> Batch:
-    """The shapes of a first batch; on a CPU the number of object slots may differ from batch to batch without a new trace."""
+    """Return the input signature; unless `fixed_slots`, the number of object slots may vary without a new trace."""
     signature = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), batch)
     if fixed_slots:
         return signature

@@ -1,28 +1,28 @@
-"""End a training in time: after each epoch the rest of the schedule is planned again for the time that is left.
+"""The time budget of --max_minutes: after each epoch the remaining schedule is planned for the remaining time.
 
-A plan maps the steps that are left to the part of the schedule that is left: the learning rate continues where it is and
-decays faster, or more slowly. The plan is a part of `TrainingProgress` and therefore of every checkpoint, so that a training
-that is killed after it was made continues with the same learning rates.
+A plan maps the remaining steps to the remaining part of the schedule: the learning rate continues from its value and decays
+faster or more slowly. The plan is a part of `TrainingProgress` and therefore of every checkpoint, so that a training that is
+killed and resumed continues with the same learning rates.
 """
 
 from efficientdet.training.run import Run
 
-_SAID_FROM = 0.1  # of the epochs that are left: smaller changes of a plan are not worth a line
+_SAID_FROM = 0.1  # of the remaining epochs: smaller changes of a plan are not logged
 _NOT_OF_STEPS = ("compilation", "calibration", "evaluation")  # names of the stopwatch
 
 
 class TimeBudget:
-    """Plans a run for --max_minutes; without the flag it changes nothing. All ranks call it together."""
+    """Planner of a run with --max_minutes; without the flag it changes nothing. All ranks call it together."""
 
     def __init__(self, run: Run, *, evaluated_images: int):
-        """To be called after `run.start_clock()`, with the number of images of an evaluation."""
+        """Plan the start, after `run.start_clock()`; evaluated_images: the number of images of an evaluation."""
         self._run, self._first_epoch, self._evaluated_images = run, run.epoch, evaluated_images
         self._seconds = 60.0 * (run.config.max_minutes or 0.0)
         self._last = self._spent()
         self._begin()
 
     def plan(self) -> None:
-        """After the steps of an epoch and before its evaluation: decide how many epochs follow, and say so."""
+        """Decide and log how many epochs follow, after the steps of an epoch and before its evaluation."""
         run, progress = self._run, self._run.state.progress
         if not self._seconds:
             return
@@ -31,11 +31,11 @@ class TimeBudget:
         planned = (run.last_step - run.state.step) // run.steps_per_epoch
         if not progress.planned_end or abs(left - planned) > max(1.0, _SAID_FROM * planned):
             run.journal.say(f"time budget: {used / 60:.1f} of {self._seconds / 60:.1f} minutes used, {seconds_per_step:.2g} s "
-                            f"per step: {left} epochs left instead of {planned}; the learning rate decays over them")
+                            f"per step: {left} epochs left instead of {planned}; the learning rate schedule ends with them")
         self._set_end(run.state.step + left * run.steps_per_epoch, position=run.schedule_position)
 
     def _begin(self) -> None:
-        """Where this process was given other minutes than the one before: plan as if they had been known from the start."""
+        """Plan anew if --max_minutes changed since the last process, as if it had been known from the start."""
         run, progress = self._run, self._run.state.progress
         if progress.planned_seconds == self._seconds:
             return
@@ -53,7 +53,7 @@ class TimeBudget:
         progress.planned_at, progress.planned_position, progress.planned_end = self._run.state.step, position, end
 
     def _fitting_epochs(self, seconds: float, *, seconds_per_step: float, evaluation: float = 0.0) -> int:
-        """How many more fit into the seconds, with their evaluations and the one that this epoch still needs."""
+        """Return how many epochs fit into the seconds, with their evaluations and the current epoch's evaluation."""
         run, config = self._run, self._run.config
         needed = evaluation * config.evaluates_after(run.epoch)
         for epoch in range(run.epoch + 1, config.last_epoch + 1):
@@ -63,7 +63,7 @@ class TimeBudget:
         return max(config.last_epoch - run.epoch, 0)
 
     def _measured(self) -> tuple[float, float, float]:
-        """Seconds of training so far, of a step since the last call, and of an evaluation."""
+        """Return the seconds of training so far, per step since the last call, and per evaluation."""
         run, before = self._run, self._last
         self._last = self._spent()
         steps = self._last[1] - before[1]
@@ -71,7 +71,7 @@ class TimeBudget:
         return run.seconds, seconds_per_step, self._evaluation_seconds(seconds_per_step)
 
     def _evaluation_seconds(self, seconds_per_step: float) -> float:
-        """The mean of this process, or a guess before the first one: of two passes, for raw and averaged weights."""
+        """Return the mean seconds of an evaluation, before the first one an estimate for raw and averaged weights."""
         run, config = self._run, self._run.config
         done = sum(config.evaluates_after(epoch) for epoch in range(self._first_epoch + 1, run.epoch))
         if done:
@@ -79,8 +79,10 @@ class TimeBudget:
         return 2 * self._evaluated_images / run.global_batch_size * seconds_per_step
 
     def _spent(self) -> tuple[float, int]:
-        """Steps of this process without the first, which is compiled, and their seconds with what belongs to each epoch, such
-        as checkpoints."""
+        """Return the seconds and number of this process's steps without the first one, which includes the compilation.
+
+        The seconds include other work of each epoch, such as checkpoints.
+        """
         run = self._run
         seconds = run.seconds - sum(run.stopwatch.total(name) for name in _NOT_OF_STEPS)
         return seconds, max(run.state.step - run.first_step - 1, 0)

@@ -1,4 +1,4 @@
-"""Evaluations while a training runs: the numbers of its weights, which are best so far, and whether to train on."""
+"""Evaluation during training: metrics of the weights, the best weights so far, and early stopping."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ BEST = "emackpt-best"
 
 
 class Evaluation(NamedTuple):
-    """What some weights detect, and how well."""
+    """Detections of some weights, and their COCO metrics."""
 
     measures: CocoMeasures
     rows: DetectionRows
@@ -42,11 +42,11 @@ class Evaluation(NamedTuple):
 
 
 class Evaluator:
-    """Measures a training state on the validation records; every rank detects its share, the first one counts."""
+    """Evaluator of a training state on the validation records; every rank detects its share, the first computes metrics."""
 
     def __init__(self, config: TrainingConfig, state: TrainingState, *, predict: BatchDetector, inputs: InputConfig,
                  stop_request: StopRequest):
-        """`stop_request` ends any of the methods between two batches."""
+        """Prepare the evaluation; `stop_request` ends any of the methods between two batches."""
         self._config, self._state, self._predict = config, state, predict
         self._inputs, self._stop_request = inputs, stop_request
         self._last: tuple[tuple[int, int], Evaluation] | None = None  # state's version, averaged weights
@@ -67,12 +67,12 @@ class Evaluator:
         return index_records(self._config.val_records)
 
     def evaluate(self) -> dict[str, Evaluation]:
-        """Measure the "averaged" weights and, where they are others, the "raw" ones."""
+        """Evaluate the "averaged" weights and, if they differ, the "raw" weights."""
         averaged = {"averaged": self.averaged()}
         return averaged if self._state.average is None else {**averaged, "raw": self._measure()}
 
     def averaged(self) -> Evaluation:
-        """Measure the averaged weights, once after a step; their score thresholds become the state's."""
+        """Evaluate the averaged weights, once per step, and store their score thresholds in the state."""
         state = self._state
         if self._last is None or self._last[0] != state.version:
             with state.averaged_weights():
@@ -81,15 +81,17 @@ class Evaluator:
         return self._last[1]
 
     def mean_losses(self) -> dict[str, float]:
-        """Return the losses of the averaged weights by name, without augmentation; as of one batch of all images, whatever the
-        number that fits into memory at a time."""
+        """Return the losses of the averaged weights by name, without augmentation.
+
+        They are normalized as if all images were one batch, whatever the batch size.
+        """
         detector, sums, counts = self._state.detector, Counter(), Counter()
         batches = evaluation_dataset(self.index, self._inputs, samples=self._config.eval_samples)
         with self._state.averaged_weights():
             for batch, row_valid in self._stop_request.watched(batches):
-                batch = _first_rows(batch, int(np.sum(row_valid)))  # the others only fill up
+                batch = _first_rows(batch, int(np.sum(row_valid)))  # the remaining rows are padding
                 outputs = detector.training_outputs(batch.images, batch.sizes, training=False)
-                seeds = seeds_of(np.asarray(batch.positions), seed=0)  # the same draws in every evaluation
+                seeds = seeds_of(np.asarray(batch.positions), seed=0)  # the same random samples in every evaluation
                 targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None, seeds)
                 sums.update({name: float(value) for name, value in detector.loss_sums(outputs, targets).items()})
                 counts.update({name: float(value) for name, value in detector.counts(targets).items()})
@@ -110,7 +112,7 @@ class Evaluator:
 
 
 class BestKeeper:
-    """Keeps the weights with the best AP as emackpt-best."""
+    """Keeper of the weights with the best AP, stored as emackpt-best."""
 
     def __init__(self, run: Run):
         self._run = run
@@ -118,7 +120,7 @@ class BestKeeper:
     def keep(self, epoch: int, found: Mapping[str, Evaluation]) -> float:
         """Keep the better of "averaged" and "raw" weights if they are the best so far; return their AP.
 
-        Raises InputError where the AP has collapsed.
+        Raises InputError if the AP fell to a small fraction of the best one.
         """
         progress = self._run.state.progress
         weights = max(found, key=lambda name: found[name].average_precision)
@@ -133,24 +135,28 @@ class BestKeeper:
 
     @property
     def target_reached(self) -> bool:
-        """Whether the best AP is what --target_ap asks for."""
+        """Whether the best AP reaches --target_ap."""
         return 0 < self._run.config.target_ap <= self._run.state.progress.best_ap
 
     @property
     def time_to_target(self) -> float | None:
-        """Minutes of training up to the end of the evaluation that reached --target_ap; None where none has, or where a
-        training that did not count them did."""
+        """Minutes of training until the end of the evaluation that reached --target_ap.
+
+        None if none has reached it, or if a training without a record of time did.
+        """
         return self._run.state.progress.best_seconds / 60 or None if self.target_reached else None
 
     def reason_to_stop(self, epoch: int) -> str:
-        """Return why to stop after an epoch: --target_ap is reached, or --patience evaluations in a row brought nothing better.
-        Empty where the training should continue."""
+        """Return the reason to stop after an epoch: --target_ap is reached, or --patience evaluations gave no better AP.
+
+        Empty where the training should continue.
+        """
         config, progress = self._run.config, self._run.state.progress
         if self.target_reached:
             return (f"AP {progress.best_ap:.4f} reaches --target_ap={config.target_ap:g} after epoch {epoch}"
                     f"{minutes_in_words(self.time_to_target)}")
         if 0 < config.patience <= progress.evaluations_since_best:
-            return f"no better AP in {config.patience} evaluations: stops after epoch {epoch}"
+            return f"AP has not improved in {config.patience} evaluations: stopping after epoch {epoch}"
         return ""
 
     def _write(self, weights: str, evaluation: Evaluation) -> None:
@@ -164,11 +170,11 @@ class BestKeeper:
 
 
 def minutes_in_words(minutes: float | None) -> str:
-    """Return the time to target as the end of a sentence; empty where it is not known."""
+    """Return the time to target as the end of a sentence; empty if it is unknown."""
     return "" if minutes is None else f", time to target {minutes:.2f} minutes"
 
 
 def _first_rows(batch: Batch, count: int) -> Batch:
-    """The first images of a batch."""
+    """Return the first images of a batch."""
     objects = Objects(*(values[:count] for values in batch.objects))
     return Batch(*(objects if name == "objects" else values[:count] for name, values in batch._asdict().items()))
