@@ -1,7 +1,8 @@
-"""Which anchor is to learn which object: the assignment by overlap of one-stage detectors and region proposals.
+"""Label assignment by IoU, for one-stage detectors and region proposals.
 
-An anchor learns the object it overlaps most if their IoU reaches a threshold; and objects have a claim to the anchor they
-overlap most, whatever the IoU (Liu et al. 2016, SSD, section 2.2). How far that claim goes is where detectors differ.
+An anchor is assigned to the object with which it has the largest IoU, if that IoU reaches a threshold. In addition, each
+object may claim the anchor with which it has the largest IoU, whatever that IoU is (Liu et al. 2016, SSD, section 2.2).
+Detectors differ in the rule for such claims.
 """
 
 from typing import Annotated, NamedTuple
@@ -29,17 +30,21 @@ CLAIMS = ("best", "best, last", "ties")
 
 @checked_part
 class IouAssigner(Assigner):
-    """Assign anchors by their overlap with objects.
+    """Label assignment by IoU thresholds, with claims of objects without a sufficient overlap.
 
-    positive_iou: an anchor whose largest IoU with an object reaches this learns that object, the first of equal ones;
-    `strictly`: it has to be above. negative_iou: an anchor that learns nothing is ignored by the losses if its largest IoU
-    reaches this; None: no anchor is ignored. claim: which anchors learn whatever their IoU (but 0):
+    Attributes:
+        positive_iou: an anchor whose largest IoU with an object reaches this value is assigned to that object (in a tie, to
+            the first).
+        strictly: the IoU has to exceed positive_iou.
+        negative_iou: an unassigned anchor is ignored by the losses if its largest IoU reaches this value. None: no anchor is
+            ignored.
+        claim: which anchors are assigned whatever their IoU (above 0):
 
-    - "best": of each object the anchor it overlaps most, the first of equal ones; where several want one the first object
-      takes it, whichever fits best. EfficientDet's and NVIDIA's.
-    - "best, last": the same, but the last object takes it. MLPerf's SSD reference.
-    - "ties": of each object all anchors it overlaps most; they learn the object that they overlap most, which may be another
-      one. torchvision's `allow_low_quality_matches`.
+            - "best": for each object the anchor with the largest IoU, the first in a tie. If several objects claim one
+              anchor, the first object gets it, whichever fits best. EfficientDet's and NVIDIA's rule.
+            - "best, last": the same, but the last object gets it. MLPerf's SSD reference.
+            - "ties": for each object all anchors with the largest IoU. They are assigned to the object with which they have
+              the largest IoU, which may be another one. torchvision's `allow_low_quality_matches`.
 
     RetinaNet: (0.5, 0.4, "ties"); Mask R-CNN's proposals (0.7, 0.3, "ties"); SSD300 (0.5, strictly, "best, last").
     """
@@ -50,17 +55,17 @@ class IouAssigner(Assigner):
     strictly: bool = False
 
     def assign(self, objects, grid, *, box_coder, outputs=None):
-        """See `Assigner`; outputs are not read."""
+        """Return the target of every anchor, see `Assigner`; `outputs` is not used."""
         return assign_anchors(objects, grid, rule=self, box_coder=box_coder)
 
     @property
     def lowest_iou(self) -> float:
-        """What an anchor has to reach not to be simply negative."""
+        """IoU from which an anchor is not negative."""
         return self.least_positive if self.negative_iou is None else self.negative_iou
 
     @property
     def least_positive(self) -> float:
-        """The least float32 that makes an anchor positive."""
+        """Smallest float32 IoU that makes an anchor positive."""
         return float(np.nextafter(np.float32(self.positive_iou), np.float32(2))) if self.strictly else self.positive_iou
 
 
@@ -68,11 +73,23 @@ def assign_anchors(
     objects: Objects, grid: AnchorGrid, *, positive_iou: float = 0.5, rule: IouAssigner | None = None,
     box_coder: BoxCoder = PLAIN_BOX_CODER,
 ) -> Targets:
-    """The target of every anchor by `rule`; without one by IouAssigner(positive_iou=positive_iou).
+    """Return the target of every anchor by `rule`, default: IouAssigner(positive_iou=positive_iou).
 
-    objects: boxes [B, M, 4] in the pixels of the anchors. -> Targets with [B, A] entries. Crowds and padding are no one's
-    target, nor is an object that touches no anchor. Needs some [B, A] and some [B, M, G] for the G lattices of the grid, never
-    [B, M, A]. Raises InputError for a threshold that an anchor could reach without touching the object.
+    Crowds, padding and objects that touch no anchor are not assigned. Memory is a multiple of [B, A] and of [B, M, G] for the
+    G lattices of the grid, never [B, M, A].
+
+    Args:
+        objects: boxes [B, M, 4] in pixels of the anchors.
+        grid: the A anchors.
+        positive_iou: IoU threshold of the default rule.
+        rule: the thresholds and claims.
+        box_coder: encodes boxes as offsets from anchors.
+
+    Returns:
+        Targets with [B, A] entries.
+
+    Raises:
+        InputError: an anchor could reach the threshold without touching the object.
     """
     rule = rule or IouAssigner(positive_iou=positive_iou)
     batch, slots = ops.shape(objects.boxes)[:2]
@@ -96,7 +113,7 @@ def assign_anchors(
 
 
 class _Overlaps(NamedTuple):
-    """The largest overlap of each of the B A anchors, 0 below the least that counts, and of each of the N objects."""
+    """The largest IoU of each of the B A anchors (0 below the threshold) and of each of the N objects."""
 
     of_anchors: Tensor  # [B A] float32
     their_objects: Tensor  # [B A] int32, as `turn`; 0: none
@@ -105,7 +122,7 @@ class _Overlaps(NamedTuple):
 
 
 def _largest_overlaps(boxes: Tensor, candidates: CandidateList, *, num_anchors, lowest_iou: float) -> _Overlaps:
-    """boxes [N, 4]. For anchors overlaps below `lowest_iou` are none."""
+    """Return the largest overlaps of anchors and of objects; boxes [N, 4]. IoUs of anchors below `lowest_iou` become 0."""
     num_objects, grid_size = ops.shape(boxes)[0], len(candidates.grid)
 
     def improve(found: Candidates, state: tuple) -> tuple:
@@ -121,15 +138,17 @@ def _largest_overlaps(boxes: Tensor, candidates: CandidateList, *, num_anchors, 
 def _learnt_objects(
     boxes: Tensor, learnable: Tensor, candidates: CandidateList, overlaps: _Overlaps, *, rule: IouAssigner
 ) -> tuple[Tensor, Tensor | None]:
-    """What each of the B A anchors learns, as `turn`, 0: nothing; and which of these pairs need not be among the candidates
-    ([B A] bool; None: no pair)."""
+    """Return the object assigned to each of the B A anchors, as `turn` (0: none), and which pairs may not be candidates.
+
+    The second result is [B A] bool, or None if all pairs are candidates.
+    """
     num_anchors = ops.shape(overlaps.of_anchors)[0]
     by_overlap = overlaps.their_objects
     if rule.negative_iou is not None:
         by_overlap = ops.where(overlaps.of_anchors >= rule.least_positive, by_overlap, 0)
     if rule.claim == "ties":
         tied = tied_anchors(boxes, candidates, overlaps.of_objects, num_anchors=num_anchors)
-        # What reaches no threshold may overlap another object more, which did not look that far down.
+        # An anchor below the thresholds may overlap another object more, whose candidates did not reach down to that IoU.
         unlisted = ops.logical_and(tied, overlaps.their_objects == 0)
         others = objects_of_anchors(boxes, learnable, unlisted, candidates)
         return ops.where(unlisted, others, ops.where(tied, overlaps.their_objects, by_overlap)), unlisted
@@ -138,7 +157,7 @@ def _learnt_objects(
 
 
 def _best_claims(candidates: CandidateList, overlaps: _Overlaps, *, last: bool) -> Tensor:
-    """For each of the B A anchors the first, or the last, object that overlaps it most of all anchors, as `turn`."""
+    """Return for each of the B A anchors the first, or the last, object that claims it, as `turn`."""
     num_anchors, num_objects = (ops.shape(values)[0] for values in (overlaps.of_anchors, overlaps.of_objects))
     grid_size, numbers = len(candidates.grid), ops.arange(num_objects, dtype="int32")
     best_places = numbers // candidates.slots * grid_size + turn(overlaps.their_anchors, grid_size)
@@ -151,9 +170,10 @@ def _best_claims(candidates: CandidateList, overlaps: _Overlaps, *, last: bool) 
 def _targets_of_pairs(
     boxes: Tensor, classes: Tensor, candidates: CandidateList, learnt: Tensor, unlisted: Tensor | None, *, box_coder: BoxCoder
 ) -> tuple[Tensor, Tensor]:
-    """Class and box deltas of each of the B A anchors, 0 where it learns nothing. boxes [N, 4], classes [N], learned [B A].
+    """Return the class and the box deltas of each of the B A anchors, 0 where unassigned.
 
-    Only what is learned is encoded: one anchor in some hundreds.
+    boxes [N, 4], classes [N], learnt [B A].
+    Only assigned anchors are encoded: one in some hundreds.
     """
     num_objects, num_anchors, grid = ops.shape(boxes)[0], ops.shape(learnt)[0], candidates.grid
     listed = learnt if unlisted is None else ops.where(unlisted, 0, learnt)
@@ -162,7 +182,7 @@ def _targets_of_pairs(
         deltas = box_coder.encode(ops.take(boxes, objects, axis=0), anchor_boxes)  # [C, 4]
         deltas = ops.where(exist[:, None], deltas, 0.0)
         numbers = ops.where(exist, ops.take(classes, objects, axis=0), 0)
-        # Each anchor is met once with the object it learns, so a sum is that one summand.
+        # Each anchor occurs once with its object, so a sum has a single term.
         return tuple(whole + ops.segment_sum(part, places, num_anchors)
                      for whole, part in zip(state, (numbers, deltas), strict=True))
 

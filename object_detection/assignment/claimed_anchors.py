@@ -1,6 +1,6 @@
-"""Which anchors objects have a claim to, whatever their overlap: the steps of `assignment` that detectors do differently.
+"""Anchors that objects claim whatever their IoU: the steps of label assignment in which detectors differ.
 
-Numbers of objects are those of all images, 0 .. N-1, places of anchors too, 0 .. B A - 1.
+Numbers of objects are those of all images, 0 .. N-1; places of anchors too, 0 .. B A - 1.
 """
 
 from collections.abc import Callable
@@ -11,16 +11,16 @@ from object_detection.assignment.anchor_candidates import CandidateList, Candida
 from object_detection.geometry.box_geometry import iou
 from object_detection.structures import Tensor
 
-_MARKED_AT_ONCE = 512  # anchors, each beside all M objects of its image
+_MARKED_AT_ONCE = 512  # anchors, each compared with all M objects of its image
 
 
 def turn(numbers: Tensor, count) -> Tensor:
-    """0 .. count-1 to count .. 1 (and back), so that the first of several is the largest."""
+    """Map 0 .. count-1 to count .. 1 (and back), so that the maximum selects the first of several."""
     return count - numbers
 
 
 def improved(so_far: tuple[Tensor, Tensor], overlap: Tensor, *, places: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
-    """With C more overlaps: the largest at each of K places, and the largest turn of those that have it; 0 without any."""
+    """Return the largest overlap at each of K places and the largest turn with it (0: none), updated by C further overlaps."""
     best, best_turn = so_far
     count = ops.shape(best)[0]
     largest = ops.maximum(best, ops.segment_max(overlap, places, count))
@@ -30,15 +30,15 @@ def improved(so_far: tuple[Tensor, Tensor], overlap: Tensor, *, places: Tensor, 
 
 
 def candidate_overlap(boxes: Tensor, found: Candidates) -> Tensor:
-    """IoU of each candidate, [C]; boxes [N, 4]."""
+    """Return the IoU of each candidate, [C]; boxes [N, 4]."""
     return ops.where(found.exist, iou(ops.take(boxes, found.objects, axis=0), found.anchor_boxes), 0.0)
 
 
 def fold_marked(marked: Tensor, function: Callable[[Tensor, Tensor, tuple], tuple], state: tuple) -> tuple:
-    """`function(places, exist, state) -> state` for the places [C] of the True ones of marked [K], turn after turn."""
+    """Return the final state of `function(places, exist, state) -> state`, over parts [C] of the True places of marked [K]."""
     count = ops.shape(marked)[0]
     order = ops.cumsum(ops.cast(marked, "int32")) - 1
-    # Behind the last one there are as many entries more as a turn takes.
+    # As many padding entries follow the last place as one iteration takes.
     listed = ops.segment_max(ops.arange(count, dtype="int32"), ops.where(marked, order, count), count + 1 + _MARKED_AT_ONCE)
     total = order[-1] + 1
 
@@ -52,7 +52,7 @@ def fold_marked(marked: Tensor, function: Callable[[Tensor, Tensor, tuple], tupl
 
 
 def tied_anchors(boxes: Tensor, candidates: CandidateList, best_overlaps: Tensor, *, num_anchors) -> Tensor:
-    """Whether an anchor is one of those that some object overlaps most, [B A] bool. boxes [N, 4], best_overlaps [N]."""
+    """Return which anchors have the largest IoU of some object, [B A] bool. boxes [N, 4], best_overlaps [N]."""
     def mark(found: Candidates, state: tuple) -> tuple:
         overlap = candidate_overlap(boxes, found)
         tied = ops.logical_and(overlap > 0.0, overlap == ops.take(best_overlaps, found.objects, axis=0))
@@ -62,7 +62,7 @@ def tied_anchors(boxes: Tensor, candidates: CandidateList, best_overlaps: Tensor
 
 
 def objects_of_anchors(boxes: Tensor, learnable: Tensor, marked: Tensor, candidates: CandidateList) -> Tensor:
-    """The object that each marked anchor overlaps most, of all of its image; [B A] as `turn`, 0 where not marked.
+    """Return the object of its image with which each marked anchor has the largest IoU; [B A] as `turn`, 0 where not marked.
 
     boxes [N, 4], learnable [N] bool, marked [B A] bool.
     """
