@@ -96,10 +96,10 @@ def ssd300_counts(image_size: tuple[int, int]) -> list[tuple[int, int]]:
 def ssd300_levels(image_size: tuple[int, int] = (_SSD300_SIDE, _SSD300_SIDE)) -> list[AnchorLevel]:
     """Return the 8,732 default boxes of SSD300 (Liu et al. 2016, with MLPerf's sizes) in pixels.
 
-    For another image size the number follows from its maps, and the boxes scale with the image. Shapes of a map: a square of its
-    size, one of the geometric mean of its and the next map's size, then for each ratio the wide and the tall one. Order as
-    in MLPerf's reference: map, shape, row, column. As there, centers and sides are clipped to the image, corners are not. Raises
-    InputError as `ssd300_counts`.
+    For another image size the number follows from its maps, and the boxes scale with the image. Shapes of a map: a square of
+    its size, one of the geometric mean of its and the next map's size, then for each ratio the wide and the tall one. Order
+    as in MLPerf's reference: map, shape, row, column. As there, centers and sides are clipped to the image, corners are not.
+    Raises InputError as `ssd300_counts`.
     """
     levels, scales = [], [side / _SSD300_SIDE for side in image_size]
     for number, (counts, ratios) in enumerate(zip(ssd300_counts(image_size), SSD300_RATIOS, strict=True)):

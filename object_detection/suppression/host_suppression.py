@@ -119,7 +119,7 @@ def _anchors_of_top(logits, best_of_anchor, count: int) -> np.ndarray:
     """Return the anchors, ascending, of the highest `count` scores: fewer than `count` if one has several."""
     few = np.sort(_top(best_of_anchor, max(count // 8, 1)))
     scores = logits[few].ravel()
-    least = np.partition(scores, -count)[-count] if len(scores) >= count else -np.inf  # `count` anchors have at least this value
+    least = np.partition(scores, -count)[-count] if len(scores) >= count else -np.inf  # of the `count` best anchors
     if least == best_of_anchor.max():  # all equal, as for an untrained network: the first anchors come first
         return few
     kept = np.sort(_top(best_of_anchor, count))
