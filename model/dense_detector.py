@@ -117,7 +117,7 @@ class DenseDetector(Detector):
         """`cls_loss`, `box_loss` and, if configured, `box_iou_loss`."""
         return self._loss_sums(*outputs, targets)
 
-    def regularisation(self) -> dict[str, Tensor]:
+    def regularization(self) -> dict[str, Tensor]:
         """weight_decay times half the squared norm of all trainable kernels, or weights; see `LossConfig.decays`."""
         return self._weight_decay.losses()
 

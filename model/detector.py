@@ -72,7 +72,7 @@ class Detector:
         """Return the divisor of each of the sums."""
         raise NotImplementedError
 
-    def regularisation(self) -> dict[str, Tensor]:
+    def regularization(self) -> dict[str, Tensor]:
         """Return losses of the weights by name, independent of the batch. Default: none."""
         return {}
 
@@ -128,7 +128,7 @@ class Detector:
 
 
 def losses(detector: Detector, outputs: Outputs, targets: Targets, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The detection losses by name, each divided by its normalizer; their sum, with the regularisation, is minimized."""
+    """The detection losses by name, each divided by its normalizer; their sum, with the regularization, is minimized."""
     sums, normalizers = detector.loss_sums(outputs, targets), detector.normalizers(counts)
     return {name: value / normalizers[name] for name, value in sums.items()}
 

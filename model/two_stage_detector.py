@@ -201,7 +201,7 @@ class TwoStageDetector(Detector):
                 **{name.replace("coordinates", "box_loss"): count for name, count in least.items() if "coordinates" in name},
                 "box_loss": 4.0 * least["region_boxes"], **second}
 
-    def regularisation(self) -> dict[str, Tensor]:
+    def regularization(self) -> dict[str, Tensor]:
         """weight_decay times half the squared norm of all trainable kernels, or weights."""
         return self._weight_decay.losses()
 

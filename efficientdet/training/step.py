@@ -1,7 +1,7 @@
 """One training step as compiled programs, for each backend.
 
 A step takes a `Batch` and a learning rate, updates weights, optimizer and average in place, and returns scalars: the loss
-terms, `loss`, `det_loss` (without regularisation), `gradient_norm` (before clipping), the detector's counts such as
+terms, `loss`, `det_loss` (without regularization), `gradient_norm` (before clipping), the detector's counts such as
 `positives`, `applied` (False where loss scaling skipped the update because a gradient overflowed), with loss scaling
 `loss_scale`, `finite` (False where loss, gradient, weights or average are not and the update was not skipped), and
 `stop_wishes` (of how many ranks).
@@ -29,7 +29,7 @@ class TrainStep:
                  parts: int, compiled: bool, seed: int):
         self.detector, self.optimizer, self.average, self.network = detector, optimizer, average, detector.network
         self.world, self.parts, self.compiled, self.seed = world, parts, compiled, seed
-        self._weight_losses = tuple(detector.regularisation())
+        self._weight_losses = tuple(detector.regularization())
 
     def __call__(self, batch: Batch, learning_rate: float, stop_wish: bool = False) -> dict[str, Tensor]:
         """Take the step; see the module."""
@@ -45,9 +45,9 @@ class TrainStep:
 
     def loss(self, outputs, targets, counts: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """This rank's share of the loss, and of its terms: over all ranks and parts they add up to those of one big batch."""
-        regularisation = {name: value / (self.world.size * self.parts)
-                          for name, value in self.detector.regularisation().items()}
-        terms = {**losses(self.detector, outputs, targets, counts), **regularisation}
+        regularization = {name: value / (self.world.size * self.parts)
+                          for name, value in self.detector.regularization().items()}
+        terms = {**losses(self.detector, outputs, targets, counts), **regularization}
         return sum(terms.values()), terms
 
     def part_of(self, tensors, number):

@@ -68,7 +68,7 @@ def rounded_levels(
     return levels
 
 
-def centerd_levels(
+def centered_levels(
     image_size: tuple[int, int], feature_sizes: Sequence[tuple[int, int]], *, scale: float = 8.0
 ) -> list[AnchorLevel]:
     """Return the anchors of proposals of NVIDIA's TensorFlow 2 Mask R-CNN (mrcnn_tf2/model/anchors.py).
