@@ -132,7 +132,7 @@ def build_bifpn(features: list[Tensor], config: BifpnConfig) -> list[Tensor]:
 def cell_nodes(min_level: int, max_level: int) -> list[tuple[int, list[int]]]:
     """Return the nodes of a cell in order: (level, numbers of the feature maps it fuses).
 
-    Feature maps 0 .. n-1 are the cell's inputs from min_level up; node i creates map n + i. A top-down node fuses the latest
+    Feature maps 0 .. n-1 are the cell's inputs from min_level up; node i makes map n + i. A top-down node fuses the latest map
     of its level with the latest of the level above; a bottom-up node all maps of its level with the latest of the level below.
     """
     maps = {level: [level - min_level] for level in range(min_level, max_level + 1)}
