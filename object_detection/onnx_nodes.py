@@ -42,6 +42,10 @@ class Graph(Protocol):
 
         Args:
             body: made by `inner`; reads the tensor `state`, float32, which is `start` first and `next_state` afterwards.
+            start: initial state.
+            times: number of runs.
+            state: name of the state in the body.
+            next_state: the body's tensor that becomes the state of the next run.
             scanned: tensors of the body and their types; their values of all runs are the outputs, [times, ...] each.
         """
 

@@ -46,9 +46,9 @@ def unfinished_path(path: str | Path) -> Path:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file durably (it survives a power failure), replacing an existing one atomically. Raises OSError.
+    r"""Write a UTF-8 file durably (it survives a power failure), replacing an existing one atomically. Raises OSError.
 
-    Undecodable bytes of a path, which UTF-8 cannot represent, become \\udcXX as in JSON.
+    Undecodable bytes of a path, which UTF-8 cannot represent, become \udcXX as in JSON.
     """
     write_bytes(path, text.encode("utf-8", errors="backslashreplace"), flush=True)
 

@@ -45,8 +45,8 @@ CountOrZero = Annotated[int, at_least(0), _INT32]
 Positive = Annotated[float, Limit(lambda value: 0 < value < math.inf, "a finite number above 0")]
 NonNegative = Annotated[float, Limit(lambda value: 0 <= value < math.inf, "a finite number, at least 0")]
 Share = Annotated[float, between(0, 1)]
-PositiveShare = Annotated[float, Limit(lambda value: 0 < value <= 1, "above 0, up to 1")]
-BelowOne = Annotated[float, Limit(lambda value: 0 <= value < 1, "0 up to below 1")]
+PositiveShare = Annotated[float, Limit(lambda value: 0 < value <= 1, "above 0, at most 1")]
+BelowOne = Annotated[float, Limit(lambda value: 0 <= value < 1, "at least 0 and below 1")]
 InsideZeroToOne = Annotated[float, Limit(lambda value: 0 < value < 1, "above 0 and below 1")]
 
 

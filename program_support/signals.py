@@ -72,8 +72,8 @@ class Listener:
     def end(self, number: int, line: str) -> NoReturn:
         """End the process with one line on standard error and the exit code of a signal, without cleanup.
 
-        In a user's process, instead, KeyboardInterrupt (for SIGTERM: SystemExit) is raised in the main thread after the line, and
-        the calling thread ends.
+        In a user's process, instead, KeyboardInterrupt (for SIGTERM: SystemExit) is raised in the main thread after the line,
+        and the calling thread ends.
         """
         if self._owns_process:
             self.tell(line)

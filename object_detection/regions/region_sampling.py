@@ -30,7 +30,7 @@ def assign_regions(
         Numbers of objects [B, N] int32 (0 where not positive), positive and negative [B, N] bool, both False for padding.
 
     Raises:
-        InputError: the threshold is not above 0, up to 1.
+        InputError: the threshold is not above 0, at most 1.
     """
     least = IouAssigner(positive_iou=positive_iou, strictly=strictly).least_positive
     learnable = ops.logical_and(objects.valid, ops.logical_not(objects.crowd))

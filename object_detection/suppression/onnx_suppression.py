@@ -31,10 +31,13 @@ def detections_in_onnx(
     """Add the operations of `detections_from_outputs`, and clipping to the images.
 
     Args:
-        logits: [B, A, K] with K = `classes`, including the background.
+        graph: receives the nodes.
+        logits: [B, A, K] with K = `classes`.
         deltas: [B, A, 4].
         sizes: [B, 2] int32, height and width of the images.
         anchors: [A, 4] float32.
+        classes: number of logits per anchor, including the background.
+        config: post-processing settings.
         level_sizes: see `top_candidates`.
 
     Returns:
