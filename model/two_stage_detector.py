@@ -168,9 +168,9 @@ class TwoStageDetector(Detector):
         counted = {"positives": targets.anchors.positive, "anchors": ops.logical_or(targets.positive, targets.negative),
                    "regions": targets.valid, "masks": self._has_mask(targets)}
         if self.config.means == "nvidia":
-            wanted = ops.where(targets.anchors.positive[..., None], targets.anchors.box_deltas, 0.0)
+            box_deltas = ops.where(targets.anchors.positive[..., None], targets.anchors.box_deltas, 0.0)
             counted |= {"images": ops.ones_like(targets.valid[:, 0]), "region_boxes": targets.classes > 0,
-                        **self._by_level("anchor_coordinates", wanted != 0.0)}
+                        **self._by_level("anchor_coordinates", box_deltas != 0.0)}
         return {name: ops.sum(ops.cast(values, "float32")) for name, values in counted.items()}
 
     def loss_sums(self, outputs: FirstStage, targets: TwoStageTargets) -> dict[str, Tensor]:
@@ -189,10 +189,10 @@ class TwoStageDetector(Detector):
         second = {"cls_loss": classes, "box_loss": box, "mask_loss": self._mask_loss(outputs.levels, targets)}
         if self.config.means == "drawn":
             return {"objectness_loss": objectness, "anchor_box_loss": anchor_box, **second}
-        found, wanted, positive = (self._by_level("anchor_box_loss", values) for values in (
+        found, expected, positive = (self._by_level("anchor_box_loss", values) for values in (
             outputs.deltas, targets.anchors.box_deltas, targets.anchors.positive))
         beta = self.config.anchor_beta
-        boxes = {name: beta * box_loss_sum(found[name], wanted[name], positive[name], beta=beta) for name in found}
+        boxes = {name: beta * box_loss_sum(found[name], expected[name], positive[name], beta=beta) for name in found}
         return {"objectness_loss": objectness, **boxes, **second, "box_loss": self.config.region_beta * box}
 
     def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -231,5 +231,5 @@ class TwoStageDetector(Detector):
         count, rows = has_mask.shape[1], worth_computing(has_mask)
         logits = self.heads.masks(levels, targets.regions[:, :count], ops.cast(has_mask, "float32"))
         classes = ops.take(ops.reshape(targets.classes[:, :count], (-1,)), rows, axis=0)
-        wanted = ops.take(ops.reshape(targets.masks, (-1, *targets.masks.shape[2:])), rows, axis=0)
-        return mask_loss_sum(logits, classes, wanted, classes > 0)
+        target_masks = ops.take(ops.reshape(targets.masks, (-1, *targets.masks.shape[2:])), rows, axis=0)
+        return mask_loss_sum(logits, classes, target_masks, classes > 0)

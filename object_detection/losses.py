@@ -39,20 +39,20 @@ def _focal_loss(
     smoothing = 0.5 * label_smoothing
 
     def terms(logits):
-        wanted = targets()
-        wrong_by = ops.where(wanted, -logits, logits)
+        is_target = targets()
+        wrong_by = ops.where(is_target, -logits, logits)
         wrong = ops.sigmoid(wrong_by)  # 1 - p_t
-        weight = ops.where(wanted, alpha, 1.0 - alpha) * _power(wrong, gamma)
-        return wanted, wrong, weight, ops.softplus(wrong_by) - smoothing * wrong_by
+        weight = ops.where(is_target, alpha, 1.0 - alpha) * _power(wrong, gamma)
+        return is_target, wrong, weight, ops.softplus(wrong_by) - smoothing * wrong_by
 
     @ops.custom_gradient
     def of_logits(logits):
         """Return the loss with a gradient that keeps only the logits and needs a third of the memory passes of autodiff."""
         def gradient(*arguments, upstream=None):
             outer = arguments[-1] if upstream is None else upstream
-            wanted, wrong, weight, cross_entropy = terms(logits)
+            is_target, wrong, weight, cross_entropy = terms(logits)
             slope = weight * (gamma * (1.0 - wrong) * cross_entropy + wrong - smoothing)
-            return outer * ops.where(wanted, -slope, slope)
+            return outer * ops.where(is_target, -slope, slope)
 
         _, _, weight, cross_entropy = terms(logits)
         return weight * cross_entropy, gradient

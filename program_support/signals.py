@@ -34,7 +34,7 @@ def exit_code(number: int) -> int:
 
 
 class Listener:
-    """Call of `heard` in a separate thread with the number of each SIGINT and SIGTERM, from `start` to `stop`.
+    """Listener that calls `heard` in a thread with the number of each SIGINT and SIGTERM, from `start` to `stop`.
 
     A signal that was ignored before stays ignored, as Ctrl-C is in a shell's background jobs. Outside the main thread, where
     Python accepts no handlers, no signal is handled. The previous listener, if any, is active again after `stop`, which returns

@@ -14,11 +14,11 @@ from object_detection.assignment.anchor_candidates import CandidateList, Candida
 from object_detection.assignment.assigner import Assigner
 from object_detection.assignment.claimed_anchors import (
     candidate_overlap,
+    descending,
     fold_marked,
     improved,
     objects_of_anchors,
     tied_anchors,
-    turn,
 )
 from object_detection.geometry.anchor_grid import AnchorGrid
 from object_detection.geometry.box_coding import PLAIN_BOX_CODER, BoxCoder
@@ -94,13 +94,13 @@ def assign_anchors(
     rule = rule or IouAssigner(positive_iou=positive_iou)
     batch, slots = ops.shape(objects.boxes)[:2]
     boxes = ops.reshape(objects.boxes, (-1, 4))  # [N, 4], N = B M
-    learnable = ops.reshape(ops.logical_and(objects.valid, ops.logical_not(objects.crowd)), (-1,))
-    candidates = CandidateList(candidate_windows(boxes, learnable, grid, positive_iou=rule.lowest_iou), grid, slots=slots)
+    assignable = ops.reshape(ops.logical_and(objects.valid, ops.logical_not(objects.crowd)), (-1,))
+    candidates = CandidateList(candidate_windows(boxes, assignable, grid, positive_iou=rule.lowest_iou), grid, slots=slots)
     overlaps = _largest_overlaps(boxes, candidates, num_anchors=batch * len(grid), lowest_iou=rule.lowest_iou)
-    learnt, unlisted = _learnt_objects(boxes, learnable, candidates, overlaps, rule=rule)
-    classes, box_deltas = _targets_of_pairs(boxes, ops.reshape(objects.classes, (-1,)), candidates, learnt, unlisted,
+    assigned, unlisted = _assigned_objects(boxes, assignable, candidates, overlaps, rule=rule)
+    classes, box_deltas = _targets_of_pairs(boxes, ops.reshape(objects.classes, (-1,)), candidates, assigned, unlisted,
                                             box_coder=box_coder)
-    positive = ops.reshape(learnt > 0, (batch, len(grid)))
+    positive = ops.reshape(assigned > 0, (batch, len(grid)))
     between = ops.zeros_like(positive)
     if rule.negative_iou is not None:
         between = ops.logical_and(ops.reshape(overlaps.of_anchors > 0.0, (batch, len(grid))), ops.logical_not(positive))
@@ -116,9 +116,9 @@ class _Overlaps(NamedTuple):
     """The largest IoU of each of the B A anchors (0 below the threshold) and of each of the N objects."""
 
     of_anchors: Tensor  # [B A] float32
-    their_objects: Tensor  # [B A] int32, as `turn`; 0: none
+    their_objects: Tensor  # [B A] int32, as `descending`; 0: none
     of_objects: Tensor  # [N] float32
-    their_anchors: Tensor  # [N] int32, as `turn`; 0: none
+    their_anchors: Tensor  # [N] int32, as `descending`; 0: none
 
 
 def _largest_overlaps(boxes: Tensor, candidates: CandidateList, *, num_anchors, lowest_iou: float) -> _Overlaps:
@@ -128,17 +128,17 @@ def _largest_overlaps(boxes: Tensor, candidates: CandidateList, *, num_anchors, 
     def improve(found: Candidates, state: tuple) -> tuple:
         overlap = candidate_overlap(boxes, found)
         reaching = ops.where(overlap >= lowest_iou, overlap, 0.0)
-        return (*improved(state[:2], reaching, places=found.places, turns=turn(found.objects, num_objects)),
-                *improved(state[2:], overlap, places=found.objects, turns=turn(found.anchors, grid_size)))
+        return (*improved(state[:2], reaching, places=found.places, ranks=descending(found.objects, num_objects)),
+                *improved(state[2:], overlap, places=found.objects, ranks=descending(found.anchors, grid_size)))
 
     nothing = (ops.zeros((count,), kind) for count in (num_anchors, num_objects) for kind in ("float32", "int32"))
     return _Overlaps(*candidates.fold(improve, tuple(nothing)))
 
 
-def _learnt_objects(
-    boxes: Tensor, learnable: Tensor, candidates: CandidateList, overlaps: _Overlaps, *, rule: IouAssigner
+def _assigned_objects(
+    boxes: Tensor, assignable: Tensor, candidates: CandidateList, overlaps: _Overlaps, *, rule: IouAssigner
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the object assigned to each of the B A anchors, as `turn` (0: none), and which pairs may not be candidates.
+    """Return the object assigned to each of the B A anchors, as `descending` (0: none), and which pairs may not be candidates.
 
     The second result is [B A] bool, or None if all pairs are candidates.
     """
@@ -150,33 +150,33 @@ def _learnt_objects(
         tied = tied_anchors(boxes, candidates, overlaps.of_objects, num_anchors=num_anchors)
         # An anchor below the thresholds may overlap another object more, whose candidates did not reach down to that IoU.
         unlisted = ops.logical_and(tied, overlaps.their_objects == 0)
-        others = objects_of_anchors(boxes, learnable, unlisted, candidates)
+        others = objects_of_anchors(boxes, assignable, unlisted, candidates)
         return ops.where(unlisted, others, ops.where(tied, overlaps.their_objects, by_overlap)), unlisted
     claims = _best_claims(candidates, overlaps, last=rule.claim == "best, last")
     return ops.where(claims > 0, claims, by_overlap), None
 
 
 def _best_claims(candidates: CandidateList, overlaps: _Overlaps, *, last: bool) -> Tensor:
-    """Return for each of the B A anchors the first, or the last, object that claims it, as `turn`."""
+    """Return for each of the B A anchors the first, or the last, object that claims it, as `descending`."""
     num_anchors, num_objects = (ops.shape(values)[0] for values in (overlaps.of_anchors, overlaps.of_objects))
     grid_size, numbers = len(candidates.grid), ops.arange(num_objects, dtype="int32")
-    best_places = numbers // candidates.slots * grid_size + turn(overlaps.their_anchors, grid_size)
-    wanted = overlaps.their_anchors > 0
-    order = numbers + 1 if last else turn(numbers, num_objects)
-    claims = ops.segment_max(ops.where(wanted, order, 0), ops.where(wanted, best_places, 0), num_anchors)
-    return ops.where(claims > 0, turn(claims - 1, num_objects), 0) if last else claims
+    best_places = numbers // candidates.slots * grid_size + descending(overlaps.their_anchors, grid_size)
+    has_claim = overlaps.their_anchors > 0
+    order = numbers + 1 if last else descending(numbers, num_objects)
+    claims = ops.segment_max(ops.where(has_claim, order, 0), ops.where(has_claim, best_places, 0), num_anchors)
+    return ops.where(claims > 0, descending(claims - 1, num_objects), 0) if last else claims
 
 
 def _targets_of_pairs(
-    boxes: Tensor, classes: Tensor, candidates: CandidateList, learnt: Tensor, unlisted: Tensor | None, *, box_coder: BoxCoder
+    boxes: Tensor, classes: Tensor, candidates: CandidateList, assigned: Tensor, unlisted: Tensor | None, *, box_coder: BoxCoder
 ) -> tuple[Tensor, Tensor]:
     """Return the class and the box deltas of each of the B A anchors, 0 where unassigned.
 
-    boxes [N, 4], classes [N], learnt [B A].
+    boxes [N, 4], classes [N], assigned [B A].
     Only assigned anchors are encoded: one in some hundreds.
     """
-    num_objects, num_anchors, grid = ops.shape(boxes)[0], ops.shape(learnt)[0], candidates.grid
-    listed = learnt if unlisted is None else ops.where(unlisted, 0, learnt)
+    num_objects, num_anchors, grid = ops.shape(boxes)[0], ops.shape(assigned)[0], candidates.grid
+    listed = assigned if unlisted is None else ops.where(unlisted, 0, assigned)
 
     def with_pairs(state, objects, places, anchor_boxes, exist):
         deltas = box_coder.encode(ops.take(boxes, objects, axis=0), anchor_boxes)  # [C, 4]
@@ -187,13 +187,13 @@ def _targets_of_pairs(
                      for whole, part in zip(state, (numbers, deltas), strict=True))
 
     def fill(found: Candidates, state: tuple) -> tuple:
-        is_learnt = ops.take(listed, found.places, axis=0) == turn(found.objects, num_objects)
-        return with_pairs(state, found.objects, found.places, found.anchor_boxes, ops.logical_and(found.exist, is_learnt))
+        is_assigned = ops.take(listed, found.places, axis=0) == descending(found.objects, num_objects)
+        return with_pairs(state, found.objects, found.places, found.anchor_boxes, ops.logical_and(found.exist, is_assigned))
 
-    def fill_unlisted(places, exist, state: tuple) -> tuple:
-        objects = ops.where(exist, turn(ops.take(learnt, places, axis=0), num_objects), 0)
+    def fill_others(places, exist, state: tuple) -> tuple:
+        objects = ops.where(exist, descending(ops.take(assigned, places, axis=0), num_objects), 0)
         anchor_boxes = ops.take(ops.convert_to_tensor(grid.boxes), places % len(grid), axis=0)
         return with_pairs(state, objects, places, anchor_boxes, exist)
 
     targets = candidates.fold(fill, (ops.zeros((num_anchors,), classes.dtype), ops.zeros((num_anchors, 4), "float32")))
-    return targets if unlisted is None else fold_marked(unlisted, fill_unlisted, targets)
+    return targets if unlisted is None else fold_marked(unlisted, fill_others, targets)

@@ -37,7 +37,7 @@ class Candidates(NamedTuple):
 
 
 def candidate_windows(
-    boxes: Tensor, learnable: Tensor, grid: AnchorGrid, *, positive_iou: float | Tensor
+    boxes: Tensor, assignable: Tensor, grid: AnchorGrid, *, positive_iou: float | Tensor
 ) -> Windows:
     """Return windows with every anchor whose IoU with an object reaches `positive_iou` or, if none does, is the largest.
 
@@ -45,7 +45,7 @@ def candidate_windows(
 
     Args:
         boxes: [N, 4] in pixels of the anchors.
-        learnable: [N] bool, the objects that may be assigned.
+        assignable: [N] bool, the objects that may be assigned.
         grid: the anchors.
         positive_iou: one value for all objects or [N, 1]; at 0 all anchors that touch an object.
     """
@@ -68,7 +68,7 @@ def candidate_windows(
 
     possible = ops.maximum(overlap + slack, 0.0)
     found = ops.logical_and(_product(possible) * (1.0 + _RELATIVE_SLACK) >= required, _product(possible) > 0.0)
-    found = ops.logical_and(found, ops.logical_and(learnable, ops.all(sides[..., 0] > 0.0, axis=1))[:, None])
+    found = ops.logical_and(found, ops.logical_and(assignable, ops.all(sides[..., 0] > 0.0, axis=1))[:, None])
     # With the largest possible overlap on the other axis, the overlap required on this one limits the distance from the center.
     radius = reach + slack - required[:, None] / ops.flip(possible, axis=1) * (1.0 - _RELATIVE_SLACK)
     offset = centers - grid.centers
@@ -109,10 +109,10 @@ class CandidateList:
 
     def fold(self, function: Callable[[Candidates, tuple], tuple], state: tuple) -> tuple:
         """Return the final state of `function(candidates, state) -> state`, called for each part of the list in turn."""
-        def turn(begin, *state):
+        def step(begin, *state):
             return begin + self._at_once, *function(self._from(begin), state)
 
-        return ops.while_loop(lambda begin, *_: begin < self._total, turn, (ops.zeros((), "int32"), *state))[1:]
+        return ops.while_loop(lambda begin, *_: begin < self._total, step, (ops.zeros((), "int32"), *state))[1:]
 
     def _from(self, begin: Tensor) -> Candidates:
         lattices, numbers = len(self.grid.first), begin + ops.arange(self._at_once, dtype="int32")

@@ -14,18 +14,18 @@ from object_detection.structures import Tensor
 _MARKED_AT_ONCE = 512  # anchors, each compared with all M objects of its image
 
 
-def turn(numbers: Tensor, count) -> Tensor:
+def descending(numbers: Tensor, count) -> Tensor:
     """Map 0 .. count-1 to count .. 1 (and back), so that the maximum selects the first of several."""
     return count - numbers
 
 
-def improved(so_far: tuple[Tensor, Tensor], overlap: Tensor, *, places: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest overlap at each of K places and the largest turn with it (0: none), updated by C further overlaps."""
+def improved(so_far: tuple[Tensor, Tensor], overlap: Tensor, *, places: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest overlap at each of K places and the largest rank with it (0: none), updated by C further overlaps."""
     best, best_turn = so_far
     count = ops.shape(best)[0]
     largest = ops.maximum(best, ops.segment_max(overlap, places, count))
     is_best = ops.logical_and(overlap > 0.0, overlap == ops.take(largest, places, axis=0))
-    found = ops.segment_max(ops.where(is_best, turns, 0), places, count)
+    found = ops.segment_max(ops.where(is_best, ranks, 0), places, count)
     return largest, ops.where(largest > best, found, ops.maximum(best_turn, found))
 
 
@@ -61,23 +61,23 @@ def tied_anchors(boxes: Tensor, candidates: CandidateList, best_overlaps: Tensor
     return candidates.fold(mark, (ops.zeros((num_anchors,), "int32"),))[0] > 0
 
 
-def objects_of_anchors(boxes: Tensor, learnable: Tensor, marked: Tensor, candidates: CandidateList) -> Tensor:
-    """Return the object of its image with which each marked anchor has the largest IoU; [B A] as `turn`, 0 where not marked.
+def objects_of_anchors(boxes: Tensor, assignable: Tensor, marked: Tensor, candidates: CandidateList) -> Tensor:
+    """Return the object of its image with which each marked anchor has the largest IoU; [B A] as `descending` (0: none).
 
-    boxes [N, 4], learnable [N] bool, marked [B A] bool.
+    boxes [N, 4], assignable [N] bool, marked [B A] bool.
     """
     num_objects, num_anchors, slots, grid = ops.shape(boxes)[0], ops.shape(marked)[0], candidates.slots, candidates.grid
     by_image = ops.reshape(boxes, (-1, slots, 4))
-    may_learn = ops.reshape(learnable, (-1, slots))
+    may_be_assigned = ops.reshape(assignable, (-1, slots))
 
-    def look(places, exist, state: tuple) -> tuple:
+    def find(places, exist, state: tuple) -> tuple:
         images, anchors = places // len(grid), places % len(grid)
         anchor_boxes = ops.take(ops.convert_to_tensor(grid.boxes), anchors, axis=0)
         overlap = iou(ops.take(by_image, images, axis=0), anchor_boxes[:, None])  # [C, M]
-        overlap = ops.where(ops.take(may_learn, images, axis=0), overlap, -1.0)
+        overlap = ops.where(ops.take(may_be_assigned, images, axis=0), overlap, -1.0)
         objects = images * slots + ops.cast(ops.argmax(overlap, axis=1), "int32")
-        turns = ops.where(exist, turn(objects, num_objects), 0)
-        return (ops.maximum(state[0], ops.segment_max(turns, places, num_anchors)),)
+        ranks = ops.where(exist, descending(objects, num_objects), 0)
+        return (ops.maximum(state[0], ops.segment_max(ranks, places, num_anchors)),)
 
-    return fold_marked(marked, look, (ops.zeros((num_anchors,), "int32"),))[0]
+    return fold_marked(marked, find, (ops.zeros((num_anchors,), "int32"),))[0]
 

@@ -41,18 +41,19 @@ def curves(detections: Instances, objects: Instances, ignored: np.ndarray, match
     matches = matching.matches
     places, order = _places(detections, matching, num_classes)
     counted = ~outside_ranges(objects.areas) & ~ignored[:, None]  # [N, A]
-    wanted = np.stack([np.bincount(objects.classes[inside], minlength=num_classes) for inside in counted.T], axis=-1)  # [K, A]
+    num_objects = np.stack(
+        [np.bincount(objects.classes[inside], minlength=num_classes) for inside in counted.T], axis=-1)  # [K, A]
     sizes = (len(IOU_THRESHOLDS), len(RECALL_THRESHOLDS), num_classes, len(AREA_RANGES), len(MOST_DETECTIONS))
     precision, recall = -np.ones(sizes[:4]), -np.ones((sizes[0], *sizes[2:]))
     for t, a in np.ndindex(sizes[0], sizes[3]):
         matched = np.flatnonzero(matches.matched[order, a, t])
         right = ~matches.to_ignore[order[matched], a, t]
         classes, ranks, hits, misses = _hits(places, matched, right, a, num_classes)
-        present = np.flatnonzero(wanted[:, a])
+        present = np.flatnonzero(num_objects[:, a])
         for m, most in enumerate(MOST_DETECTIONS):
             recall[t, present, a, m] = (
-                np.bincount(classes[ranks < most], minlength=num_classes)[present] / wanted[present, a])
-        reached, exact = hits / wanted[classes, a], hits / (misses + hits + np.spacing(1))
+                np.bincount(classes[ranks < most], minlength=num_classes)[present] / num_objects[present, a])
+        reached, exact = hits / num_objects[classes, a], hits / (misses + hits + np.spacing(1))
         ends = np.searchsorted(classes, np.arange(num_classes + 1))
         for k in present.tolist():
             here = slice(ends[k], ends[k + 1])
@@ -60,23 +61,23 @@ def curves(detections: Instances, objects: Instances, ignored: np.ndarray, match
     return Curves(precision, recall)
 
 
-def average_precisions(classes: np.ndarray, scores: np.ndarray, right: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def average_precisions(classes: np.ndarray, scores: np.ndarray, right: np.ndarray, num_objects: np.ndarray) -> np.ndarray:
     """Return the AP of each class [K], -1 for a class without objects, from n detections.
 
     Args:
         classes: [n]. In a tie of scores the first detection comes first.
         scores: [n].
         right: [n] bool, correct detections.
-        wanted: [K] number of objects of each class.
+        num_objects: [K] number of objects of each class.
     """
     order = np.lexsort((-scores, classes))
-    ends = np.searchsorted(classes[order], np.arange(len(wanted) + 1))
-    found = -np.ones(len(wanted))
-    for k in np.flatnonzero(wanted).tolist():
+    ends = np.searchsorted(classes[order], np.arange(len(num_objects) + 1))
+    found = -np.ones(len(num_objects))
+    for k in np.flatnonzero(num_objects).tolist():
         hits = right[order[ends[k] : ends[k + 1]]]
         places = np.flatnonzero(hits) + 1
         counts = np.arange(1, len(places) + 1)
-        found[k] = _interpolated(counts / wanted[k], counts / (places + np.spacing(1))).mean()
+        found[k] = _interpolated(counts / num_objects[k], counts / (places + np.spacing(1))).mean()
     return found
 
 

@@ -29,7 +29,7 @@ class Errors(NamedTuple):
     """The error type of each of D detections, and the G objects that no detection is near."""
 
     types: np.ndarray  # [D] of ERROR_TYPES; "" if correct or not counted
-    mends: np.ndarray  # [D] row of the object that the detection would find without its error; -1: none, or found by another
+    fixes: np.ndarray  # [D] row of the object that the detection would find without its error; -1: none, or found by another
     missed: np.ndarray  # [G] bool
 
 
@@ -76,12 +76,12 @@ def error_costs(comparison: Comparison, errors: Errors) -> dict[str, np.ndarray]
     by_image = by_image[outcomes.counted[by_image]]
     found = {}
     for error in ("", *ERROR_TYPES):
-        mended = (errors.types == error) & (errors.mends >= 0)
-        rows = by_image[(errors.types[by_image] != error) | outcomes.right[by_image] | mended[by_image]]
+        fixed = (errors.types == error) & (errors.fixes >= 0)
+        rows = by_image[(errors.types[by_image] != error) | outcomes.right[by_image] | fixed[by_image]]
         classes = comparison.detections.classes.copy()
-        classes[mended] = objects.classes[errors.mends[mended]]
-        wanted = comparison.class_counts
+        classes[fixed] = objects.classes[errors.fixes[fixed]]
+        counts = comparison.class_counts
         if error == _MISSED:
-            wanted = wanted - np.bincount(objects.classes[errors.missed], minlength=len(wanted))
-        found[error] = average_precisions(classes[rows], comparison.scores[rows], (outcomes.right | mended)[rows], wanted)
+            counts = counts - np.bincount(objects.classes[errors.missed], minlength=len(counts))
+        found[error] = average_precisions(classes[rows], comparison.scores[rows], (outcomes.right | fixed)[rows], counts)
     return found

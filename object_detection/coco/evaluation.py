@@ -64,11 +64,11 @@ class CocoMeasures:
         lines += ["", *self._class_table()]
         if self.unknown_images:
             lines += ["", f"{self.unknown_images} of the {self.images} evaluated images are not in the ground truth: "
-                      "each detection in them counts as wrong"]
+                      "their detections count as false positives"]
         if self.explanation:
             lines += ["", f"AP is {self.numbers['AP']:g}: {self.explanation}"]
         if self.mask_explanation:
-            lines += ["", f"masks are not measured: {self.mask_explanation}"]
+            lines += ["", f"masks are not evaluated: {self.mask_explanation}"]
         return "\n".join(lines)
 
     def _class_table(self) -> list[str]:

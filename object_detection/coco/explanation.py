@@ -27,10 +27,10 @@ def explain_poor_result(ground_truth: GroundTruth, rows: DetectionRows) -> str:
         aside = "crowds and difficult ones" if any(annotation.get("difficult") for annotation in here) else "crowds"
         return f"{ground_truth.source} has no object ({aside} aside) on the {len(known)} evaluated images it knows"
     if not len(rows.scores):
-        return f"no detection: on none of {len(evaluated)} images is there a score above the threshold"
-    found, wanted = set(rows.category_ids.tolist()), {annotation["category_id"] for annotation in objects}
-    if not found & wanted:
-        return (f"no class in common: the detections have the category ids {_some(found)}, the objects {_some(wanted)} "
+        return f"no detection: on none of {len(evaluated)} images does a score exceed the threshold"
+    found, expected = set(rows.category_ids.tolist()), {annotation["category_id"] for annotation in objects}
+    if not found & expected:
+        return (f"no class in common: the detections have the category ids {_some(found)}, the objects {_some(expected)} "
                 f"of {ground_truth.source}")
     return _misplaced_boxes(ground_truth, rows) or _poor_overlap(rows, objects)
 

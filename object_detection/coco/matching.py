@@ -62,10 +62,10 @@ class _Groups(NamedTuple):
     counts: np.ndarray  # [g]
 
 
-def box_overlap(detected: np.ndarray, wanted: np.ndarray, crowd: np.ndarray) -> Overlap:
+def box_overlap(detected: np.ndarray, annotated: np.ndarray, crowd: np.ndarray) -> Overlap:
     """Return the IoU of boxes [N, 4] x, y, width, height, float64; with a crowd: the fraction of the detection inside it."""
     def overlap(detections: np.ndarray, objects: np.ndarray) -> np.ndarray:
-        one, other = detected[detections][:, :, None], wanted[objects][:, None]  # [n, D, 1, 4], [n, 1, G, 4]
+        one, other = detected[detections][:, :, None], annotated[objects][:, None]  # [n, D, 1, 4], [n, 1, G, 4]
         shared = np.minimum(one[..., :2] + one[..., 2:], other[..., :2] + other[..., 2:])
         shared -= np.maximum(one[..., :2], other[..., :2])
         intersection = np.where((shared > 0).all(axis=-1), shared[..., 0] * shared[..., 1], 0.0)
@@ -125,10 +125,10 @@ def _matches(detected: _Groups, objects: Instances, flags: ObjectFlags, num_clas
              overlap: Overlap) -> Iterator[Matches]:
     """Yield the matches of the groups that have both detections and objects."""
     by_group = np.lexsort((objects.classes, objects.images))
-    wanted = _groups(by_group, objects.images[by_group] * num_classes + objects.classes[by_group])
-    _, in_detected, in_wanted = np.intersect1d(detected.keys, wanted.keys, assume_unique=True, return_indices=True)
-    first_detected, first_wanted = detected.starts[in_detected], wanted.starts[in_wanted]
-    depths, widths = detected.counts[in_detected], wanted.counts[in_wanted]
+    annotated = _groups(by_group, objects.images[by_group] * num_classes + objects.classes[by_group])
+    _, in_detected, in_annotated = np.intersect1d(detected.keys, annotated.keys, assume_unique=True, return_indices=True)
+    first_detected, first_annotated = detected.starts[in_detected], annotated.starts[in_annotated]
+    depths, widths = detected.counts[in_detected], annotated.counts[in_annotated]
     padded_widths = 1 << np.ceil(np.log2(widths)).astype(int)
     outside = outside_ranges(objects.areas)
     for width in np.unique(padded_widths).tolist():
@@ -139,7 +139,7 @@ def _matches(detected: _Groups, objects: Instances, flags: ObjectFlags, num_clas
             ranks = np.arange(depth.max())
             places = np.arange(width)[::-1]  # argmax takes the first of equals, COCO the last
             d_rows = detected.rows[first_detected[chunk, None] + np.minimum(ranks, depth - 1)]  # [n, D]
-            g_rows = wanted.rows[first_wanted[chunk, None] + np.minimum(places, count - 1)]  # [n, G]
+            g_rows = annotated.rows[first_annotated[chunk, None] + np.minimum(places, count - 1)]  # [n, G]
             overlaps = np.where((ranks < depth)[..., None] & (places < count)[:, None], overlap(d_rows, g_rows), -1.0)
             yield _match(d_rows, g_rows, overlaps, crowd=flags.crowd[g_rows],
                          to_ignore=flags.ignored[g_rows][:, None] | outside[g_rows].transpose(0, 2, 1))

@@ -81,11 +81,11 @@ def mask_areas(masks: Sequence[RunLengths]) -> np.ndarray:
     return np.array([coco_mask.area(mask) for mask in masks], np.float64)
 
 
-def mask_overlap(detected: Sequence[RunLengths], wanted: Sequence[RunLengths], crowd: np.ndarray) -> Overlap:
+def mask_overlap(detected: Sequence[RunLengths], annotated: Sequence[RunLengths], crowd: np.ndarray) -> Overlap:
     """Return the IoU of the masks of detections and of objects; with a crowd as `box_overlap`."""
     def overlap(detections: np.ndarray, objects: np.ndarray) -> np.ndarray:
         return np.stack([
-            coco_mask.iou([detected[i] for i in one], [wanted[i] for i in other], crowd[other].astype(np.uint8))
+            coco_mask.iou([detected[i] for i in one], [annotated[i] for i in other], crowd[other].astype(np.uint8))
             for one, other in zip(detections, objects, strict=True)])
 
     return overlap

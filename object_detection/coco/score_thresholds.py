@@ -18,25 +18,25 @@ class BestThreshold(NamedTuple):
     f1: float
 
 
-def best_threshold(scores: np.ndarray, right: np.ndarray, wanted: int) -> BestThreshold:
-    """Return the best threshold of n detections, `right` [n] bool, for `wanted` objects; in a tie the highest threshold."""
+def best_threshold(scores: np.ndarray, right: np.ndarray, num_objects: int) -> BestThreshold:
+    """Return the best threshold of n detections, `right` [n] bool, for `num_objects` objects; in a tie the highest one."""
     order = np.argsort(-scores, kind="stable")
     scores, hits = scores[order], np.cumsum(right[order])
     last = np.append(scores[1:] < scores[:-1], True)[: len(scores)]  # a threshold keeps all detections of equal scores
     scores, hits, kept = scores[last], hits[last], np.flatnonzero(last) + 1
-    if not wanted or not hits.any():
+    if not num_objects or not hits.any():
         return BestThreshold(np.nan, 0.0, 0.0, 0.0)
-    f1 = 2 * hits / (kept + wanted)
+    f1 = 2 * hits / (kept + num_objects)
     best = int(f1.argmax())
-    return BestThreshold(float(scores[best]), float(hits[best] / kept[best]), float(hits[best] / wanted), float(f1[best]))
+    return BestThreshold(float(scores[best]), float(hits[best] / kept[best]), float(hits[best] / num_objects), float(f1[best]))
 
 
 def class_thresholds(comparison: Comparison) -> list[BestThreshold]:
     """Return the best threshold of each class at IoU 0.5."""
     outcomes, classes = comparison.outcomes, comparison.detections.classes
     rows = [np.flatnonzero(outcomes.counted & (classes == k)) for k in range(len(comparison.names))]
-    return [best_threshold(comparison.scores[here], outcomes.right[here], int(wanted))
-            for here, wanted in zip(rows, comparison.class_counts, strict=True)]
+    return [best_threshold(comparison.scores[here], outcomes.right[here], int(num_objects))
+            for here, num_objects in zip(rows, comparison.class_counts, strict=True)]
 
 
 def overall_threshold(comparison: Comparison) -> BestThreshold:

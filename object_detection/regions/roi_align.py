@@ -90,8 +90,8 @@ def gathered_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
 def region_levels(boxes: Tensor, *, finest: int, count: int, slack: float = TORCHVISION_POOLING.level_slack) -> Tensor:
     """Return the level of each box, of `count` with the first at stride 2^finest. [..., 4] -> [...] int32, 0 .. count - 1."""
     sides = ops.sqrt((boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1]))
-    wanted = ops.floor(CANONICAL_LEVEL + ops.log2(sides / CANONICAL_SIDE) + slack)
-    return ops.cast(ops.clip(wanted, finest, finest + count - 1), "int32") - finest
+    level = ops.floor(CANONICAL_LEVEL + ops.log2(sides / CANONICAL_SIDE) + slack)
+    return ops.cast(ops.clip(level, finest, finest + count - 1), "int32") - finest
 
 
 def level_strides(shapes: Sequence[tuple[int, int]], image_size: tuple[int, int]) -> list[tuple[int, int]]:

@@ -17,8 +17,9 @@ def greedy_nms(boxes: Tensor, alive: Tensor, *, iou_threshold: float) -> Tensor:
     numbers = ops.arange(boxes.shape[-2], dtype="int32")
     overlapping = ops.logical_and(pairwise_iou(boxes, boxes) > iou_threshold, numbers[:, None] < numbers)
 
-    def turn(_, kept):
+    def iterate(_, kept):
         beside_better = ops.any(ops.logical_and(overlapping, kept[..., None]), axis=-2)
         return kept, ops.logical_and(alive, ops.logical_not(beside_better))
 
-    return ops.while_loop(lambda before, kept: ops.any(before != kept), turn, (ops.zeros_like(alive), turn(None, alive)[1]))[1]
+    start = (ops.zeros_like(alive), iterate(None, alive)[1])
+    return ops.while_loop(lambda before, kept: ops.any(before != kept), iterate, start)[1]
