@@ -15,11 +15,11 @@ from object_detection.coco.matching import IOU_THRESHOLDS
 
 ERROR_TYPES = {  # name -> description
     "classification": "a detection on an object of another class",
-    "localisation": "a badly placed box of the right class (IoU 0.1 to 0.5)",
-    "both": "a badly placed box of another class",
-    "duplicate": "a detection of an object that a better one has found",
-    "background": "a detection of nothing (IoU below 0.1)",
-    "missed": "an object that no detection comes near to",
+    "localisation": "a poorly localized box of the correct class (IoU 0.1 to 0.5)",
+    "both": "a poorly localized box of another class",
+    "duplicate": "a further detection of an object that a better one matches",
+    "background": "a detection on background (IoU with all objects below 0.1)",
+    "missed": "an object without a detection near it",
 }
 _CLASSIFICATION, _LOCALISATION, _BOTH, _DUPLICATE, _BACKGROUND, _MISSED = ERROR_TYPES
 _FOREGROUND, _NEAR = IOU_THRESHOLDS[0], 0.1

@@ -146,7 +146,7 @@ class CocoEvaluator:
             boxes = values("bbox", np.float64).reshape(-1, 4)
             areas, overlap_of = boxes[:, 2] * boxes[:, 3], self._overlap_of_boxes(boxes)
         elif self._masks is None:
-            raise InputError(f"{self._ground_truth.source}: {_LACKS_MASKS}; expected masks of all")
+            raise InputError(f"{self._ground_truth.source}: {_LACKS_MASKS}; expected masks for all annotations")
         else:
             masks = [encoded(result["segmentation"], self._ground_truth.image_sizes[result["image_id"]]) for result in results]
             areas, overlap_of = mask_areas(masks), self._overlap_of_masks(masks)

@@ -29,7 +29,7 @@ def read_ground_truth(path: str | Path) -> GroundTruth:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not json ({error})") from error
+        raise InputError(f"{path}: not valid JSON ({error})") from error
     return ground_truth_from_dataset(dataset, source=str(path))
 
 
@@ -88,7 +88,7 @@ def _checked_annotation(annotation: Mapping, *, number: int, categories: Mapping
     _integer(annotation, "image_id", where=where)
     category_id = _integer(annotation, "category_id", where=where)
     if category_id not in categories:
-        raise InputError(f"{where} has category_id {category_id}; the categories are {sorted(categories)}")
+        raise InputError(f"{where} has category_id {category_id}; expected one of {sorted(categories)}")
     box_xywh = annotation.get("bbox")
     if not isinstance(box_xywh, list | tuple) or len(box_xywh) != 4 or not all(map(_is_number, box_xywh)):
         raise InputError(f"{where} has bbox {box_xywh!r}; expected four finite numbers x, y, width, height")

@@ -96,11 +96,11 @@ class CocoResults:
         """Add the results of another process, or a batch of rows; raises as `add`."""
         finite = np.isfinite(rows.boxes).all(axis=-1) & np.isfinite(rows.scores)
         if not finite.all():
-            raise ValueError(f"a box or a score is not finite in image {rows.image_ids[~finite][0]}: "
-                             "the weights or the decoding are broken")
+            raise ValueError(f"NaN or infinite box or score in image {rows.image_ids[~finite][0]}: "
+                             "the weights or the box decoding are invalid")
         for image_id in rows.evaluated_ids.tolist():
             if image_id in self._seen:
-                raise InputError(f"image id {image_id} was evaluated twice: ids must be unique in the records")
+                raise InputError(f"image id {image_id} was evaluated twice; expected unique ids in the records")
             self._seen.add(image_id)
         self._parts.append(rows)
 

@@ -59,9 +59,9 @@ def rounded_levels(
         sides = np.stack([np.outer(ratios, np.float32(level_sizes)), np.outer(1 / ratios, np.float32(level_sizes))], axis=-1)
         shapes = 2.0 * np.round(sides.reshape(-1, 2) / 2)
         if not shapes.all():
-            raise InputError(f"an anchor of {level_sizes[0]:g} pixels a side has no height or no width at ratios of height to "
-                             f"width of {', '.join(f'{ratio:g}' for ratio in height_to_width)}; expected larger ones or ratios "
-                             "nearer to 1")
+            raise InputError(f"an anchor of {level_sizes[0]:g} pixels per side has no height or no width at aspect ratios "
+                             f"(height / width) of {', '.join(f'{ratio:g}' for ratio in height_to_width)}; expected larger "
+                             "anchors or ratios closer to 1")
         levels.append(AnchorLevel(
             counts=tuple(counts), strides=tuple(side // count for side, count in zip(image_size, counts, strict=True)),
             offset=(0.0, 0.0), shapes=tuple(map(tuple, shapes.tolist()))))
