@@ -65,9 +65,9 @@ class DenseDetector(Detector):
         self.postprocessing = DensePostprocessing(config.suppression, self.anchors, self.level_sizes,
                                                   num_logits=network.output_shape[0][-1])
         self._inference, self._training = folded(network), folded(network, training=True)
-        self._loss_sums, self._normalize = self._sums_of_losses, self.normalize
+        self._loss_sums, self._normalize = self._compute_loss_sums, self.normalize
         if tensorflow_cpu.applies():
-            self._loss_sums = tensorflow_cpu.in_one_pass(self._sums_of_losses)
+            self._loss_sums = tensorflow_cpu.in_one_pass(self._compute_loss_sums)
             self._normalize = tensorflow_cpu.in_one_pass(self.normalize)
         self._weight_decay = WeightDecay(network, coefficient=config.losses.weight_decay, decays=config.losses.decays)
 
@@ -97,19 +97,19 @@ class DenseDetector(Detector):
         return self.config.assigner.assign(objects, self._grid, box_coder=self.config.suppression.box_coder, outputs=outputs)
 
     @property
-    def _each_image_by_itself(self) -> bool:
+    def _normalizes_per_image(self) -> bool:
         return self.config.losses.normalizer == POSITIVES_OF_EACH_IMAGE
 
     def counts(self, targets: Targets) -> dict[str, Tensor]:
         """Return the number of positive anchors of the batch, and `images` if each image has its own normalizer."""
         positives = {"positives": ops.sum(ops.cast(targets.positive, "float32"))}
-        if not self._each_image_by_itself:
+        if not self._normalizes_per_image:
             return positives
         return {**positives, "images": ops.cast(ops.shape(targets.positive)[0], "float32")}
 
     def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of positives + 1, times 4 for box coordinates, so that no divisor is 0; or the number of images."""
-        if self._each_image_by_itself:
+        if self._normalizes_per_image:
             return dict.fromkeys(("cls_loss", "box_loss", "box_iou_loss"), counts["images"])
         normalizer = counts["positives"] + 1.0
         return {"cls_loss": normalizer, "box_loss": 4.0 * normalizer, "box_iou_loss": 4.0 * normalizer}
@@ -154,31 +154,31 @@ class DenseDetector(Detector):
         """Return decoded boxes and probabilities, see `Detector`."""
         return self.postprocessing.boxes_and_probabilities(outputs, sizes)
 
-    def _sums_of_losses(self, class_logits: Tensor, box_deltas: Tensor, targets: Targets) -> dict[str, Tensor]:
+    def _compute_loss_sums(self, class_logits: Tensor, box_deltas: Tensor, targets: Targets) -> dict[str, Tensor]:
         losses, positive = self.config.losses, ops.cast(targets.positive, "float32")
-        of_classes = CLASS_LOSSES[losses.class_loss](class_logits, targets, losses)
+        class_losses = CLASS_LOSSES[losses.class_loss](class_logits, targets, losses)
         errors = BOX_LOSSES[losses.box_loss](box_deltas - targets.box_deltas, losses.delta)
         sums = {
-            "cls_loss": losses.class_loss_weight * self._sum(of_classes * self._counted(of_classes, targets), positive),
+            "cls_loss": losses.class_loss_weight * self._sum(class_losses * self._counted(class_losses, targets), positive),
             "box_loss": losses.box_loss_weight * self._sum(errors * positive[..., None], positive),
         }
         if losses.iou_loss_type:
             sums["box_iou_loss"] = losses.iou_loss_weight * self._sum(self._iou_losses(box_deltas, targets), positive)
         return sums
 
-    def _counted(self, of_classes: Tensor, targets: Targets) -> Tensor:
+    def _counted(self, class_losses: Tensor, targets: Targets) -> Tensor:
         """Return the weight of each anchor's class loss, [B, A] float32."""
         counted, ratio = ops.cast(ops.logical_not(targets.ignored), "float32"), self.config.losses.hard_negative_ratio
         if ratio is None:
             return counted
         positive = ops.cast(targets.positive, "float32")
         # Positives rank last, with loss 0, as in SSD's reference: with too few negatives some of them count twice.
-        ranked = ops.stop_gradient(of_classes) * counted * (1.0 - positive)
+        ranked = ops.stop_gradient(class_losses) * counted * (1.0 - positive)
         return counted * (positive + hardest(ranked, ops.floor(ratio * ops.sum(positive, axis=1))))
 
     def _sum(self, losses: Tensor, positive: Tensor) -> Tensor:
         """Return the sum of [B, A] or [B, A, 4]; divided per image by its positives if these are the normalizer."""
-        if not self._each_image_by_itself:
+        if not self._normalizes_per_image:
             return ops.sum(losses)
         of_images = ops.sum(losses, axis=tuple(range(1, len(losses.shape))))
         return ops.sum(of_images / ops.maximum(ops.sum(positive, axis=1), 1.0))

@@ -11,7 +11,7 @@ from model.tensorflow_cpu import fixed_shapes
 
 _COUNTED = (keras.layers.Conv2D, keras.layers.Conv2DTranspose, keras.layers.DepthwiseConv2D, keras.layers.SeparableConv2D,
             keras.layers.Dense)
-_TRAINED = 3  # passes: forward, gradient of the inputs, gradient of the kernel, each with the same work
+_TRAINING_PASSES = 3  # passes: forward, gradient of the inputs, gradient of the kernel, each with the same work
 
 
 def multiply_adds(network: keras.Model) -> int:
@@ -21,7 +21,7 @@ def multiply_adds(network: keras.Model) -> int:
 
 def training_multiply_adds(network: keras.Model) -> int:
     """Return the multiply-adds of one image in a training step: three times the forward pass, once for frozen layers."""
-    return sum(count * (_TRAINED if layer.trainable_variables else 1) for layer, count in _counted_layers(network))
+    return sum(count * (_TRAINING_PASSES if layer.trainable_variables else 1) for layer, count in _counted_layers(network))
 
 
 def _counted_layers(network: keras.Model) -> list[tuple[keras.layers.Layer, int]]:

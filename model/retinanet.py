@@ -31,7 +31,7 @@ class RetinaNetConfig:
     backbone: str
     image_size: tuple[int, int]  # height, width
     num_classes: int
-    anchors_a_cell: int = 9
+    anchors_per_cell: int = 9
     epsilon: float = 1e-5  # of batch norm
     head_kernel_stddev: float = 0.01
     trainable_stages: int = 3
@@ -51,7 +51,7 @@ def build_retinanet(config: RetinaNetConfig, *, precision: str = "float32") -> t
         stages = build_resnet(images, config.backbone, prefix=BODY, epsilon=config.epsilon)
         levels = with_two_coarser(build_feature_pyramid(stages[1:], prefix=PYRAMID), prefix=PYRAMID)
         bias = keras.initializers.Constant(-math.log((1 - PRIOR_PROBABILITY) / PRIOR_PROBABILITY))
-        head = partial(_head, levels, anchors=config.anchors_a_cell, stddev=config.head_kernel_stddev)
+        head = partial(_head, levels, anchors=config.anchors_per_cell, stddev=config.head_kernel_stddev)
         logits = head("head.classification_head", "cls_logits", values=config.num_classes, bias=bias)
         deltas = head("head.regression_head", "bbox_reg", values=4, bias=keras.initializers.Zeros())
         network = keras.Model(images, [logits, deltas], name="retinanet")

@@ -10,12 +10,12 @@ from keras import initializers, layers
 
 from model.batch_norm import BatchNormalization
 from model.resnet import build_resnet, convolution
-from object_detection.geometry.anchor_conventions import SSD300_BOXES_A_CELL
+from object_detection.geometry.anchor_conventions import SSD300_BOXES_PER_CELL
 from object_detection.structures import Tensor
 
 BACKBONE_PREFIX = "backbone."
 _STAGE_STRIDES = (1, 2, 1)  # the last stage that is used keeps the previous size: stride 8
-_MORE_MAPS = ((256, 512, 2), (256, 512, 2), (128, 256, 2), (128, 256, 1), (128, 256, 1))  # widths of 1 x 1 and 3 x 3, stride
+_EXTRA_MAPS = ((256, 512, 2), (256, 512, 2), (128, 256, 2), (128, 256, 1), (128, 256, 1))  # widths of 1 x 1 and 3 x 3, stride
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,11 @@ def build_ssd(config: SsdConfig, *, precision: str = "float32") -> keras.Model:
     try:
         images = keras.Input((*config.image_size, 3), name="images")
         maps = [build_resnet(images, config.backbone, prefix=BACKBONE_PREFIX, stage_strides=_STAGE_STRIDES)[-1]]
-        for number, (narrow, wide, stride) in enumerate(_MORE_MAPS):
+        for number, (narrow, wide, stride) in enumerate(_EXTRA_MAPS):
             maps.append(_smaller(maps[-1], narrow, wide, stride=stride, name=f"additional_blocks.{number}"))
         class_logits, box_deltas = (layers.Concatenate(axis=1, name=name)([
             _predictions(features, values, boxes=boxes, name=f"{name}.{number}")
-            for number, (features, boxes) in enumerate(zip(maps, SSD300_BOXES_A_CELL, strict=True))])
+            for number, (features, boxes) in enumerate(zip(maps, SSD300_BOXES_PER_CELL, strict=True))])
             for name, values in (("conf", 1 + config.num_classes), ("loc", 4)))
         network = keras.Model(images, [class_logits, box_deltas], name="ssd")
     finally:

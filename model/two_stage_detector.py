@@ -27,7 +27,7 @@ from object_detection.structures import Detections, Objects, Targets, Tensor
 from program_support.checked_fields import checked_part, one_of
 
 MEANS = ("drawn", "nvidia")
-_OF_REGIONS = 0x5EED  # separates the random numbers of regions from those of anchors
+_REGION_SEED = 0x5EED  # separates the random numbers of regions from those of anchors
 
 
 @checked_part
@@ -152,7 +152,7 @@ class TwoStageDetector(Detector):
         matched, positive, negative = assign_regions(
             boxes, ops.concatenate([valid, learnable], axis=1), objects, positive_iou=config.region_iou,
             strictly=config.region_iou_strictly)
-        numbers, positive, valid = sample_regions(positive, negative, seeds + _OF_REGIONS, count=config.regions_an_image,
+        numbers, positive, valid = sample_regions(positive, negative, seeds + _REGION_SEED, count=config.regions_an_image,
                                                   positive_share=config.positive_regions)
         regions, matched = entries(boxes, numbers), entries(matched, numbers)
         masks = config.masks_an_image

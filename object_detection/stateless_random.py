@@ -4,7 +4,7 @@ from keras import ops
 
 from object_detection.structures import Tensor
 
-_OF_SEED, _OF_POSITION, _OF_NUMBER = 0x3C6EF372, 0x1B56C4E9, 0x2545F491  # odd multipliers, whose products wrap around
+_SEED_FACTOR, _POSITION_FACTOR, _NUMBER_FACTOR = 0x3C6EF372, 0x1B56C4E9, 0x2545F491  # odd; products overflow
 
 
 def seeds_of(positions: Tensor, *, seed: int) -> Tensor:
@@ -18,8 +18,8 @@ def uniform_draws(seeds: Tensor, count: int | Tensor) -> Tensor:
 
     A 32-bit hash of seed, position and number, mixed as by Wellons' lowbias32 (2018); the upper 24 bits are used.
     """
-    mixed = ops.expand_dims(_mixed(_mixed(seeds[:, 0] * _OF_SEED) + seeds[:, 1] * _OF_POSITION), 1)
-    mixed = _mixed(mixed + ops.arange(count, dtype="int32")[None] * _OF_NUMBER)
+    mixed = ops.expand_dims(_mixed(_mixed(seeds[:, 0] * _SEED_FACTOR) + seeds[:, 1] * _POSITION_FACTOR), 1)
+    mixed = _mixed(mixed + ops.arange(count, dtype="int32")[None] * _NUMBER_FACTOR)
     return ops.cast(_shifted(mixed, 8), "float32") / 2.0**24
 
 

@@ -21,7 +21,7 @@ from program_support.errors import InputError
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node()) or "host"
 _UNFINISHED = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<process>\d{1,9})\.unfinished")
-_OF_MACOS = "__MACOSX/"  # prefix of macOS metadata entries in a zip archive
+_MACOS_PREFIX = "__MACOSX/"  # prefix of macOS metadata entries in a zip archive
 _LONG_NAME = 128  # bytes; a file system allows 255, including the additions here
 _SECONDS_UNTIL_ABANDONED = 3600.0  # a running process of another host writes more often than this
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # some network and FUSE mounts
@@ -149,7 +149,7 @@ def unpacked_zip(archive: str, folder: Path) -> str:
     """
     try:
         with ZipFile(archive) as files, unfinished_folder(folder) as unfinished:
-            members = [member for member in files.infolist() if not member.filename.startswith(_OF_MACOS)]
+            members = [member for member in files.infolist() if not member.filename.startswith(_MACOS_PREFIX)]
             needed, free = sum(member.file_size for member in members), shutil.disk_usage(unfinished).free
             if needed > free:
                 raise InputError(f"{archive}: unpacks to {needed:,} bytes; {folder.parent} has {free:,} bytes free")

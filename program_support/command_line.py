@@ -14,7 +14,7 @@ from program_support.other_flag_names import unknown_name_hint
 from program_support.signals import Listener, exit_code
 
 USER_ERROR_EXIT_CODE = 2  # absl's own is 1, which a launcher cannot distinguish from a crash
-_SHOWN = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+_SIGNAL_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _HELP = {"-h", "--help", "-help", "--helpshort", "--helpfull"}
 
 
@@ -42,7 +42,7 @@ def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once
     arguments = sys.argv if argv is None else argv
     program = arguments[0].rsplit("/", 1)[-1]
     if ends_at_once:
-        listener = Listener(lambda number: listener.end(number, f"{program}: ended by {_SHOWN[number]}"))
+        listener = Listener(lambda number: listener.end(number, f"{program}: ended by {_SIGNAL_NAMES[number]}"))
         listener.start()  # never stopped: interpreter shutdown takes a moment, too
     if _HELP & {*arguments[1:]}:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `head` closes the pipe early: end without a traceback
@@ -57,7 +57,7 @@ def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once
         print(f"{program}: error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         sys.exit(USER_ERROR_EXIT_CODE)
     except KeyboardInterrupt:
-        print(f"{program}: ended by {_SHOWN[signal.SIGINT]}", file=sys.stderr)
+        print(f"{program}: ended by {_SIGNAL_NAMES[signal.SIGINT]}", file=sys.stderr)
         sys.exit(exit_code(signal.SIGINT))
 
 

@@ -4,10 +4,10 @@ import difflib
 import unicodedata
 from collections.abc import Iterable
 
-_NEAR = 0.85
+_MIN_SIMILARITY = 0.85
 # Characters that change the direction of the following text (UAX 9), so that the displayed text differs from the actual one
 DIRECTION_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_NOT_SHOWN = {"Cc", "Cs", "Zl", "Zp"}  # controls, including a terminal's escape; lone surrogates; line separators
+_ESCAPED_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}  # controls, including a terminal's escape; lone surrogates; line separators
 
 
 class InputError(ValueError):
@@ -20,7 +20,7 @@ class InputError(ValueError):
 def printable(text: str) -> str:
     """Return a text with characters escaped that would affect a terminal or the text around it, as in `repr`."""
     return "".join(character.encode("unicode_escape").decode() if character in DIRECTION_CONTROLS
-                   or unicodedata.category(character) in _NOT_SHOWN else character for character in text)
+                   or unicodedata.category(character) in _ESCAPED_CATEGORIES else character for character in text)
 
 
 def nearest_name(name: str, candidates: Iterable[str]) -> str | None:
@@ -30,5 +30,5 @@ def nearest_name(name: str, candidates: Iterable[str]) -> str | None:
     `gamma`, nor `train_file_pattern` `val_file_pattern`.
     """
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
-    found = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=_NEAR)
+    found = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=_MIN_SIMILARITY)
     return by_folded[found[0]] if found else None

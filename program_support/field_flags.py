@@ -31,10 +31,10 @@ def define_flag(name: str, kind: Any, default: Any, help_text: str, values: flag
         return
     _DEFINE[plain](name, list(default) if isinstance(default, tuple) else default, help_text, flag_values=values)
     if limits_of(kind):
-        flags.register_validator(name, lambda value: _is_taken(kind, value), flag_values=values)
+        flags.register_validator(name, lambda value: _is_accepted(kind, value), flag_values=values)
 
 
-def _is_taken(kind: Any, value: Any) -> bool:
+def _is_accepted(kind: Any, value: Any) -> bool:
     if expected := refusal(kind, value):
         raise flags.ValidationError(f"expected {expected}")
     return True

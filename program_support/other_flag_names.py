@@ -8,7 +8,7 @@ from collections.abc import Collection, Container
 from program_support.errors import nearest_name
 
 # Name elsewhere -> names here; the first that a program has is suggested, with the text after "=".
-_OURS = {
+_EQUIVALENTS = {
     "batch": ("batch_size", "max_batch"), "bs": ("batch_size", "max_batch"), "samples_per_gpu": ("batch_size",),
     "ims_per_batch": ("batch_size",),
     "epochs": ("num_epochs", "minutes"), "max_epochs": ("num_epochs", "minutes"), "n_epochs": ("num_epochs", "minutes"),
@@ -51,9 +51,9 @@ _NO_FLAG = {
 def other_name_hint(name: str, flags: Container[str]) -> str | None:
     """Return a hint to one of the program's `flags` for a flag name of another program; None for an unknown name."""
     key = name.replace("-", "_").lower()
-    for ours in (key, *_OURS.get(key, ())):
-        if ours.split("=", 1)[0] in flags:
-            return f"use --{ours}"
+    for flag in (key, *_EQUIVALENTS.get(key, ())):
+        if flag.split("=", 1)[0] in flags:
+            return f"use --{flag}"
     return _NO_FLAG.get(key)
 
 

@@ -72,7 +72,7 @@ class Progress:
         self._rate = Rate(clock())
         self._line_time, self._line_done = -LINE_PERIOD_SECONDS + clock(), -1
         console = Console(file=self._stream)
-        lively = _is_lively(console) and not silent
+        lively = _is_interactive(console) and not silent
         self._bar = _rich_bar(console, stdout_too=sys.stdout.isatty()) if lively else None
         if self._bar:
             self._task = self._bar.add_task("", total=total, completed=done, state=title, remaining="")
@@ -170,7 +170,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _is_lively(console: Console) -> bool:
+def _is_interactive(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal
 
 

@@ -62,7 +62,7 @@ class Listener:
         self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(note, warn_on_full_buffer=False))
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                self._undo.callback(signal.signal, number, signal.signal(number, self._left_to_the_thread))
+                self._undo.callback(signal.signal, number, signal.signal(number, self._raise_requested))
         return self
 
     def stop(self) -> None:
@@ -98,7 +98,7 @@ class Listener:
                         with contextlib.suppress(SystemExit):  # from `end`; further signals may follow
                             self._heard(number)
 
-    def _left_to_the_thread(self, *_) -> None:
+    def _raise_requested(self, *_) -> None:
         """Serve as the Python handler without which C would not write the signal; it raises the exception that `end` sets."""
         if self._raised:
             raise KeyboardInterrupt if self._raised == signal.SIGINT else SystemExit(exit_code(self._raised))

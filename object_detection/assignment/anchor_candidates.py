@@ -16,7 +16,7 @@ from object_detection.structures import Tensor
 
 # More than the rounding error of float32 in coordinates (relative to the largest), areas, their quotients, rows and columns
 _SLACK, _RELATIVE_SLACK, _CELL_SLACK = 2.0**-19, 1e-5, 1e-3
-_AT_ONCE = 32  # candidates per slot and iteration; most objects have ten to fifty, padding has none
+_CHUNK_SIZE = 32  # candidates per slot and iteration; most objects have ten to fifty, padding has none
 
 
 class Windows(NamedTuple):
@@ -105,17 +105,17 @@ class CandidateList:
         columns = ops.maximum(windows.counts[:, 1], 1)
         self._windows = ops.stack([self._starts, *(
             ops.reshape(values, (-1,)) for values in (corners, columns, steps[:, 0], steps[:, 1]))], axis=-1)  # [P, 5]
-        self._at_once = ops.shape(windows.counts)[0] * _AT_ONCE
+        self._chunk = ops.shape(windows.counts)[0] * _CHUNK_SIZE
 
     def fold(self, function: Callable[[Candidates, tuple], tuple], state: tuple) -> tuple:
         """Return the final state of `function(candidates, state) -> state`, called for each part of the list in turn."""
         def step(begin, *state):
-            return begin + self._at_once, *function(self._from(begin), state)
+            return begin + self._chunk, *function(self._from(begin), state)
 
         return ops.while_loop(lambda begin, *_: begin < self._total, step, (ops.zeros((), "int32"), *state))[1:]
 
     def _from(self, begin: Tensor) -> Candidates:
-        lattices, numbers = len(self.grid.first), begin + ops.arange(self._at_once, dtype="int32")
+        lattices, numbers = len(self.grid.first), begin + ops.arange(self._chunk, dtype="int32")
         exist = numbers < self._total
         pair = ops.where(exist, self._pairs(begin), 0)
         start, corner, columns, row_step, column_step = ops.unstack(ops.take(self._windows, pair, axis=0), 5, axis=-1)
@@ -128,7 +128,7 @@ class CandidateList:
     def _pairs(self, begin: Tensor) -> Tensor:
         """Return the window of each candidate from number `begin` on: [C]."""
         places = self._starts - begin
-        inside = ops.logical_and(self._filled > 0, ops.logical_and(places >= 0, places < self._at_once))
-        begun = ops.segment_sum(self._filled, ops.where(inside, places, self._at_once), self._at_once + 1)[: self._at_once]
+        inside = ops.logical_and(self._filled > 0, ops.logical_and(places >= 0, places < self._chunk))
+        begun = ops.segment_sum(self._filled, ops.where(inside, places, self._chunk), self._chunk + 1)[: self._chunk]
         before = ops.sum(ops.where(places < 0, self._filled, 0))
         return ops.take(self._listed, ops.maximum(before + ops.cumsum(begun) - 1, 0), axis=0)

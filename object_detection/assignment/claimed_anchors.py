@@ -11,7 +11,7 @@ from object_detection.assignment.anchor_candidates import CandidateList, Candida
 from object_detection.geometry.box_geometry import iou
 from object_detection.structures import Tensor
 
-_MARKED_AT_ONCE = 512  # anchors, each compared with all M objects of its image
+_CHUNK_SIZE = 512  # anchors, each compared with all M objects of its image
 
 
 def descending(numbers: Tensor, count) -> Tensor:
@@ -39,16 +39,16 @@ def fold_marked(marked: Tensor, function: Callable[[Tensor, Tensor, tuple], tupl
     count = ops.shape(marked)[0]
     order = ops.cumsum(ops.cast(marked, "int32")) - 1
     # As many padding entries follow the last place as one iteration takes.
-    listed = ops.segment_max(ops.arange(count, dtype="int32"), ops.where(marked, order, count), count + 1 + _MARKED_AT_ONCE)
+    listed = ops.segment_max(ops.arange(count, dtype="int32"), ops.where(marked, order, count), count + 1 + _CHUNK_SIZE)
     total = order[-1] + 1
 
-    def one_turn(begin, *state):
-        numbers = begin + ops.arange(_MARKED_AT_ONCE, dtype="int32")
+    def step(begin, *state):
+        numbers = begin + ops.arange(_CHUNK_SIZE, dtype="int32")
         exist = numbers < total
         places = ops.where(exist, ops.take(listed, numbers, axis=0), 0)
-        return begin + _MARKED_AT_ONCE, *function(places, exist, state)
+        return begin + _CHUNK_SIZE, *function(places, exist, state)
 
-    return ops.while_loop(lambda begin, *_: begin < total, one_turn, (ops.zeros((), "int32"), *state))[1:]
+    return ops.while_loop(lambda begin, *_: begin < total, step, (ops.zeros((), "int32"), *state))[1:]
 
 
 def tied_anchors(boxes: Tensor, candidates: CandidateList, best_overlaps: Tensor, *, num_anchors) -> Tensor:

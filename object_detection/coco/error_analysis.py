@@ -59,7 +59,7 @@ class ErrorAnalysis:
     @cached_property
     def costs(self) -> dict[str, ErrorCost]:
         """Costs by type, in the order of ERROR_TYPES."""
-        ap = {name: _known(values) for name, values in error_costs(self.comparison, self.errors).items()}
+        ap = {name: _nan_if_missing(values) for name, values in error_costs(self.comparison, self.errors).items()}
         counts = {name: int((self.errors.types == name).sum()) for name in ERROR_TYPES}
         counts["missed"] = int(self.errors.missed.sum())
         return {name: ErrorCost(count, float(np.maximum(_mean(ap[name]) - _mean(ap[""]), 0.0)), ap[name] - ap[""])
@@ -67,7 +67,7 @@ class ErrorAnalysis:
 
     def precision(self, place: int) -> np.ndarray:
         """Return precision [R, K] at RECALL_THRESHOLDS, at one of IOU_THRESHOLDS; NaN where a class has no object."""
-        return _known(self.comparison.curves.precision[place, :, :, 0])
+        return _nan_if_missing(self.comparison.curves.precision[place, :, :, 0])
 
     @cached_property
     def class_ap(self) -> dict[str, np.ndarray]:
@@ -75,7 +75,7 @@ class ErrorAnalysis:
         curves = self.comparison.curves.precision
         values = {name: curves[place, :, :, 0].mean(axis=0) for name, place in SHOWN_IOU.items()}
         values |= {size: curves[..., number].mean(axis=(0, 1)) for number, size in enumerate(SIZES)}
-        return {name: _known(ap) for name, ap in values.items()}
+        return {name: _nan_if_missing(ap) for name, ap in values.items()}
 
     @cached_property
     def thresholds(self) -> list[BestThreshold]:
@@ -131,8 +131,8 @@ class ErrorAnalysis:
                        "by_class": {label: _listed(curve) for label, curve in zip(names, precision.T, strict=True)}}
                 for name, precision in ((name, self.precision(place)) for name, place in SHOWN_IOU.items())}},
             "ap_by_class": {name: _by_name(names, values) for name, values in self.class_ap.items()},
-            "best_thresholds": {name: _of_threshold(best) for name, best in zip(names, self.thresholds, strict=True)},
-            "best_threshold": _of_threshold(self.threshold),
+            "best_thresholds": {name: _threshold_json(best) for name, best in zip(names, self.thresholds, strict=True)},
+            "best_threshold": _threshold_json(self.threshold),
             "confusion": {"rows": "objects", "columns": "detections", "names": [*names, "background"],
                           "counts": self.confusion.tolist()},
             "reliability": {"expected_calibration_error": bins.expected_error, "detections": bins.counts.tolist(),
@@ -140,7 +140,7 @@ class ErrorAnalysis:
         }
 
 
-def _known(values: np.ndarray) -> np.ndarray:
+def _nan_if_missing(values: np.ndarray) -> np.ndarray:
     """Return the values with NaN instead of the -1 of a class without objects."""
     return np.where(values < 0, np.nan, values)
 
@@ -163,7 +163,7 @@ def _by_name(names: tuple[str, ...], values: np.ndarray) -> dict[str, float | No
     return dict(zip(names, _listed(values), strict=True))
 
 
-def _of_threshold(best: BestThreshold) -> dict[str, float | None]:
+def _threshold_json(best: BestThreshold) -> dict[str, float | None]:
     return best._asdict() | {"score": _or_none(best.score)}
 
 

@@ -9,7 +9,7 @@ from object_detection.coco.matching import box_overlap
 from object_detection.coco.results import DetectionRows, boxes_xywh
 
 _FOREIGN_FRACTION = 0.5  # fraction of boxes outside their image from which this is reported as the cause
-_LISTED = 5  # ids listed in a message
+_MAX_SHOWN_IDS = 5  # ids listed in a message
 
 
 def explain_poor_result(ground_truth: GroundTruth, rows: DetectionRows) -> str:
@@ -19,8 +19,8 @@ def explain_poor_result(ground_truth: GroundTruth, rows: DetectionRows) -> str:
     if not evaluated:
         return "no image was evaluated"
     if not known:
-        return (f"no image id in common: the evaluated images are {_some(evaluated)}, those of {ground_truth.source} "
-                f"{_some(ground_truth.image_sizes)}")
+        return (f"no image id in common: the evaluated images are {_ids(evaluated)}, those of {ground_truth.source} "
+                f"{_ids(ground_truth.image_sizes)}")
     here = [annotation for annotation in ground_truth.annotations if annotation["image_id"] in known]
     objects = [annotation for annotation in here if not annotation["iscrowd"] and not annotation.get("difficult")]
     if not objects:
@@ -30,15 +30,15 @@ def explain_poor_result(ground_truth: GroundTruth, rows: DetectionRows) -> str:
         return f"no detection: on none of {len(evaluated)} images does a score exceed the threshold"
     found, expected = set(rows.category_ids.tolist()), {annotation["category_id"] for annotation in objects}
     if not found & expected:
-        return (f"no class in common: the detections have the category ids {_some(found)}, the objects {_some(expected)} "
+        return (f"no class in common: the detections have the category ids {_ids(found)}, the objects {_ids(expected)} "
                 f"of {ground_truth.source}")
     return _misplaced_boxes(ground_truth, rows) or _poor_overlap(rows, objects)
 
 
-def _some(ids) -> str:
+def _ids(ids) -> str:
     ordered = sorted(ids)
-    more = f", ... ({len(ordered)} in all)" if len(ordered) > _LISTED else ""
-    return "[" + ", ".join(map(str, ordered[:_LISTED])) + more + "]"
+    more = f", ... ({len(ordered)} in all)" if len(ordered) > _MAX_SHOWN_IDS else ""
+    return "[" + ", ".join(map(str, ordered[:_MAX_SHOWN_IDS])) + more + "]"
 
 
 def _misplaced_boxes(ground_truth: GroundTruth, rows: DetectionRows) -> str:

@@ -14,7 +14,7 @@ IOU_THRESHOLDS = np.linspace(0.5, 0.95, 10)  # T = 10
 AREA_RANGES = np.array([(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)])  # A = 4: all, small, medium, large; px^2
 MOST_DETECTIONS = (1, 10, 100)  # M = 3, per image and class
 
-_AT_ONCE = 6400  # groups times objects in one chunk: its arrays, with T and A, fit in the cache
+_CHUNK_SIZE = 6400  # groups times objects in one chunk: its arrays, with T and A, fit in the cache
 
 
 class Instances(NamedTuple):
@@ -132,9 +132,9 @@ def _matches(detected: _Groups, objects: Instances, flags: ObjectFlags, num_clas
     padded_widths = 1 << np.ceil(np.log2(widths)).astype(int)
     outside = outside_ranges(objects.areas)
     for width in np.unique(padded_widths).tolist():
-        alike = np.flatnonzero(padded_widths == width)
-        alike = alike[np.argsort(-depths[alike], kind="stable")]
-        for chunk in np.array_split(alike, min(len(alike), -(-len(alike) * width // _AT_ONCE))):
+        same_width = np.flatnonzero(padded_widths == width)
+        same_width = same_width[np.argsort(-depths[same_width], kind="stable")]
+        for chunk in np.array_split(same_width, min(len(same_width), -(-len(same_width) * width // _CHUNK_SIZE))):
             depth, count = depths[chunk, None], widths[chunk, None]  # [n, 1]
             ranks = np.arange(depth.max())
             places = np.arange(width)[::-1]  # argmax takes the first of equals, COCO the last

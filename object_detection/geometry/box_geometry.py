@@ -74,12 +74,12 @@ def generalized_iou(boxes: Tensor, others: Tensor, *, kind: str) -> Tensor:
     distance_iou = overlap - (ops.square(distance_y) + ops.square(distance_x)) / diagonal
     if kind == "diou":
         return distance_iou
-    shape = 4.0 / 3.141592653589793**2 * ops.square(_slant(boxes) - _slant(others))
+    shape = 4.0 / 3.141592653589793**2 * ops.square(_aspect_angle(boxes) - _aspect_angle(others))
     # The weight of the aspect ratio term has no gradient (Zheng et al., eq. 12 and after).
     weight = ops.stop_gradient(shape / ops.maximum(1.0 - overlap + shape, _SMALLEST))
     return distance_iou - weight * shape
 
 
-def _slant(boxes: Tensor) -> Tensor:
+def _aspect_angle(boxes: Tensor) -> Tensor:
     """Return the angle whose tangent is width over height."""
     return ops.arctan2(boxes[..., 3] - boxes[..., 1], ops.maximum(boxes[..., 2] - boxes[..., 0], _SMALLEST))

@@ -13,7 +13,7 @@ REGION_SUPPRESSION = SuppressionConfig(
     method="hard", iou_threshold=0.5, score_threshold=0.05, candidates=2000, max_detections=100,
     scores="softmax", box_coder=REGION_BOX_CODER, clip=True)  # torchvision's
 LEAST_SIDE = 1e-2  # pixels
-_NEVER = -1e9  # logit of a class that a region cannot have
+_IMPOSSIBLE_LOGIT = -1e9  # logit of a class that a region cannot have
 
 
 def region_detections(
@@ -40,7 +40,7 @@ def region_detections(
                          f"expected {REGION_SUPPRESSION.scores}, True")
     count = class_logits.shape[-1]
     background = ops.arange(count) == 0
-    logits = ops.where(ops.logical_or(valid[..., None], background), class_logits, _NEVER)
+    logits = ops.where(ops.logical_or(valid[..., None], background), class_logits, _IMPOSSIBLE_LOGIT)
     scores, classes, numbers = top_candidates(logits, config=config)
     of_pairs = ops.reshape(deltas, (-1, deltas.shape[1] * count, 4))
     boxes = config.box_coder.decode(entries(of_pairs, numbers * count + classes + 1), entries(regions, numbers))

@@ -52,10 +52,10 @@ def sample_masks(
     draws, most = uniform_draws(seeds, ops.shape(positive)[1]), int(count * positive_share)
 
     def drawn(candidates, limits):
-        highest = hardest(ops.where(candidates, draws, -1.0), ops.minimum(limits, _number_of(candidates)))
+        highest = hardest(ops.where(candidates, draws, -1.0), ops.minimum(limits, _count_true(candidates)))
         return highest > 0.0
 
-    positives = ops.minimum(_number_of(positive), most)
+    positives = ops.minimum(_count_true(positive), most)
     return drawn(positive, positives), drawn(negative, count - positives)
 
 
@@ -78,6 +78,6 @@ def sample_regions(
     return numbers, keys > length, valid
 
 
-def _number_of(marked: Tensor) -> Tensor:
+def _count_true(marked: Tensor) -> Tensor:
     """Return the number of True entries of each row, [B] int32."""
     return ops.sum(ops.cast(marked, "int32"), axis=1)

@@ -12,7 +12,7 @@ from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL, PRESETS, PUBLIS
 from efficientdet.families.torch_family import TorchFamily
 from efficientdet.run_log.mlperf_log import version_of
 from model.torch_weights import YX_OF_XY
-from object_detection.geometry.anchor_conventions import SSD300_BOXES_A_CELL, ssd300_levels
+from object_detection.geometry.anchor_conventions import SSD300_BOXES_PER_CELL, ssd300_levels
 from object_detection.geometry.anchor_grid import AnchorGrid, grid_of_levels
 from program_support.errors import InputError
 
@@ -91,7 +91,7 @@ class SsdFamily(TorchFamily):
         """Offsets have y first; the reference's are [..., 4 x boxes]."""
         if not name.startswith("loc/"):
             return array
-        return array.reshape(*array.shape[:-1], 4, _boxes_a_cell(name))[..., YX_OF_XY, :].reshape(array.shape)
+        return array.reshape(*array.shape[:-1], 4, _boxes_per_cell(name))[..., YX_OF_XY, :].reshape(array.shape)
 
     def is_class_predictor(self, name: str) -> bool:
         """One convolution for each map."""
@@ -100,18 +100,18 @@ class SsdFamily(TorchFamily):
     def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
         """From the bias of the first class predictor, where the background is one too."""
         bias = arrays.get("conf/0/bias")
-        return None if bias is None else len(bias) // SSD300_BOXES_A_CELL[0] - 1
+        return None if bias is None else len(bias) // SSD300_BOXES_PER_CELL[0] - 1
 
     def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         """The last axis of a class predictor is class, the background first, then box."""
         kept = [0, *(row + 1 for row in rows)]
-        return {name: array.reshape(*array.shape[:-1], -1, _boxes_a_cell(name))[..., kept, :].reshape(*array.shape[:-1], -1)
+        return {name: array.reshape(*array.shape[:-1], -1, _boxes_per_cell(name))[..., kept, :].reshape(*array.shape[:-1], -1)
                 if self.is_class_predictor(name) else array for name, array in arrays.items()}
 
 
-def _boxes_a_cell(name: str) -> int:
+def _boxes_per_cell(name: str) -> int:
     """Of the map that a predictor's weight is for."""
-    return SSD300_BOXES_A_CELL[int(_PREDICTOR.fullmatch(name)[1])]
+    return SSD300_BOXES_PER_CELL[int(_PREDICTOR.fullmatch(name)[1])]
 
 
 FAMILY = SsdFamily()
