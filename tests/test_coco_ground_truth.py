@@ -43,7 +43,7 @@ def test_no_image_at_all():
     ({"image_id": True}, "image_id True; expected an integer"),
     ({"image_id": "2299"}, "image_id '2299'; expected an integer"),
     ({"bbox": [1, 2, 3]}, r"bbox \[1, 2, 3\]; expected four"),
-    ({"bbox": [1, 2, 3, float("nan")]}, "wanted four finite"),
+    ({"bbox": [1, 2, 3, float("nan")]}, "expected four finite"),
     ({"bbox": None}, "bbox None"),
     ({"area": "12"}, "area '12'"),
 ])
