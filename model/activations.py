@@ -1,4 +1,4 @@
-"""Activations as layers, by name; SiLU in the form that costs least."""
+"""Activation layers by name, with a faster SiLU."""
 
 import math
 
@@ -7,15 +7,15 @@ from keras import ops
 
 from model import tensorflow_cpu
 
-_SMALL = 2**14  # numbers of one image; calling a program of its own would cost more than they do
+_SMALL = 2**14  # numbers per image; below this a compiled program costs more to call than it saves
 
 
 @keras.saving.register_keras_serializable("efficientdet")
 class SiLU(keras.layers.Layer):
-    """x sigmoid(x), as a product: Keras's own computes the sigmoid again for its gradient. [B, ..] -> the same shape."""
+    """SiLU, x sigmoid(x), computed as a product: Keras's own computes the sigmoid again for its gradient. Any shape."""
 
     def call(self, inputs, training=None):
-        """As the class says."""
+        """Return the activations, of the same shape as the inputs."""
         large = None not in inputs.shape[1:] and math.prod(inputs.shape[1:]) > _SMALL
         if training and large and tensorflow_cpu.applies() and not isinstance(inputs, keras.KerasTensor):
             return tensorflow_cpu.silu(inputs)
@@ -23,5 +23,5 @@ class SiLU(keras.layers.Layer):
 
 
 def activation_layer(activation: str, *, name: str | None = None) -> keras.layers.Layer:
-    """Keras's activation of that name, except for `silu`."""
+    """Return Keras's activation with the given name, or `SiLU` for "silu"."""
     return SiLU(name=name) if activation in ("silu", "swish") else keras.layers.Activation(activation, name=name)

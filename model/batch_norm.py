@@ -1,4 +1,4 @@
-"""Batch normalization whose moments are float32 under any policy, by the fused kernel where the backend has one."""
+"""Batch normalization with float32 moments under any dtype policy, by the fused kernel if the backend has one."""
 
 from collections.abc import Callable
 
@@ -13,16 +13,16 @@ class BatchNormalization(keras.layers.BatchNormalization):
     """Batch normalization over the last axis of [B, H, W, C].
 
     Keras's own layer is not fused on the TensorFlow backend (a third of the training speed on a CPU) and rounds the batch
-    moments to 16 bits under a 16-bit policy. The running variance is that of the batch, not the unbiased one.
+    moments to 16 bits under a 16-bit policy. The running variance is the biased variance of the batch.
 
-    mean_over_ranks: of a float32 vector, differentiable; where there is one, the batch is that of all those ranks together,
-    each with as many values (see `join_statistics`).
+    mean_over_ranks: a differentiable mean of a float32 vector over processes. If set, the layer normalizes by the moments of
+    all these processes together, each with the same number of values (see `join_statistics`).
     """
 
     mean_over_ranks: Callable[[Tensor], Tensor] | None = None
 
     def call(self, inputs, training=None, mask=None):
-        """[B, H, W, C] -> [B, H, W, C]; with training=True uses the batch's moments and moves the running ones."""
+        """Normalize [B, H, W, C]; with training=True by the batch's moments, which also update the running ones."""
         learns = bool(training) and self.trainable
         alone = not learns or self.mean_over_ranks is None
         normalize = _fused if alone and keras.backend.backend() == "tensorflow" else _by_moments
@@ -36,7 +36,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
 def _fused(layer, inputs, learns):
     import tensorflow as tf
 
-    # The kernel takes 16-bit images with float32 parameters, so the policy's automatic casts are undone here.
+    # The kernel takes 16-bit images with float32 parameters, so the policy's automatic casts are undone.
     parameters = [_float32(variable) for variable in (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)]
     gamma, beta, mean, variance = parameters
     empty = tf.zeros([0])
@@ -61,21 +61,21 @@ def _by_moments(layer, inputs, learns):
 
 
 def _joined(mean: Tensor, variance: Tensor, mean_over_ranks: Callable) -> tuple[Tensor, Tensor]:
-    """Mean and variance of all ranks together from those of each, in one message."""
+    """Return mean and variance over all processes from those of each, in one collective operation."""
     both = mean_over_ranks(ops.concatenate([mean, variance + ops.square(mean)]))
     mean, squares = ops.split(both, 2)
     return mean, ops.maximum(squares - ops.square(mean), 0.0)
 
 
 def join_statistics(network: keras.Model, mean_over_ranks: Callable[[Tensor], Tensor]) -> None:
-    """In training, let every layer of the network normalize by the statistics of several ranks (Peng et al. 2018, MegDet)."""
+    """Make every layer of the network use the batch statistics of all processes in training (Peng et al. 2018, MegDet)."""
     for layer in network.layers:
         if isinstance(layer, BatchNormalization):
             layer.mean_over_ranks = mean_over_ranks
 
 
 def scale_and_shift(layer: BatchNormalization) -> tuple[Tensor, Tensor]:
-    """Inference as outputs = inputs * scale + shift, [C] float32 each."""
+    """Return scale and shift, [C] float32 each, such that inference computes inputs * scale + shift."""
     return _affine(layer, _float32(layer.moving_mean), _float32(layer.moving_variance))
 
 

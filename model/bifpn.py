@@ -1,6 +1,6 @@
 """The bidirectional feature pyramid of EfficientDet (Tan et al. 2020, section 3).
 
-Layer names are those of the published TensorFlow checkpoints with dots for slashes.
+Layer names are those of the published TensorFlow checkpoints, with dots instead of slashes.
 """
 
 from typing import Annotated
@@ -21,8 +21,10 @@ WEIGHT_METHODS = ("fastattn", "sum")
 class BifpnConfig:
     """Shape of the pyramid: `cells` repeats of top-down and bottom-up fusion over levels min_level .. max_level.
 
-    weight_method: "fastattn" (positive weights, normalized by their sum) or "sum"; fusion_relu: keep those weights from
-    turning negative, as the paper does and NVIDIA's code does not; half_pixel_upsampling: see `NearestResize`.
+    Attributes:
+        weight_method: "fastattn" (positive weights, normalized by their sum) or "sum".
+        fusion_relu: apply ReLU to these weights, as in the paper but not in NVIDIA's code.
+        half_pixel_upsampling: see `NearestResize`.
     """
 
     filters: Count
@@ -48,13 +50,13 @@ class WeightedFusion(keras.layers.Layer):
         self.fusion_relu = fusion_relu
 
     def build(self, input_shape):
-        """One scalar weight an input, 1 at first; named as in the published checkpoints."""
+        """Create one scalar weight per input, initialized to 1 and named as in the published checkpoints."""
         self.fusion_weights = [
             self.add_weight(name=f"WSM_{i}" if i else "WSM", shape=(), initializer="ones", autocast=False)
             for i in range(len(input_shape))]
 
     def call(self, inputs):
-        """n tensors [B, H, W, F] -> [B, H, W, F]."""
+        """Return the weighted mean of n tensors [B, H, W, F], [B, H, W, F]."""
         weights = [ops.convert_to_tensor(weight.value) for weight in self.fusion_weights]
         if self.fusion_relu:
             weights = [ops.relu(weight) for weight in weights]
@@ -63,20 +65,20 @@ class WeightedFusion(keras.layers.Layer):
         return sum(terms[1:], terms[0])
 
     def compute_output_shape(self, input_shape):
-        """The shape of each input."""
+        """Return the shape of each input."""
         return input_shape[0]
 
     def get_config(self):
-        """What `from_config` needs."""
+        """Return the arguments of `from_config`."""
         return {**super().get_config(), "fusion_relu": self.fusion_relu}
 
 
 @keras.saving.register_keras_serializable("efficientdet")
 class NearestResize(keras.layers.Layer):
-    """[B, h, w, F] to [B, H, W, F] by copying rows and columns.
+    """Nearest-neighbor resizing of [B, h, w, F] to [B, H, W, F].
 
-    Source row of row i is floor(i h / H), as google/automl's networks have it, or with half_pixel_centers
-    floor((i + 0.5) h / H), as NVIDIA's. They differ where H is no multiple of h.
+    Output row i copies input row floor(i h / H), as in google/automl's networks, or with half_pixel_centers
+    floor((i + 0.5) h / H), as in NVIDIA's. They differ if H is not a multiple of h.
     """
 
     def __init__(self, size: tuple[int, int], *, half_pixel_centers: bool = False, **kwargs):
@@ -85,16 +87,15 @@ class NearestResize(keras.layers.Layer):
         self.half_pixel_centers = half_pixel_centers
 
     def source_rows(self, source: int, target: int) -> list[int]:
-        """For each of `target` rows (or columns) the one of `source` that it copies."""
+        """Return the `source` row (or column) that each of `target` rows copies."""
         if not self.half_pixel_centers:
             return [row * source // target for row in range(target)]
-        # In float32 as TensorFlow computes it: of an even number of rows the middle falls on a whole number, to which
-        # the product comes from above or from below.
+        # In float32 as in TensorFlow: with an even number of rows the middle one falls on an integer, and rounding decides.
         centers = np.arange(target, dtype=np.float32) + np.float32(0.5)
         return np.minimum(np.floor(centers * (np.float32(source) / np.float32(target))), source - 1).astype(int).tolist()
 
     def call(self, inputs):
-        """[B, h, w, F] -> [B, H, W, F]."""
+        """Resize [B, h, w, F] to [B, H, W, F]."""
         outputs = inputs
         for axis, target in zip((1, 2), self.size, strict=True):
             source = inputs.shape[axis]
@@ -105,19 +106,19 @@ class NearestResize(keras.layers.Layer):
         return outputs
 
     def compute_output_shape(self, input_shape):
-        """The given size."""
+        """Return [B, H, W, F] for inputs [B, h, w, F]."""
         return (input_shape[0], *self.size, input_shape[3])
 
     def get_config(self):
-        """What `from_config` needs."""
+        """Return the arguments of `from_config`."""
         return {**super().get_config(), "size": self.size, "half_pixel_centers": self.half_pixel_centers}
 
 
 def build_bifpn(features: list[Tensor], config: BifpnConfig) -> list[Tensor]:
-    """Fused features of levels min_level .. max_level.
+    """Return the fused features of levels min_level .. max_level, one tensor [B, h, w, filters] per level.
 
-    features: those of the backbone from min_level up (its last level may be below max_level; coarser ones are made by
-    pooling). -> one tensor [B, h, w, filters] a level.
+    features: those of the backbone from min_level up. Its last level may be below max_level; coarser ones are created by
+    pooling.
     """
     pyramid = list(features)
     last = config.min_level + len(features) - 1
@@ -129,10 +130,10 @@ def build_bifpn(features: list[Tensor], config: BifpnConfig) -> list[Tensor]:
 
 
 def cell_nodes(min_level: int, max_level: int) -> list[tuple[int, list[int]]]:
-    """The nodes of a cell in order: (level, numbers of the feature maps it fuses).
+    """Return the nodes of a cell in order: (level, numbers of the feature maps it fuses).
 
-    Feature maps 0 .. n-1 are the cell's inputs from min_level up; node i makes map n + i. Top-down a node fuses the latest
-    map of its level with the latest of the level above; bottom-up all maps of its level with the latest of the level below.
+    Feature maps 0 .. n-1 are the cell's inputs from min_level up; node i makes map n + i. A top-down node fuses the latest map
+    of its level with the latest of the level above; a bottom-up node all maps of its level with the latest of the level below.
     """
     maps = {level: [level - min_level] for level in range(min_level, max_level + 1)}
     nodes = []
@@ -179,7 +180,7 @@ def _after_fusion(features: Tensor, config: BifpnConfig, *, name: str) -> Tensor
 
 
 def _resampled(features: Tensor, size: tuple[int, int], config: BifpnConfig, *, name: str) -> Tensor:
-    """The feature map at another level's size and with the pyramid's number of filters."""
+    """Return the feature map at another level's size, with the pyramid's number of filters."""
     if features.shape[1] > size[0] or features.shape[2] > size[1]:
         return _downsampled(features, config, name=name)
     features = _with_filters(features, config, name=name)

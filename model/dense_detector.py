@@ -1,4 +1,4 @@
-"""One-stage detectors: a network with outputs at every anchor, its losses and its reading."""
+"""One-stage detectors: a network with outputs at every anchor, its losses and its post-processing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,12 +25,13 @@ from object_detection.suppression.tensor_suppression import SuppressionConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DenseDetectorConfig:
-    """How a network's outputs are trained and read.
+    """Losses and post-processing of a network's outputs.
 
-    anchors: EfficientDet's rule, or levels of any shapes (see `grid_of_levels`), in the order of the network's outputs.
-    suppression: how scores and boxes are read; its `box_coder` also encodes the targets. mean and stddev of
-    red, green and blue are shares of 255. normalizations: how often they are applied; 2 for NVIDIA's checkpoints, 1 for all
-    others.
+    Attributes:
+        anchors: EfficientDet's rule, or levels of any shapes (see `grid_of_levels`), in the order of the network's outputs.
+        suppression: post-processing; its `box_coder` also encodes the targets.
+        mean, stddev: of red, green and blue, as fractions of 255.
+        normalizations: how often they are applied; 2 for NVIDIA's checkpoints, 1 for all others.
     """
 
     image_size: tuple[int, int]
@@ -44,13 +45,13 @@ class DenseDetectorConfig:
 
 
 class DenseDetector(Detector):
-    """A `Detector` made of a network with outputs [B, A, K] and [B, A, 4] and the anchors they stand at."""
+    """Detector with network outputs [B, A, K] and [B, A, 4] at its A anchors."""
 
     output_names = ("class_logits", "box_deltas")
     detects_on_host = True
 
     def __init__(self, network: keras.Model, config: DenseDetectorConfig):
-        """Raises ValueError where network and anchors disagree in number."""
+        """Create a detector. Raises ValueError if the numbers of anchors of network and configuration differ."""
         self.network = network
         self.config = config
         self.image_size = config.image_size
@@ -64,128 +65,128 @@ class DenseDetector(Detector):
         self.postprocessing = DensePostprocessing(config.suppression, self.anchors, self.level_sizes,
                                                   num_logits=network.output_shape[0][-1])
         self._inference, self._training = folded(network), folded(network, training=True)
-        self._loss_sums, self._normalize = self._sums_of_losses, self.normalize
+        self._loss_sums, self._normalize = self._compute_loss_sums, self.normalize
         if tensorflow_cpu.applies():
-            self._loss_sums = tensorflow_cpu.in_one_pass(self._sums_of_losses)
+            self._loss_sums = tensorflow_cpu.in_one_pass(self._compute_loss_sums)
             self._normalize = tensorflow_cpu.in_one_pass(self.normalize)
         self._weight_decay = WeightDecay(network, coefficient=config.losses.weight_decay, decays=config.losses.decays)
 
     def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
-        """Class logits [B, A, K] and box deltas [B, A, 4], float32 whatever the precision."""
+        """Return class logits [B, A, K] and box deltas [B, A, 4], float32 for any precision."""
         if training:
             normalized = self.normalize(images, sizes)
             class_logits, box_deltas = (self._training(normalized) if has_frozen_norms(self.network)
                                         else self.network(normalized, training=True))
         else:
-            normalize = self.normalize if None in images.shape else self._normalize  # XLA wants to know B
+            normalize = self.normalize if None in images.shape else self._normalize  # XLA needs a known B
             class_logits, box_deltas = self._inference(normalize(images, sizes))
         return ops.cast(class_logits, "float32"), ops.cast(box_deltas, "float32")
 
     def normalize(self, images: Tensor, sizes: Tensor) -> Tensor:
-        """uint8 [B, H, W, 3] -> float32, mean and deviation removed, then 0 outside `sizes` [B, 2]."""
+        """Return float32 images from uint8 [B, H, W, 3], normalized by mean and stddev, 0 outside `sizes` [B, 2]."""
         values = normalized(images, sizes, mean=self.config.mean, stddev=self.config.stddev)
         for _ in range(self.config.normalizations - 1):
-            # over the padding too, as its network does it
+            # over the padding too, as in NVIDIA's network
             values = (values - np.float32(self.config.mean)) / np.float32(self.config.stddev)
         return values
 
     def targets(self, objects: Objects, outputs=None, seeds=None) -> Targets:
-        """Return each anchor's class and box deltas, as the assigner decides; nothing is drawn at random."""
+        """Return each anchor's class and box deltas, as assigned; nothing is sampled."""
         if outputs is not None:
             outputs = tuple(map(ops.stop_gradient, outputs))
         return self.config.assigner.assign(objects, self._grid, box_coder=self.config.suppression.box_coder, outputs=outputs)
 
     @property
-    def _each_image_by_itself(self) -> bool:
+    def _normalizes_per_image(self) -> bool:
         return self.config.losses.normalizer == POSITIVES_OF_EACH_IMAGE
 
     def counts(self, targets: Targets) -> dict[str, Tensor]:
-        """How many anchors of the batch have an object; `images`, where each image is divided by its own."""
+        """Return the number of positive anchors of the batch, and `images` if each image has its own normalizer."""
         positives = {"positives": ops.sum(ops.cast(targets.positive, "float32"))}
-        if not self._each_image_by_itself:
+        if not self._normalizes_per_image:
             return positives
         return {**positives, "images": ops.cast(ops.shape(targets.positive)[0], "float32")}
 
     def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Positives and one more, so that a batch without any divides by something, four offsets making a box; or images."""
-        if self._each_image_by_itself:
+        """Return the number of positives + 1, times 4 for box coordinates, so that no divisor is 0; or the number of images."""
+        if self._normalizes_per_image:
             return dict.fromkeys(("cls_loss", "box_loss", "box_iou_loss"), counts["images"])
         normalizer = counts["positives"] + 1.0
         return {"cls_loss": normalizer, "box_loss": 4.0 * normalizer, "box_iou_loss": 4.0 * normalizer}
 
     def loss_sums(self, outputs: tuple[Tensor, Tensor], targets: Targets) -> dict[str, Tensor]:
-        """`cls_loss`, `box_loss` and, if configured, `box_iou_loss`."""
+        """Return `cls_loss`, `box_loss` and, if configured, `box_iou_loss`."""
         return self._loss_sums(*outputs, targets)
 
-    def regularisation(self) -> dict[str, Tensor]:
-        """weight_decay times half the squared norm of all trainable kernels, or weights; see `LossConfig.decays`."""
+    def regularization(self) -> dict[str, Tensor]:
+        """Return weight_decay times half the squared norm of all trainable kernels, or weights; see `LossConfig.decays`."""
         return self._weight_decay.losses()
 
     def detections(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections:
-        """In pixels of the network input; within the image where `SuppressionConfig.clip` says so."""
+        """Return detections in pixels of the network input, clipped to the image if `SuppressionConfig.clip`."""
         return self.postprocessing.on_backend(outputs, sizes)
 
     def host_outputs(self, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Class logits [B, A, K], box deltas [B, A, 4] and the highest logit of each anchor [B, A]."""
+        """Return class logits [B, A, K], box deltas [B, A, 4] and the highest logit of each anchor [B, A]."""
         return *outputs, ops.max(outputs[0], axis=-1)
 
     def detections_on_host(self, outputs, size):
-        """See `Detector`."""
+        """Return one image's detections, see `Detector`."""
         return self.postprocessing.on_host(outputs, size)
 
     def suppression_work(self, outputs):
-        """See `Detector`."""
+        """Return the number of candidates, see `Detector`."""
         return self.postprocessing.suppression_work(outputs)
 
     def onnx_outputs(self, graph, tensors):
-        """See `Detector`: the three of `host_outputs`."""
+        """Return the three outputs of `host_outputs`, see `Detector`."""
         return self.postprocessing.raw_in_onnx(graph, *tensors)
 
     def onnx_detections(self, graph, tensors, sizes):
-        """See `Detector`."""
+        """Add post-processing, see `Detector`."""
         return self.postprocessing.in_onnx(graph, *tensors, sizes)
 
     def efficientnms_inputs(self, graph, tensors, sizes):
-        """See `Detector`."""
+        """Return the inputs of TensorRT's plugin, see `Detector`."""
         return self.postprocessing.for_efficientnms(graph, *tensors, sizes)
 
     def boxes_and_probabilities(self, outputs, sizes):
-        """See `Detector`."""
+        """Return decoded boxes and probabilities, see `Detector`."""
         return self.postprocessing.boxes_and_probabilities(outputs, sizes)
 
-    def _sums_of_losses(self, class_logits: Tensor, box_deltas: Tensor, targets: Targets) -> dict[str, Tensor]:
+    def _compute_loss_sums(self, class_logits: Tensor, box_deltas: Tensor, targets: Targets) -> dict[str, Tensor]:
         losses, positive = self.config.losses, ops.cast(targets.positive, "float32")
-        of_classes = CLASS_LOSSES[losses.class_loss](class_logits, targets, losses)
+        class_losses = CLASS_LOSSES[losses.class_loss](class_logits, targets, losses)
         errors = BOX_LOSSES[losses.box_loss](box_deltas - targets.box_deltas, losses.delta)
         sums = {
-            "cls_loss": losses.class_loss_weight * self._sum(of_classes * self._counted(of_classes, targets), positive),
+            "cls_loss": losses.class_loss_weight * self._sum(class_losses * self._counted(class_losses, targets), positive),
             "box_loss": losses.box_loss_weight * self._sum(errors * positive[..., None], positive),
         }
         if losses.iou_loss_type:
             sums["box_iou_loss"] = losses.iou_loss_weight * self._sum(self._iou_losses(box_deltas, targets), positive)
         return sums
 
-    def _counted(self, of_classes: Tensor, targets: Targets) -> Tensor:
-        """How often the loss of classes of each anchor counts, [B, A] float32."""
+    def _counted(self, class_losses: Tensor, targets: Targets) -> Tensor:
+        """Return the weight of each anchor's class loss, [B, A] float32."""
         counted, ratio = ops.cast(ops.logical_not(targets.ignored), "float32"), self.config.losses.hard_negative_ratio
         if ratio is None:
             return counted
         positive = ops.cast(targets.positive, "float32")
-        # Positives stand last, with nothing, as in SSD's reference: where there are fewer others, they count twice.
-        ranked = ops.stop_gradient(of_classes) * counted * (1.0 - positive)
+        # Positives rank last, with loss 0, as in SSD's reference: with too few negatives some of them count twice.
+        ranked = ops.stop_gradient(class_losses) * counted * (1.0 - positive)
         return counted * (positive + hardest(ranked, ops.floor(ratio * ops.sum(positive, axis=1))))
 
     def _sum(self, losses: Tensor, positive: Tensor) -> Tensor:
-        """Over all entries [B, A] or [B, A, 4]; of each image divided by its positives, where these are its normalizer."""
-        if not self._each_image_by_itself:
+        """Return the sum of [B, A] or [B, A, 4]; divided per image by its positives if these are the normalizer."""
+        if not self._normalizes_per_image:
             return ops.sum(losses)
         of_images = ops.sum(losses, axis=tuple(range(1, len(losses.shape))))
         return ops.sum(of_images / ops.maximum(ops.sum(positive, axis=1), 1.0))
 
     def _iou_losses(self, box_deltas: Tensor, targets: Targets) -> Tensor:
-        """1 - IoU of the decoded boxes of each positive anchor, 0 of the others, [B, A]."""
+        """Return 1 - IoU of the decoded boxes of positive anchors, 0 for the others, [B, A]."""
         anchors, decode = ops.convert_to_tensor(self.anchors), self.config.suppression.box_coder.decode
-        # Elsewhere both are the anchor itself, so that no infinite box can turn the gradient of a masked term into NaN.
+        # Elsewhere both boxes are the anchor itself, so that an infinite box cannot make the gradient of a masked term NaN.
         predicted = decode(ops.where(targets.positive[..., None], box_deltas, 0.0), anchors)
         overlap = generalized_iou(predicted, decode(targets.box_deltas, anchors), kind=self.config.losses.iou_loss_type)
         return ops.where(targets.positive, 1.0 - overlap, 0.0)

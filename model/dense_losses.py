@@ -1,4 +1,4 @@
-"""Losses of one-stage detectors, by name, and how they are weighted."""
+"""Losses of one-stage detectors by name, and their weights."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -17,7 +17,7 @@ def _focal(logits: Tensor, targets: Targets, losses: "LossConfig") -> Tensor:
     classes = ops.where(targets.positive, targets.classes, -1)
     focal = focal_loss_of_classes(logits, classes, alpha=losses.alpha, gamma=losses.gamma,
                                   label_smoothing=losses.label_smoothing)
-    return ops.sum(focal, axis=-1)  # first over K: one pass of many threads
+    return ops.sum(focal, axis=-1)  # sum over K first: one parallel pass
 
 
 def _background_first(logits: Tensor, targets: Targets, losses: "LossConfig") -> Tensor:
@@ -25,9 +25,9 @@ def _background_first(logits: Tensor, targets: Targets, losses: "LossConfig") ->
     return softmax_cross_entropy(logits, ops.where(targets.positive, targets.classes + 1, 0))
 
 
-ClassLoss = Callable[[Tensor, Targets, "LossConfig"], Tensor]  # of logits [B, A, K] -> [B, A], also of ignored anchors
+ClassLoss = Callable[[Tensor, Targets, "LossConfig"], Tensor]  # logits [B, A, K] -> [B, A], including ignored anchors
 CLASS_LOSSES: dict[str, ClassLoss] = {"focal": _focal, "softmax cross entropy": _background_first}
-BOX_LOSSES: dict[str, Callable] = {  # of errors and LossConfig.delta, each entry by itself
+BOX_LOSSES: dict[str, Callable] = {  # (errors, LossConfig.delta) -> loss of each entry
     "huber": lambda errors, delta: huber_loss(errors, delta=delta),
     "smooth l1": lambda errors, delta: smooth_l1_loss(errors, beta=delta),
     "l1": lambda errors, delta: l1_loss(errors),
@@ -38,17 +38,18 @@ NORMALIZERS = ("positives of the batch", POSITIVES_OF_EACH_IMAGE)
 
 @checked_part
 class LossConfig:
-    """Weights and shapes of the losses; the defaults are EfficientDet's (Tan et al. 2020, section 5.1).
+    """Kinds and weights of the losses; the defaults are EfficientDet's (Tan et al. 2020, section 5.1).
 
-    class_loss: "focal", of one sigmoid per class, with alpha, gamma and label_smoothing; or "softmax cross entropy", whose
-    first logit is the background's, the class of anchors without an object.
-    box_loss: "huber", "smooth l1" (Huber's divided by delta, which is its beta) or "l1", which has no delta.
-    normalizer: "positives of the batch" divides the sum over a batch by its positives + 1, boxes by four times that;
-    "positives of each image" divides each image's sums by its own positives (at least 1) and takes the mean over images, as
-    torchvision's detectors do.
-    decays: which weights weight_decay is for: "kernels" of convolutions, or "all", those of batch norm and biases too.
-    hard_negative_ratio: of the anchors without an object only those count whose loss of classes is largest, so many for each
-    positive anchor of their image (SSD, Liu et al. 2016, section 2.2: 3); None: all of them.
+    Attributes:
+        class_loss: "focal", with one sigmoid per class, alpha, gamma and label_smoothing; or "softmax cross entropy", whose
+            first logit is the background's, the class of anchors without an object.
+        box_loss: "huber", "smooth l1" (Huber loss divided by delta, which is its beta) or "l1", which does not use delta.
+        normalizer: "positives of the batch" divides the sum over a batch by its positives + 1, boxes by four times that;
+            "positives of each image" divides each image's sums by its own positives (at least 1) and averages over images, as
+            torchvision's detectors do.
+        decays: weights that weight_decay applies to: "kernels" of convolutions, or "all", including batch norm and biases.
+        hard_negative_ratio: number of negative anchors with the largest class loss to use per positive anchor of an image
+            (SSD, Liu et al. 2016, section 2.2: 3); None: all negatives.
     """
 
     class_loss: Annotated[str, one_of(*CLASS_LOSSES)] = "focal"

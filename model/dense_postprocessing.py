@@ -1,4 +1,4 @@
-"""From the outputs of a dense network to detections: on the backend, in NumPy, in ONNX and for TensorRT's plugin."""
+"""Post-processing of dense outputs: on the backend, in NumPy, in ONNX and for TensorRT's plugin."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,26 +19,26 @@ class DensePostprocessing:
     """Post-processing of class logits [B, A, K] and box deltas [B, A, 4] at A anchors."""
 
     def __init__(self, config: SuppressionConfig, anchors: np.ndarray, level_sizes: Sequence[int], *, num_logits: int):
-        """num_logits: K, the background's included."""
+        """Create post-processing for K = num_logits logits per anchor, including the background."""
         self._config, self._anchors, self._level_sizes, self._num_logits = config, anchors, level_sizes, num_logits
 
     def on_backend(self, outputs: tuple[Tensor, Tensor], sizes: Tensor) -> Detections:
-        """See `Detector.detections`."""
+        """Return detections by the backend, see `Detector.detections`."""
         return detections_from_outputs(*outputs, ops.convert_to_tensor(self._anchors), config=self._config,
                                        level_sizes=self._level_sizes, clip_to=sizes)
 
     def on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections:
-        """See `Detector.detections_on_host`. outputs: class logits, box deltas [A, 4] and the highest logit of each anchor."""
+        """Return one image's detections from class logits, box deltas [A, 4] and the highest logit of each anchor, in NumPy."""
         return detections_on_host(self._network_outputs(outputs), self._anchors, config=self._config,
                                   level_sizes=self._level_sizes, clip_to=size)
 
     def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """See `Detector.suppression_work`."""
+        """Return the number of candidates, see `Detector.suppression_work`."""
         count = count_candidates(self._network_outputs(outputs), config=self._config, level_sizes=self._level_sizes)
         return {"score_threshold": self._config.score_threshold, "candidates_per_image": count}
 
     def in_onnx(self, graph: Graph, logits: str, deltas: str, sizes: str) -> dict[str, Output]:
-        """See `Detector.onnx_detections`."""
+        """Add post-processing to an ONNX graph, see `Detector.onnx_detections`."""
         boxes, scores, classes = detections_in_onnx(
             graph, logits, deltas, sizes, anchors=self._anchors, classes=self._num_logits, config=self._config,
             level_sizes=self._level_sizes)
@@ -47,10 +47,10 @@ class DensePostprocessing:
                 "classes": Output(classes, "int32", (slots,))}
 
     def raw_in_onnx(self, graph: Graph, logits: str, deltas: str) -> dict[str, Output]:
-        """Return the outputs that `on_host` reads.
+        """Return the outputs that `on_host` uses.
 
-        A file for ONNX Runtime keeps the logits of a cell's anchors in one row, the same values in the same order: a Reshape
-        at the end would be a copy.
+        A file for ONNX Runtime keeps the logits of a cell's anchors in one row, the same values in the same order, because a
+        Reshape at the end would copy them.
         """
         anchors = len(self._anchors)
         best = graph.add("ReduceMax", [logits, np.array([2])], name="best_logits", keepdims=0)
@@ -62,15 +62,15 @@ class DensePostprocessing:
                 "best_logits": Output(best, "float32", (anchors,))}
 
     def for_efficientnms(self, graph: Graph, logits: str, deltas: str, sizes: str) -> tuple[str, str, dict[str, Any]]:
-        """See `Detector.efficientnms_inputs`. Raises InputError for boxes that the plugin would measure otherwise."""
+        """Return the inputs of TensorRT's plugin, see `Detector`. Raises InputError if the plugin computes IoU differently."""
         config = self._config
         if config.iou_pixel_offset or config.box_coder.last_pixel:
-            raise InputError("onnx-efficientnms: EfficientNMS_TRT measures boxes from corner to corner; "
-                             "these are a pixel larger")
+            raise InputError("onnx-efficientnms: EfficientNMS_TRT measures boxes from corner to corner, but the boxes of this "
+                             "detector include their last pixel; use another format")
         boxes = config.box_coder.decode_in_onnx(graph, deltas, graph.add("Identity", [self._anchors]))
         if config.clip:
             boxes = clipped(graph, boxes, sizes, last_pixel=False)
-        scores = logits  # the plugin has a sigmoid of its own
+        scores = logits  # the plugin applies the sigmoid
         if config.scores == "softmax":
             scores = graph.add("Slice", [graph.add("Softmax", [logits], axis=-1), [1], [self._num_logits], [2]])
         return boxes, scores, {

@@ -1,4 +1,4 @@
-"""Depthwise convolution whose gradient is quick on a CPU too."""
+"""Depthwise convolution with a gradient that is fast on a CPU too."""
 
 import keras
 
@@ -9,10 +9,10 @@ _WIDEST_QUICK_KERNEL = 3
 
 @keras.saving.register_keras_serializable("efficientdet")
 class DepthwiseConv2D(keras.layers.DepthwiseConv2D):
-    """Keras's layer; only how TensorFlow computes the gradient of a wide kernel on a CPU differs."""
+    """Keras's layer, with a different gradient for wide kernels in TensorFlow on a CPU."""
 
     def call(self, inputs):
-        """[B, H, W, C] -> [B, h, w, C]."""
+        """Convolve [B, H, W, C] to [B, h, w, C]."""
         narrow = self.kernel_size[1] <= _WIDEST_QUICK_KERNEL
         if narrow or self.padding != "same" or self.use_bias or not tensorflow_cpu.applies():
             return super().call(inputs)

@@ -1,4 +1,4 @@
-"""Interface between a detector family and the program that trains, evaluates and exports it."""
+"""Interface between a detector family and the programs that train, evaluate and export it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,16 +12,16 @@ from object_detection.onnx_nodes import Graph, Output
 from object_detection.structures import Detections, Objects, Tensor
 from program_support.errors import InputError
 
-Outputs = Any  # tensors, or any nest of them, whose first axis is the image; float32
-Targets = Any  # as well
+Outputs = Any  # tensors, or any nested structure of them, float32, with the image as first axis
+Targets = Any  # the same
 
 
 class Detector:
-    """Base class of detectors. Methods are traceable: no Python branch on values.
+    """Base class of detectors. Methods are traceable: no Python branch on tensor values.
 
-    A loss is a sum over the images of a batch, divided by a normalizer that is made of counts. Sums and counts are of the
-    batch at hand; the training step adds counts up over processes and parts before they become normalizers, so that several
-    processes divide by the same numbers as one with all images.
+    A loss is a sum over the images of a batch, divided by a normalizer that is computed from counts. Sums and counts are those
+    of one batch. The training step adds counts over processes and accumulation steps before they become normalizers, so that
+    several processes use the same divisors as one process with all images.
 
     A family must define `normalize`, `outputs`, `targets`, `counts`, `loss_sums`, `normalizers` and `detections`. The other
     methods have defaults, for a network that is trained and evaluated in the same way.
@@ -30,49 +30,49 @@ class Detector:
     network: keras.Model
     image_size: tuple[int, int]  # H, W of the network input
     learns_from_outputs = False  # True: targets depend on outputs, and counts are known only after the forward pass
-    anchors: np.ndarray | None = None  # [A, 4] float32 yxyx of a detector whose outputs belong to anchors
-    output_names: tuple[str, ...] | None = None  # of the outputs in an exported file; None: the network's own
+    anchors: np.ndarray | None = None  # [A, 4] float32 yxyx of a detector with outputs per anchor
+    output_names: tuple[str, ...] | None = None  # names of an exported file's outputs; None: those of the network
 
     def normalize(self, images: Tensor, sizes: Tensor) -> Tensor:
         """Return the network's input, float32 [B, H, W, 3], from uint8 images; 0 outside `sizes` [B, 2] (height, width)."""
         raise NotImplementedError
 
     def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> Outputs:
-        """Run the network. images: uint8 [B, H, W, 3]; sizes: int32 [B, 2], height and width of the valid area."""
+        """Return the network's outputs. images: uint8 [B, H, W, 3]; sizes: int32 [B, 2], height and width of the valid area."""
         raise NotImplementedError
 
     def training_outputs(self, images: Tensor, sizes: Tensor, *, training: bool) -> Outputs:
-        """Return what `targets` and `loss_sums` read. Default: `outputs`."""
+        """Return the outputs for `targets` and `loss_sums`. Default: `outputs`."""
         return self.outputs(images, sizes, training=training)
 
     def trained_network(self) -> keras.Model:
-        """Return the network that a training step runs an image through, for counting its arithmetic. Default: `network`."""
+        """Return the network that a training step runs for an image, to count its multiply-adds. Default: `network`."""
         return self.network
 
     def targets(self, objects: Objects, outputs: Outputs | None = None, seeds: Tensor | None = None) -> Targets:
         """Return the training targets, without gradient.
 
-        outputs: given if `learns_from_outputs`. seeds: int32 [B, 2], (seed of the training, position of the image in it), for
+        outputs: set if `learns_from_outputs`. seeds: int32 [B, 2], (seed of the training, position of the image in it), for
         random sampling.
         """
         raise NotImplementedError
 
     def counts(self, targets: Targets) -> dict[str, Tensor]:
-        """Return float32 scalars by name; the log and the guards read `positives`."""
+        """Return float32 scalars by name; `positives` is logged and checked."""
         raise NotImplementedError
 
     def loss_sums(self, outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
         """Return weighted losses by name, float32 scalars, summed over the batch and not divided by their normalizers.
 
-        A number that belongs to one image, such as its positives, divides that image's loss here; the images are counted then.
+        A divisor that belongs to one image, such as its positives, is applied here; the counts then include the images.
         """
         raise NotImplementedError
 
     def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the divisor of each of the sums."""
+        """Return the divisor of each sum, by name."""
         raise NotImplementedError
 
-    def regularisation(self) -> dict[str, Tensor]:
+    def regularization(self) -> dict[str, Tensor]:
         """Return losses of the weights by name, independent of the batch. Default: none."""
         return {}
 
@@ -80,13 +80,13 @@ class Detector:
         """Return boxes in pixels of the network input, not clipped."""
         raise NotImplementedError
 
-    # Post-processing outside of a compiled program. A family defines what it can; the defaults say that it cannot.
+    # Post-processing outside of a compiled program. A family defines what it supports; the defaults report that it does not.
 
     detects_on_host = False  # True: `host_outputs` and `detections_on_host` are defined
-    litert_obstacle: str | None = None  # why the network cannot be a LiteRT file
+    litert_obstacle: str | None = None  # why the network cannot be exported to LiteRT
 
     def host_outputs(self, outputs: Outputs) -> tuple[Tensor, ...]:
-        """Return what `detections_on_host` reads, [B, ...] each; an exported file has the same outputs (`onnx_outputs`)."""
+        """Return the inputs of `detections_on_host`, [B, ...] each; an exported file has the same outputs (`onnx_outputs`)."""
         raise NotImplementedError
 
     def detections_on_host(self, outputs: Sequence[np.ndarray], size: np.ndarray) -> Detections:
@@ -94,20 +94,20 @@ class Detector:
         raise NotImplementedError
 
     def suppression_work(self, outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return how many candidates one image has, from what `detections_on_host` reads, for benchmarks. Default: nothing."""
+        """Return the number of candidates of one image from the inputs of `detections_on_host`. Default: nothing."""
         return {}
 
     def onnx_outputs(self, graph: Graph, tensors: Sequence[str]) -> dict[str, Output] | None:
-        """Return the outputs of an exported network by name, from the tensors that it makes.
+        """Return the outputs of an exported network by name, from its tensors.
 
-        None (default): the network's own outputs, named `output_names` if there are such.
+        None (default): the network's own outputs, named `output_names` if set.
         """
         return None
 
     def onnx_detections(self, graph: Graph, tensors: Sequence[str], sizes: str) -> dict[str, Output] | None:
         """Add post-processing to an exported network: `boxes`, `scores`, `classes` of D slots, best first.
 
-        Scores are 0 behind the last. sizes: the tensor [B, 2] int32, height and width of the images. None (default): the
+        Scores are 0 in empty slots. sizes: the tensor [B, 2] int32, height and width of the images. None (default): the
         network's outputs are detections.
         """
         return None
@@ -119,8 +119,8 @@ class Detector:
 
         Raises InputError (default) if the plugin cannot do this detector's post-processing.
         """
-        raise InputError("onnx-efficientnms: EfficientNMS_TRT suppresses once; a two-stage detector does so twice, "
-                         "and has masks")
+        raise InputError("onnx-efficientnms: EfficientNMS_TRT performs a single suppression; a two-stage detector needs two, "
+                         "and has masks; use another format")
 
     def boxes_and_probabilities(self, outputs: Outputs, sizes: Tensor) -> tuple[Tensor, Tensor]:
         """Return boxes [B, A, 4] and probabilities [B, A, K] by the backend, to compare `efficientnms_inputs` with."""
@@ -128,14 +128,16 @@ class Detector:
 
 
 def losses(detector: Detector, outputs: Outputs, targets: Targets, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The detection losses by name, each divided by its normalizer; their sum, with the regularisation, is minimized."""
+    """Return the detection losses by name, each divided by its normalizer; training minimizes their sum + regularization."""
     sums, normalizers = detector.loss_sums(outputs, targets), detector.normalizers(counts)
     return {name: value / normalizers[name] for name, value in sums.items()}
 
 
 def detections_in_original(detector: Detector, images: Tensor, sizes: Tensor, scales: Tensor) -> Detections:
-    """In pixels of the original images, clipped to them. images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] as of a
-    `Batch`."""
+    """Return detections in pixels of the original images, clipped to them.
+
+    images [B, H, W, 3] uint8, sizes [B, 2] and scales [B, 2] as in `Batch`.
+    """
     found = detector.detections(detector.outputs(images, sizes), sizes)
     boxes = clip_boxes(found.boxes, sizes)
     return found._replace(boxes=boxes * ops.concatenate([scales, scales], axis=-1)[:, None])
@@ -145,15 +147,15 @@ SEED_STATE = "seed_generator_state"  # Keras's name; its type differs from backe
 
 
 def named_variables(network: keras.Model) -> dict[str, keras.Variable]:
-    """Every weight of the network under the name it has in checkpoints, such as `class_net/class-0/pointwise_kernel`.
+    """Return every weight of the network by its name in checkpoints, such as `class_net/class-0/pointwise_kernel`.
 
-    The names are those of the published TensorFlow checkpoints; layers carry them with dots for slashes.
+    The names are those of the published TensorFlow checkpoints; layer names have dots instead of slashes.
     """
     named = {}
     for layer in network.layers:
         for variable in layer.variables:
             if variable.name == SEED_STATE:
-                continue  # the seed of a dropout layer is state of a run, not of a model
+                continue  # the seed of a dropout layer belongs to a run, not to the model
             role = variable.name
             if isinstance(layer, keras.layers.DepthwiseConv2D):
                 role = {"kernel": "depthwise_kernel"}.get(role, role)
@@ -162,12 +164,12 @@ def named_variables(network: keras.Model) -> dict[str, keras.Variable]:
 
 
 def set_value(variable: keras.Variable, array: np.ndarray) -> None:
-    """Assign an array to a variable, or make it the initial value of one that was created in a `keras.StatelessScope`.
+    """Assign an array to a variable, or make it the initial value of a variable created in a `keras.StatelessScope`.
 
-    Keras initializes the variables of such a scope when it ends. A network whose variables are set before is built in half
-    the time: no random numbers are drawn that would be overwritten.
+    Keras initializes the variables of such a scope at its end. A network whose variables are set before is built in half the
+    time, because no random numbers are drawn and overwritten.
     """
     if variable._initializer is None:
         variable.assign(array)
-    else:  # there is no public way to replace an initializer
+    else:  # Keras has no public way to replace an initializer
         variable._initializer = lambda shape, dtype: ops.convert_to_tensor(array, dtype)

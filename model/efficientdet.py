@@ -14,7 +14,7 @@ _BACKBONE_LEVELS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class EfficientDetConfig:
-    """The shape of the network; what it is trained and read with stands in `DenseDetectorConfig`."""
+    """Shape of the network; `DenseDetectorConfig` configures training and post-processing."""
 
     backbone: str
     image_size: tuple[int, int]  # height, width
@@ -28,9 +28,9 @@ class EfficientDetConfig:
 def build_efficientdet(
     config: EfficientDetConfig, *, precision: str = "float32", backbone_weights: str | None = None
 ) -> keras.Model:
-    """The network from normalized images to raw outputs.
+    """Return the network from normalized images to raw outputs.
 
-    -> a functional model: [B, H, W, 3] float -> class logits [B, A, K] and box deltas [B, A, 4], in the compute dtype of
+    A functional model: [B, H, W, 3] float -> class logits [B, A, K] and box deltas [B, A, 4], in the compute dtype of
     `precision` ("float32", "mixed_float16" or "mixed_bfloat16"). Order of A: level, row, column, anchor.
     backbone_weights: see `build_backbone`.
     """

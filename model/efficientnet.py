@@ -1,6 +1,6 @@
-"""EfficientNet B0 to B7 from keras.applications as a feature pyramid's backbone.
+"""EfficientNet B0 to B7 from keras.applications as the backbone of a feature pyramid.
 
-Layer names are those of the published TensorFlow checkpoints with dots for slashes, for instance
+Layer names are those of the published TensorFlow checkpoints, with dots instead of slashes, for instance
 `efficientnet-b0.blocks_3.conv2d`.
 """
 
@@ -17,7 +17,7 @@ from model.detector import set_value
 from model.normalization import IMAGENET_MEAN, IMAGENET_STDDEV
 from program_support.errors import InputError
 
-_APPLICATIONS_DROP_RATE = 0.2  # what keras.applications builds with
+_APPLICATIONS_DROP_RATE = 0.2  # drop rate of keras.applications
 _NAME = re.compile(r"efficientnet-b([0-7])")
 _BLOCK_LAYER = re.compile(r"block(?P<stage>\d)(?P<repeat>[a-z])_(?P<role>\w+)")
 
@@ -25,13 +25,18 @@ _BLOCK_LAYER = re.compile(r"block(?P<stage>\d)(?P<repeat>[a-z])_(?P<role>\w+)")
 def build_backbone(
     name: str, image_size: tuple[int, int], *, survival_prob: float | None = None, weights: str | None = None
 ) -> keras.Model:
-    """Features of levels 1 to 5 of normalized images.
+    """Return a model from normalized images to features of levels 1 to 5, strides 2 to 32.
 
-    [B, H, W, 3] -> five tensors, strides 2 to 32; each the last one before the next change of stride. `name` is
-    "efficientnet-b0" .. "efficientnet-b7"; survival_prob: stochastic depth (None: none); weights: "imagenet" (what
-    keras.applications downloads), the path of such a file, or None (random).
+    [B, H, W, 3] -> five tensors, each the last one before the next change of stride.
 
-    Raises InputError for another name, and where the weights belong to inputs normalized otherwise.
+    Args:
+        name: "efficientnet-b0" .. "efficientnet-b7".
+        image_size: height and width.
+        survival_prob: stochastic depth (None: none).
+        weights: "imagenet" (the file that keras.applications downloads), the path of such a file, or None (random).
+
+    Raises:
+        InputError: unknown name, or weights for differently normalized inputs.
     """
     if not (known := _NAME.fullmatch(name)):
         raise InputError(f"backbone {name!r}; expected efficientnet-b0 to efficientnet-b7")
@@ -53,7 +58,7 @@ def build_backbone(
         if isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)):
             return keras.layers.Identity(name=config["name"])  # the detector normalizes: padding must stay zero
         if isinstance(layer, keras.layers.ZeroPadding2D):
-            return keras.layers.Identity(name=config["name"])  # the next convolution pads as much by itself
+            return keras.layers.Identity(name=config["name"])  # the next convolution pads by the same width
         if isinstance(layer, keras.layers.DepthwiseConv2D):
             return DepthwiseConv2D.from_config({**config, "padding": "same"})
         if isinstance(layer, keras.layers.Conv2D):
@@ -73,7 +78,7 @@ def build_backbone(
 
 
 def _published_names(original: keras.Model, name: str) -> dict[str, str]:
-    """Layer name in keras.applications -> name in the published checkpoints, dots for slashes."""
+    """Return the name in the published checkpoints, with dots instead of slashes, of each layer in keras.applications."""
     blocks = sorted({match["stage"] + match["repeat"] for layer in original.layers
                      if (match := _BLOCK_LAYER.fullmatch(layer.name))})
     names = {"stem_conv": f"{name}.stem.conv2d", "stem_bn": f"{name}.stem.tpu_batch_normalization"}
@@ -92,7 +97,7 @@ def _published_names(original: keras.Model, name: str) -> dict[str, str]:
 
 
 def _last_layer_of_each_level(original: keras.Model) -> list[str]:
-    """Names of the layers whose outputs are levels 1 to 5: the ends of stages 1, 2, 3, 5 and 7."""
+    """Return the names of the layers whose outputs are levels 1 to 5: the ends of stages 1, 2, 3, 5 and 7."""
     last = {}
     for layer in original.layers:
         match = _BLOCK_LAYER.fullmatch(layer.name)
@@ -102,20 +107,20 @@ def _last_layer_of_each_level(original: keras.Model) -> list[str]:
 
 
 def _copy_weights(original: keras.Model, backbone: keras.Model, names: dict[str, str]) -> None:
-    """ImageNet weights into our layers.
+    """Copy ImageNet weights into the layers of the backbone.
 
-    The published files hold mean 0.485.. and "variance" 0.229.., which is the standard deviation; keras.applications makes
-    up for it by one more division, so in sum they were trained on exactly the inputs that the detector gives.
+    The published files contain the mean 0.485.. and as "variance" 0.229.., which is the standard deviation. keras.applications
+    compensates by one more division, so in total they were trained on the inputs that the detector provides.
     """
     for layer in original.layers:
         if isinstance(layer, keras.layers.Normalization):
             mean, variance = (keras.ops.convert_to_numpy(value).reshape(-1) for value in (layer.mean, layer.variance))
-            # A file that holds the true variance was trained on those inputs as well.
+            # A file with the true variance was trained on the same inputs.
             scaled = any(np.allclose(variance, np.float32(IMAGENET_STDDEV) ** power, atol=1e-3) for power in (1, 2))
             if not np.allclose(mean, IMAGENET_MEAN, atol=1e-3) or not scaled:
                 raise InputError(
                     f"backbone weights were trained on inputs with mean {mean.tolist()} and variance {variance.tolist()}; "
-                    f"wanted ImageNet's {list(IMAGENET_MEAN)} and {list(IMAGENET_STDDEV)} as in the files of "
+                    f"expected ImageNet's {list(IMAGENET_MEAN)} and {list(IMAGENET_STDDEV)} as in the files of "
                     "keras.applications")
         elif layer.name in names and layer.weights:
             backbone.get_layer(names[layer.name]).set_weights(layer.get_weights())

@@ -1,4 +1,4 @@
-"""The feature pyramid of Lin et al. 2017: coarse features added to finer ones, all of one width. Layers have torch's names."""
+"""Feature pyramid of Lin et al. 2017: coarse features are added to finer ones, all of one width. Layers have torch's names."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ WIDTH = 256  # channels of every level
 
 
 def _options() -> dict:
-    """torch's kaiming_uniform(a=1), a deviation of 1 / sqrt(fan_in), and a bias."""
+    """Return torch's kaiming_uniform(a=1), with standard deviation 1 / sqrt(fan_in), and a bias."""
     return {"use_bias": True, "kernel_initializer": keras.initializers.VarianceScaling(1.0, "fan_in", "uniform")}
 
 
 def build_feature_pyramid(features: Sequence[Tensor], *, prefix: str = "") -> list[Tensor]:
-    """A level for each of the features [B, h, w, C], finest first: [B, h, w, WIDTH]."""
+    """Return a level for each of the features [B, h, w, C], finest first: [B, h, w, WIDTH]."""
     merged: list[Tensor] = []
     for number, feature in reversed(list(enumerate(features))):
         lateral = convolution(feature, WIDTH, 1, name=f"{prefix}inner_blocks.{number}", **_options())
@@ -31,8 +31,10 @@ def build_feature_pyramid(features: Sequence[Tensor], *, prefix: str = "") -> li
 
 
 def with_two_coarser(levels: Sequence[Tensor], *, prefix: str = "") -> list[Tensor]:
-    """RetinaNet's P6 and P7 after the levels: convolutions with stride 2 of the last level (not of the backbone), and of its
-    positive part."""
+    """Return the levels with RetinaNet's P6 and P7 appended.
+
+    P6 is a convolution with stride 2 of the last level (not of the backbone), P7 one of P6 after ReLU.
+    """
     p6 = convolution(levels[-1], WIDTH, 3, stride=2, name=f"{prefix}extra_blocks.p6", **_options())
     positive = layers.ReLU(name=f"{prefix}extra_blocks.relu")(p6)
     return [*levels, p6, convolution(positive, WIDTH, 3, stride=2, name=f"{prefix}extra_blocks.p7", **_options())]

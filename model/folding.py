@@ -1,4 +1,4 @@
-"""Batch statistics folded into the convolutions before them: no pass over memory for each, where they do not change."""
+"""Folding of fixed batch statistics into the preceding convolutions, which saves memory passes."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,14 +15,14 @@ _CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D, keras.layers
 
 
 def folded(network: keras.Model, *, training: bool = False) -> Callable[[Tensor], Any]:
-    """A function that returns what `network(inputs, training=training)` returns, but for rounding.
+    """Return a function equivalent to `network(inputs, training=training)`, up to rounding.
 
-    With the weights that the network has at each call: kernels are scaled then, which costs one pass over the weights where
-    the layers cost one over activations each. In training that is done where batch norm is frozen. Under a 16-bit policy
-    nothing is folded: the scales are float32 there, and the accelerators such a policy is for have their compilers for this.
+    It uses the network's current weights: kernels are scaled at each call, which costs one pass over the weights, while the
+    layers cost one pass over activations each. In training only frozen batch norm is folded. Under a 16-bit policy nothing is
+    folded: the scales are float32 there, and the compilers of the accelerators that use such policies fold by themselves.
     """
     def run(inputs: Tensor) -> Any:
-        before_norms = _convolutions_before_norms(network, training=training)  # layers may have been frozen since
+        before_norms = _convolutions_before_norms(network, training=training)  # layers may have been frozen in the meantime
 
         def operation(layer):
             if isinstance(layer, BatchNormalization):
@@ -31,25 +31,25 @@ def folded(network: keras.Model, *, training: bool = False) -> Callable[[Tensor]
                 return partial(_Convolution, layer)
             return partial(layer, training=True) if training and layer._call_has_training_arg else layer
 
-        # Keras has no public way through a graph with other operations in the place of its layers.
+        # Keras has no public way to run a graph with other operations in place of its layers.
         return network._run_through_graph(inputs, operation_fn=operation)
 
     return run
 
 
 def has_frozen_norms(network: keras.Model) -> bool:
-    """Whether training has something to fold."""
+    """Return whether training has batch norm layers to fold."""
     return any(isinstance(layer, BatchNormalization) and not layer.trainable for layer in network.layers)
 
 
 class _Convolution:
-    """A convolution's inputs [B, H, W, C], until the batch norm behind it is known: a head's has another at each level."""
+    """A convolution's inputs [B, H, W, C] until its batch norm is known: a head uses a different one at each level."""
 
     def __init__(self, layer: keras.layers.Layer, inputs: Tensor):
         self.layer, self.inputs = layer, inputs
 
     def scaled(self, scale: Tensor, shift: Tensor) -> Tensor:
-        """Its outputs times `scale` plus `shift`, [C] each."""
+        """Return the convolution's outputs times `scale` plus `shift`, [C] each."""
         layer = self.layer
         options = {"strides": layer.strides, "padding": layer.padding, "dilation_rate": layer.dilation_rate}
         if layer.use_bias:
@@ -57,11 +57,11 @@ class _Convolution:
         if isinstance(layer, keras.layers.SeparableConv2D):
             outputs = ops.separable_conv(self.inputs, layer.depthwise_kernel, layer.pointwise_kernel * scale, **options)
         elif isinstance(layer, keras.layers.DepthwiseConv2D):
-            scale = ops.reshape(scale, layer.kernel.shape[2:])  # of [k, k, C, m], m outputs of a channel side by side
+            scale = ops.reshape(scale, layer.kernel.shape[2:])  # kernel [k, k, C, m], m outputs of a channel side by side
             outputs = ops.depthwise_conv(self.inputs, layer.kernel * scale, **options)
         else:
             outputs = layer.convolution_op(self.inputs, layer.kernel * scale)
-        return ops.add(outputs, ops.reshape(shift, (1, 1, 1, -1)))  # in this form a bias to TensorFlow, which fuses it
+        return ops.add(outputs, ops.reshape(shift, (1, 1, 1, -1)))  # in this form TensorFlow fuses it as a bias
 
 
 def _normalized(layer: BatchNormalization, inputs: Tensor | _Convolution, *, training: bool, **_mask) -> Tensor:
@@ -70,7 +70,7 @@ def _normalized(layer: BatchNormalization, inputs: Tensor | _Convolution, *, tra
 
 
 def _convolutions_before_norms(network: keras.Model, *, training: bool) -> set[int]:
-    """Ids of the layers whose outputs, wherever they are used, go to batch norms alone; in training to frozen ones."""
+    """Return ids of the layers whose outputs are used by batch norms only; in training by frozen ones only."""
     producers = {id(tensor): node.operation for node in _nodes(network) for tensor in node.outputs}
     elsewhere = {id(tensor) for tensor in network.outputs}
     used_by_norms = set()
@@ -83,7 +83,7 @@ def _convolutions_before_norms(network: keras.Model, *, training: bool) -> set[i
 
 
 def _foldable(layer) -> bool:
-    """A convolution in float32 and nothing more; a subclass that computes otherwise is another layer."""
+    """Return whether a layer is exactly a float32 convolution; a subclass may compute something else."""
     return (any(isinstance(layer, kind) and type(layer).call is kind.call for kind in _CONVOLUTIONS)
             and layer.activation is keras.activations.linear and layer.compute_dtype == "float32")
 

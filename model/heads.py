@@ -1,6 +1,6 @@
-"""The class and box networks of EfficientDet: convolutions shared by all levels, batch statistics of each level's own.
+"""Class and box heads of EfficientDet: convolutions shared by all levels, batch statistics per level.
 
-Layer names are those of the published TensorFlow checkpoints with dots for slashes.
+Layer names are those of the published TensorFlow checkpoints, with dots instead of slashes.
 """
 
 import math
@@ -12,12 +12,12 @@ from model.activations import activation_layer
 from model.batch_norm import BatchNormalization
 from object_detection.structures import Tensor
 
-PRIOR_PROBABILITY = 0.01  # of an object at an anchor before training (Lin et al. 2017, section 4.1)
+PRIOR_PROBABILITY = 0.01  # of an object at an anchor at initialization (Lin et al. 2017, section 4.1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """`depth` hidden convolutions of `filters` channels, then one that predicts."""
+    """Shape of a head: `depth` hidden convolutions of `filters` channels, then a predictor."""
 
     filters: int
     depth: int
@@ -27,13 +27,13 @@ class HeadConfig:
 
 
 def build_class_head(pyramid: list[Tensor], config: HeadConfig, *, num_anchors: int, num_classes: int) -> Tensor:
-    """Class logits of every anchor. Tensors [B, h, w, F], finest first -> [B, A, num_classes]."""
+    """Return class logits of every anchor. Tensors [B, h, w, F], finest first -> [B, A, num_classes]."""
     bias = keras.initializers.Constant(-math.log((1 - PRIOR_PROBABILITY) / PRIOR_PROBABILITY))
     return _build_head(pyramid, config, name="class", outputs=(num_anchors, num_classes), bias=bias)
 
 
 def build_box_head(pyramid: list[Tensor], config: HeadConfig, *, num_anchors: int) -> Tensor:
-    """Offsets (t_y, t_x, t_h, t_w) of every anchor. Tensors [B, h, w, F], finest first -> [B, A, 4]."""
+    """Return box deltas (t_y, t_x, t_h, t_w) of every anchor. Tensors [B, h, w, F], finest first -> [B, A, 4]."""
     return _build_head(pyramid, config, name="box", outputs=(num_anchors, 4), bias=keras.initializers.Zeros())
 
 

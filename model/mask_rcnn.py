@@ -1,7 +1,7 @@
-"""Mask R-CNN (He et al. 2017) on a ResNet with a feature pyramid, as torchvision builds it. Layers have torch's names.
+"""Mask R-CNN (He et al. 2017) on a ResNet with a feature pyramid, as in torchvision. Layers have torch's names.
 
-Two networks of the same layers: the whole one, which detects, and its first stage, up to the proposals' outputs. In training
-the second stage is called for regions that are drawn at random (`RegionHeads`).
+Two networks share the layers: the complete one for detection, and its first stage, up to the outputs for proposals. In
+training the second stage is called for randomly sampled regions (`RegionHeads`).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ from object_detection.regions.roi_align import TORCHVISION_POOLING, RegionPoolin
 from object_detection.structures import Tensor
 from object_detection.suppression.tensor_suppression import SuppressionConfig
 
-BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # what names of layers begin with
+BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # prefixes of layer names
 FINEST = 2  # level of the pyramid
-REGION_SIDE, MASK_REGION_SIDE = 7, 14  # cells of a region's features, for its box and for its mask
+REGION_SIDE, MASK_REGION_SIDE = 7, 14  # cells per side of a region's features, for its box and for its mask
 MASK_SIDE = 2 * MASK_REGION_SIDE
 AnchorRule = Callable[[tuple[int, int], Sequence[tuple[int, int]]], Sequence[AnchorLevel]]
 TORCHVISION_ANCHORS = partial(rounded_levels, sizes=PROPOSAL_SIZES)
@@ -35,10 +35,12 @@ _MASK_CONVOLUTIONS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class MaskRcnnConfig:
-    """The shape of the network, and how the first stage's outputs become proposals and the second's become detections.
+    """Shape of the network, proposals of the first stage and post-processing of the second.
 
-    anchor_levels: the anchors of P2 to P6, from the image's size and the cells (rows, columns) of each. pooling: of the
-    features of regions. trainable_stages: how many of the backbone's five are learned, counted from the last.
+    Attributes:
+        anchor_levels: returns the anchors of P2 to P6 from the image's size and the cells (rows, columns) of each level.
+        pooling: settings of RoIAlign.
+        trainable_stages: number of trainable stages of the backbone's five, counted from the last.
     """
 
     backbone: str
@@ -54,7 +56,7 @@ class MaskRcnnConfig:
 
 
 class MaskRcnn(NamedTuple):
-    """What `build_mask_rcnn` makes."""
+    """Result of `build_mask_rcnn`."""
 
     network: keras.Model
     first_stage: keras.Model
@@ -63,11 +65,11 @@ class MaskRcnn(NamedTuple):
 
 
 def build_mask_rcnn(config: MaskRcnnConfig, *, precision: str = "float32") -> MaskRcnn:
-    """The networks from normalized images, in the compute dtype of `precision`.
+    """Return the networks from normalized images, in the compute dtype of `precision`.
 
-    network: [B, H, W, 3] and sizes [B, 2] int32 of what is image -> boxes [B, D, 4], scores [B, D], classes [B, D] int32 and
-    masks [B, D, 28, 28], probabilities, all float32 but the classes. first_stage: [B, H, W, 3] -> levels [B, h, w, C] from P2
-    on, as many as config.pooling has, logits [B, A] and deltas [B, A, 4] of the anchors, whose order is level, row, column,
+    network: [B, H, W, 3] and sizes [B, 2] int32 of the valid area -> boxes [B, D, 4], scores [B, D], classes [B, D] int32 and
+    masks [B, D, 28, 28], probabilities, all float32 except the classes. first_stage: [B, H, W, 3] -> levels [B, h, w, C] from
+    P2 on, config.pooling.levels of them, logits [B, A] and deltas [B, A, 4] of the anchors in the order level, row, column,
     shape.
     """
     previous = keras.config.dtype_policy()
@@ -98,7 +100,7 @@ def build_mask_rcnn(config: MaskRcnnConfig, *, precision: str = "float32") -> Ma
 
 
 def _proposal_head(levels: Sequence[Tensor], *, shapes: int) -> tuple[Tensor, Tensor]:
-    """Layers that all levels share: logits [B, A] and deltas [B, A, 4]."""
+    """Return logits [B, A] and deltas [B, A, 4] by layers that all levels share."""
     options = {"kernel_initializer": keras.initializers.RandomNormal(stddev=0.01)}
     hidden = layers.Conv2D(WIDTH, 3, padding="same", name="rpn.head.conv", **options)
     predictors = [layers.Conv2D(shapes * values, 1, name=f"rpn.head.{name}", **options)
@@ -113,7 +115,7 @@ def _proposal_head(levels: Sequence[Tensor], *, shapes: int) -> tuple[Tensor, Te
 
 
 class RegionHeads:
-    """The second stage: layers that are called for proposals where the network detects, and for drawn regions in training.
+    """The second stage: layers for proposals in detection, and for sampled regions in training.
 
     Regions are boxes [B, N, 4] in pixels of the input.
     """
@@ -122,7 +124,7 @@ class RegionHeads:
         def dense(size, name, **options):
             return layers.Dense(size, name=f"roi_heads.{name}", **options)
 
-        torch_linear = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")  # what torch begins with
+        torch_linear = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")  # torch's default initialization
         self.num_classes, self._image_size, self._pooling = num_classes, image_size, pooling
         self._flatten = layers.Flatten(name="roi_heads.box_head.flatten")
         self._hidden = [dense(_REPRESENTATION, f"box_head.fc{number}", activation="relu", kernel_initializer=torch_linear)
@@ -135,30 +137,30 @@ class RegionHeads:
                           name=f"roi_heads.mask_head.mask_fcn{number}") for number in range(1, _MASK_CONVOLUTIONS + 1)]
         self._upsampled = layers.Conv2DTranspose(WIDTH, 2, strides=2, activation="relu", kernel_initializer=relu_fan_out,
                                                  name="roi_heads.mask_predictor.conv5_mask")
-        # Not by its outputs, as torchvision has it: with few classes the loss of masks would begin at 9 and hide the others
+        # Not fan_out as in torchvision: with few classes the initial mask loss would be 9 and dominate the others
         relu_fan_in = keras.initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal")
         self._mask_logits = layers.Conv2D(num_classes + 1, 1, kernel_initializer=relu_fan_in, dtype="float32",
                                           name="roi_heads.mask_predictor.mask_fcn_logits")
 
     def classes_and_deltas(self, levels: Sequence[Tensor], boxes: Tensor) -> list[Tensor]:
-        """Class logits [B N, K + 1], the background first, and deltas [B N, 4 (K + 1)], of each class its own."""
+        """Return class logits [B N, K + 1], the background first, and deltas [B N, 4 (K + 1)] per class."""
         pool = AlignedRegions(REGION_SIDE, self._image_size, self._pooling, name="roi_heads.box_roi_pool")
         return self.of_box_features(pool([*levels, boxes]))
 
     def of_box_features(self, features: Tensor) -> list[Tensor]:
-        """The same of regions' features [R, 7, 7, C]."""
+        """Return the same for features of regions [R, 7, 7, C]."""
         features = self._flatten(features)
         for layer in self._hidden:
             features = layer(features)
         return [self._classes(features), self._deltas(features)]
 
     def masks(self, levels: Sequence[Tensor], boxes: Tensor, scores: Tensor) -> Tensor:
-        """Mask logits [R, 28, 28, K + 1] of those regions whose score [B, N] is above 0, see `AlignedRegions`."""
+        """Return mask logits [R, 28, 28, K + 1] of the regions whose score [B, N] is above 0, see `AlignedRegions`."""
         pool = AlignedRegions(MASK_REGION_SIDE, self._image_size, self._pooling, name="roi_heads.mask_roi_pool")
         return self.of_mask_features(pool([*levels, boxes, scores]))
 
     def of_mask_features(self, features: Tensor) -> Tensor:
-        """Mask logits [R, 28, 28, K + 1] of regions' features [R, 14, 14, C]."""
+        """Return mask logits [R, 28, 28, K + 1] of regions' features [R, 14, 14, C]."""
         for layer in (*self._convolutions, self._upsampled):
             features = layer(features)
         return self._mask_logits(features)

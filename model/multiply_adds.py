@@ -1,7 +1,6 @@
-"""The arithmetic of a network: multiplications with an addition in its convolutions and matrix products, by its layers.
+"""Multiply-adds (MACs) of a network's convolutions and matrix products.
 
-Everything else (activations, normalization, resampling, what reads the outputs) is left out: it takes time, but no arithmetic
-that published counts hold.
+Activations, normalization, resampling and post-processing are left out, as in published counts.
 """
 
 import math
@@ -12,22 +11,24 @@ from model.tensorflow_cpu import fixed_shapes
 
 _COUNTED = (keras.layers.Conv2D, keras.layers.Conv2DTranspose, keras.layers.DepthwiseConv2D, keras.layers.SeparableConv2D,
             keras.layers.Dense)
-_TRAINED = 3  # passes: forward, the gradient of the inputs, and that of the kernel, each as much work as the others
+_TRAINING_PASSES = 3  # passes: forward, gradient of the inputs, gradient of the kernel, each with the same work
 
 
 def multiply_adds(network: keras.Model) -> int:
-    """Of one image forward. A layer counts once for each place where the network uses it, as heads are used at every level."""
+    """Return the multiply-adds of one image in a forward pass. A layer counts once per use: heads are used at every level."""
     return sum(count for _, count in _counted_layers(network))
 
 
 def training_multiply_adds(network: keras.Model) -> int:
-    """Of one image in a training step: three times the forward pass, but frozen layers, which stand first, once."""
-    return sum(count * (_TRAINED if layer.trainable_variables else 1) for layer, count in _counted_layers(network))
+    """Return the multiply-adds of one image in a training step: three times the forward pass, once for frozen layers."""
+    return sum(count * (_TRAINING_PASSES if layer.trainable_variables else 1) for layer, count in _counted_layers(network))
 
 
 def _counted_layers(network: keras.Model) -> list[tuple[keras.layers.Layer, int]]:
-    """Each use of a layer that is counted, in a network of functional layers that is shown one image of known shape: what it
-    works on in stages, such as an image's regions, then has a known number too."""
+    """Return each use of a counted layer, in a network of functional layers called with one image of known shape.
+
+    With a known image, layers that operate on regions have a known shape too.
+    """
     found = []
 
     def watched(layer):
@@ -44,7 +45,7 @@ def _counted_layers(network: keras.Model) -> list[tuple[keras.layers.Layer, int]
         return call
 
     class Watched(keras.Operation):
-        """The network's layers one after the other; Keras shows shapes to an operation without computing anything."""
+        """The network as one operation; Keras infers its shapes without computing anything."""
 
         def call(self, *images):
             return network._run_through_graph(list(images), watched)

@@ -1,4 +1,4 @@
-"""Images as networks want them."""
+"""Normalization of input images."""
 
 import numpy as np
 from keras import ops
@@ -11,7 +11,7 @@ IMAGENET_STDDEV = (0.229, 0.224, 0.225)
 
 def normalized(images: Tensor, sizes: Tensor, *, mean: tuple[float, float, float] = IMAGENET_MEAN,
                stddev: tuple[float, float, float] = IMAGENET_STDDEV) -> Tensor:
-    """uint8 [B, H, W, 3] -> float32, mean and deviation removed, which are shares of 255, then 0 outside `sizes` [B, 2]."""
+    """Return float32 images from uint8 [B, H, W, 3], normalized by mean and stddev (fractions of 255), 0 outside `sizes`."""
     values = (ops.cast(images, "float32") / 255.0 - np.float32(mean)) / np.float32(stddev)
     rows = ops.arange(images.shape[1])[None, :, None] < ops.cast(sizes[:, 0], "int32")[:, None, None]
     columns = ops.arange(images.shape[2])[None, None, :] < ops.cast(sizes[:, 1], "int32")[:, None, None]

@@ -1,5 +1,7 @@
-"""What stands between the layers of a two-stage network: proposals, features of regions, detections. None of them has weights,
-and none a gradient but the features of regions."""
+"""Layers between the parts of a two-stage network: proposals, features of regions, detections.
+
+They have no weights, and only the features of regions have a gradient.
+"""
 
 import keras
 from keras import KerasTensor, ops
@@ -23,14 +25,14 @@ class Proposals(keras.layers.Layer):
         self.grid, self.config = grid, config
 
     def call(self, inputs):
-        """See the class."""
+        """Return boxes and their validity, see the class."""
         logits, deltas, sizes = inputs
         boxes, _, valid = region_proposals(logits, deltas, ops.convert_to_tensor(self.grid.boxes), self.grid.level_sizes,
                                            ops.cast(sizes, "int32"), self.config, nms=nms())
         return boxes, valid
 
     def compute_output_spec(self, inputs):
-        """As `call`; shapes of an open batch are not told from reshaped tensors by every backend."""
+        """Return the specs of `call`'s outputs; not every backend infers the shapes of reshaped tensors for an open batch."""
         slots = proposal_slots(self.grid.level_sizes, self.config)
         return KerasTensor((None, slots, 4), "float32"), KerasTensor((None, slots), "bool")
 
@@ -38,10 +40,10 @@ class Proposals(keras.layers.Layer):
 class AlignedRegions(keras.layers.Layer):
     """Levels [B, h, w, C] and boxes [B, N, 4] -> features [B N, side, side, C] of the regions (RoIAlign).
 
-    `pooling` says from which of the levels, and how.
+    `pooling` selects the levels and samples.
 
-    With scores [B, N] as a further input of those regions only whose score is above 0, one after another, where the number of
-    regions may depend on values; else of all, as always in compiled programs.
+    With scores [B, N] as a further input, only regions whose score is above 0 are returned, if the number of regions may depend
+    on values; in compiled programs always all.
     """
 
     def __init__(self, side: int, image_size: tuple[int, int], pooling: RegionPooling, **kwargs):
@@ -49,7 +51,7 @@ class AlignedRegions(keras.layers.Layer):
         self.side, self.image_size, self.pooling = side, image_size, pooling
 
     def call(self, inputs):
-        """See the class."""
+        """Return the features of regions, see the class."""
         has_scores = len(inputs[-1].shape) == 2
         *levels, boxes = inputs[:-1] if has_scores else inputs
         count = boxes.shape[1]
@@ -61,20 +63,22 @@ class AlignedRegions(keras.layers.Layer):
             weighted_sums=tensorflow_cpu.sparse_sums if tensorflow_cpu.applies() else None)
 
     def compute_output_spec(self, inputs):
-        """As `call`."""
+        """Return the spec of `call`'s output."""
         return KerasTensor((None, self.side, self.side, inputs[0].shape[-1]), inputs[0].dtype)
 
 
 class DetectedRegions(keras.layers.Layer):
-    """Class logits [B P, K + 1], deltas [B P, 4 (K + 1)], boxes [B, P, 4], which of them are proposals, [B, P] bool, and sizes
-    [B, 2] -> boxes [B, D, 4], scores [B, D], 0 where there is none, and classes [B, D] int32."""
+    """Class logits [B P, K + 1], deltas [B P, 4 (K + 1)], boxes [B, P, 4], validity [B, P] and sizes [B, 2] -> detections.
+
+    Detections are boxes [B, D, 4], scores [B, D], 0 in empty slots, and classes [B, D] int32.
+    """
 
     def __init__(self, config: SuppressionConfig, **kwargs):
         super().__init__(dtype="float32", **kwargs)
         self.config = config
 
     def call(self, inputs):
-        """See the class."""
+        """Return boxes, scores and classes, see the class."""
         logits, deltas, boxes, valid, sizes = inputs
         count, classes = boxes.shape[1], logits.shape[-1]
         found, _ = region_detections(
@@ -83,21 +87,23 @@ class DetectedRegions(keras.layers.Layer):
         return found.boxes, found.scores, found.classes
 
     def compute_output_spec(self, inputs):
-        """As `call`."""
+        """Return the specs of `call`'s outputs."""
         slots = self.config.max_detections
         return (KerasTensor((None, slots, 4), "float32"), KerasTensor((None, slots), "float32"),
                 KerasTensor((None, slots), "int32"))
 
 
 class MasksOfClasses(keras.layers.Layer):
-    """Mask logits [R, S, S, K + 1] of the regions whose score is above 0, or of all, scores [B, D] and classes [B, D] ->
-    probabilities [B, D, S, S] of each region's class, 0 where the score is 0."""
+    """Mask logits [R, S, S, K + 1], scores [B, D] and classes [B, D] -> probabilities [B, D, S, S] of each region's class.
+
+    The logits are those of the regions whose score is above 0, or of all. Probabilities are 0 where the score is 0.
+    """
 
     def __init__(self, **kwargs):
         super().__init__(dtype="float32", **kwargs)
 
     def call(self, inputs):
-        """See the class."""
+        """Return the probabilities, see the class."""
         logits, scores, classes = inputs
         rows = worth_computing(scores > 0.0)
         own = of_classes(logits, ops.take(ops.reshape(classes, (-1,)), rows, axis=0) + 1)
@@ -106,18 +112,20 @@ class MasksOfClasses(keras.layers.Layer):
         return ops.where(scores[..., None, None] > 0.0, probabilities, 0.0)
 
     def compute_output_spec(self, inputs):
-        """As `call`."""
+        """Return the spec of `call`'s output."""
         return KerasTensor((None, inputs[1].shape[1], *inputs[0].shape[1:3]), "float32")
 
 
 def nms():
-    """What suppresses boxes of groups fastest here."""
+    """Return the fastest equivalent of `greedy_nms` on this backend and device."""
     return tensorflow_cpu.greedy_nms if tensorflow_cpu.applies() else greedy_nms
 
 
 def worth_computing(chosen: Tensor) -> Tensor:
-    """The places in [B N] of chosen regions, [B, N] bool -> [R] int32: those alone where a number of regions may depend on
-    values, which is TensorFlow on a CPU without XLA; else all."""
+    """Return the indices in [B N] of chosen regions, [B, N] bool -> [R] int32, or of all regions.
+
+    Only those chosen are returned if shapes may depend on values, which is TensorFlow on a CPU without XLA.
+    """
     chosen = ops.reshape(chosen, (-1,))
     if tensorflow_cpu.shapes_may_depend_on_values():
         return tensorflow_cpu.places(chosen)

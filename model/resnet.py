@@ -1,7 +1,7 @@
-"""ResNet-18, 34 and 50 and ResNeXt-50 (He et al. 2016, Xie et al. 2017) in the form that torchvision publishes weights for.
+"""ResNet-18, 34 and 50 and ResNeXt-50 (He et al. 2016, Xie et al. 2017) in the form of torchvision's published weights.
 
-Stride 2 stands in the 3 x 3 convolution of a bottleneck; everything is padded by the same width on both sides, which is not
-what `same` means where a side is even and the stride 2. Layers have torch's names.
+A bottleneck has stride 2 in its 3 x 3 convolution. Padding is the same on both sides, which differs from `same` for even sides
+and stride 2. Layers have torch's names.
 """
 
 import functools
@@ -17,16 +17,16 @@ from object_detection.structures import Tensor
 from program_support.errors import InputError
 
 WIDTHS = (64, 128, 256, 512)  # of the four stages
-_STAGES = 1 + len(WIDTHS)  # with the stem
+_STAGES = 1 + len(WIDTHS)  # including the stem
 RESIDUAL_INITIALIZER = keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="untruncated_normal")
 
 
 @keras.saving.register_keras_serializable("efficientdet")
 class GroupedConv2D(keras.layers.Conv2D):
-    """Keras's layer, computed differently on a CPU under TensorFlow, where it is faster."""
+    """Keras's layer with a faster implementation for TensorFlow on a CPU."""
 
     def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:
-        """[B, H, W, C] and [k, k, C / groups, F] -> [B, h, w, F]."""
+        """Convolve [B, H, W, C] by [k, k, C / groups, F] to [B, h, w, F]."""
         if not tensorflow_cpu.applies():
             return super().convolution_op(inputs, kernel)
         return tensorflow_cpu.grouped_conv(inputs, kernel, strides=self.strides, padding=self.padding,
@@ -35,7 +35,7 @@ class GroupedConv2D(keras.layers.Conv2D):
 
 @dataclass(frozen=True)
 class ResNetConfig:
-    """Residual blocks of each stage, and whether they are bottlenecks; of how many groups, each of `group_width` channels."""
+    """Residual blocks per stage, bottlenecks or not, and groups of `group_width` channels."""
 
     blocks: tuple[int, int, int, int]
     bottleneck: bool
@@ -43,11 +43,11 @@ class ResNetConfig:
     group_width: int = 64
 
     def inner_width(self, stage: int) -> int:
-        """Channels of a bottleneck's 3 x 3 convolution."""
+        """Return the channels of a bottleneck's 3 x 3 convolution."""
         return WIDTHS[stage] * self.group_width // 64 * self.groups
 
     def outer_width(self, stage: int) -> int:
-        """Channels that a stage puts out."""
+        """Return the output channels of a stage."""
         return WIDTHS[stage] * (4 if self.bottleneck else 1)
 
 
@@ -62,10 +62,17 @@ RESNETS = {
 def build_resnet(
     images: Tensor, name: str, *, prefix: str = "", stage_strides: Sequence[int] = (1, 2, 2, 2), epsilon: float = 1e-5
 ) -> list[Tensor]:
-    """The outputs of each stage, after its last ReLU: [B, H, W, 3] normalized -> [B, h, w, C], the first at stride 4.
+    """Return the outputs of each stage, after its last ReLU: [B, H, W, 3] normalized -> [B, h, w, C], the first at stride 4.
 
-    name: one of RESNETS. prefix: before the names of all layers. stage_strides: of each stage; as many stages are built.
-    epsilon: of batch norm. Raises InputError for another name.
+    Args:
+        images: the input tensor.
+        name: one of RESNETS.
+        prefix: of the names of all layers.
+        stage_strides: strides of the stages to build.
+        epsilon: of batch norm.
+
+    Raises:
+        InputError: unknown name.
     """
     if name not in RESNETS:
         raise InputError(f"backbone {name!r}; expected one of {', '.join(RESNETS)}")
@@ -73,7 +80,7 @@ def build_resnet(
     norm = functools.partial(BatchNormalization, momentum=0.9, epsilon=epsilon)
     features = convolution(images, 64, 7, stride=2, name=f"{prefix}conv1")
     features = layers.ReLU(name=f"{prefix}relu")(norm(name=f"{prefix}bn1")(features))
-    # Nothing is below 0 here, so zeros pad as well as -inf
+    # No value is below 0 here, so zero padding is equivalent to -inf
     features = layers.ZeroPadding2D(1, name=f"{prefix}maxpool.pad")(features)
     features = layers.MaxPooling2D(3, strides=2, padding="valid", name=f"{prefix}maxpool")(features)
     stages = []
@@ -86,7 +93,7 @@ def build_resnet(
 
 
 def _block(inputs: Tensor, config: ResNetConfig, stage: int, *, norm, stride: int, name: str) -> Tensor:
-    """A residual block: two 3 x 3 convolutions, or a bottleneck of three."""
+    """Return the output of a residual block: two 3 x 3 convolutions, or a bottleneck of three."""
     inner, outer = config.inner_width(stage), config.outer_width(stage)
     if config.bottleneck:
         convolutions = [(inner, 1, 1, 1), (inner, 3, stride, config.groups), (outer, 1, 1, 1)]
@@ -106,7 +113,7 @@ def _block(inputs: Tensor, config: ResNetConfig, stage: int, *, norm, stride: in
 
 
 def convolution(inputs: Tensor, filters: int, taps: int, *, name: str, stride: int = 1, **options) -> Tensor:
-    """A convolution of taps x taps that pads (taps - 1) / 2 on each side; without bias unless `options` say so."""
+    """Return a taps x taps convolution padded by (taps - 1) / 2 on each side; without bias unless set in `options`."""
     options = {"use_bias": False, "kernel_initializer": RESIDUAL_INITIALIZER.clone(), **options}
     kind = GroupedConv2D if options.get("groups", 1) > 1 else layers.Conv2D
     if stride == 1 or taps == 1:
@@ -116,8 +123,10 @@ def convolution(inputs: Tensor, filters: int, taps: int, *, name: str, stride: i
 
 
 def freeze(network: keras.Model, *, trainable_stages: int, trains_batch_norm: bool, prefix: str = "") -> None:
-    """Have a network learn `trainable_stages` of its backbone's five alone, counted from the last, the stem being the first;
-    and batch norm, wherever it is, only if it `trains_batch_norm`."""
+    """Freeze all but the last `trainable_stages` of the backbone's five stages, the first of which is the stem.
+
+    Batch norm, in all parts of the network, is trained only if `trains_batch_norm`.
+    """
     for layer in network.layers:
         is_frozen = is_in_first_stages(layer, _STAGES - trainable_stages, prefix=prefix)
         if is_frozen or (isinstance(layer, BatchNormalization) and not trains_batch_norm):
@@ -125,6 +134,6 @@ def freeze(network: keras.Model, *, trainable_stages: int, trains_batch_norm: bo
 
 
 def is_in_first_stages(layer: keras.Layer, stages: int, *, prefix: str = "") -> bool:
-    """Whether a layer belongs to the stem or one of the first stages, `stages` of five counted from the images."""
+    """Return whether a layer belongs to the first `stages` of the backbone's five, the first of which is the stem."""
     firsts = ("conv1", "bn1", *(f"layer{number}." for number in range(1, stages)))
     return stages > 0 and layer.name.startswith(tuple(f"{prefix}{first}" for first in firsts))

@@ -1,4 +1,4 @@
-"""RetinaNet (Lin et al. 2017) on a ResNet, as torchvision and MLPerf build it. Layers have torch's names."""
+"""RetinaNet (Lin et al. 2017) on a ResNet, as in torchvision and MLPerf. Layers have torch's names."""
 
 import math
 from collections.abc import Sequence
@@ -13,22 +13,25 @@ from model.heads import PRIOR_PROBABILITY
 from model.resnet import build_resnet, freeze
 from object_detection.structures import Tensor
 
-BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # what names of layers begin with
-_DEPTH = 4  # hidden convolutions of a head
+BODY, PYRAMID = "backbone.body.", "backbone.fpn."  # prefixes of layer names
+_DEPTH = 4  # hidden convolutions per head
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetinaNetConfig:
-    """The shape of the network. trainable_stages: how many of the backbone's five are learned, counted from the last.
+    """Shape of the network.
 
-    head_kernel_stddev: of the heads' hidden kernels at the start. With the published 0.01 each of the four convolutions
-    keeps a third of its input, so that a backbone without weights learns nothing for hundreds of steps; 0.03 keeps all of it.
+    Attributes:
+        trainable_stages: number of trainable stages of the backbone's five, counted from the last.
+        head_kernel_stddev: initial standard deviation of the heads' hidden kernels. With the published 0.01 each of the four
+            convolutions reduces its input to a third, so that training without pretrained weights does not progress for
+            hundreds of steps; 0.03 preserves it.
     """
 
     backbone: str
     image_size: tuple[int, int]  # height, width
     num_classes: int
-    anchors_a_cell: int = 9
+    anchors_per_cell: int = 9
     epsilon: float = 1e-5  # of batch norm
     head_kernel_stddev: float = 0.01
     trainable_stages: int = 3
@@ -36,7 +39,7 @@ class RetinaNetConfig:
 
 
 def build_retinanet(config: RetinaNetConfig, *, precision: str = "float32") -> tuple[keras.Model, list[tuple[int, int]]]:
-    """The network from normalized images to raw outputs, and the cells (rows, columns) of each of its levels P3 to P7.
+    """Return the network from normalized images to raw outputs, and the cells (rows, columns) of its levels P3 to P7.
 
     A functional model: [B, H, W, 3] float -> class logits [B, A, K] and box deltas [B, A, 4], in the compute dtype of
     `precision`. Order of A: level, row, column, anchor.
@@ -48,7 +51,7 @@ def build_retinanet(config: RetinaNetConfig, *, precision: str = "float32") -> t
         stages = build_resnet(images, config.backbone, prefix=BODY, epsilon=config.epsilon)
         levels = with_two_coarser(build_feature_pyramid(stages[1:], prefix=PYRAMID), prefix=PYRAMID)
         bias = keras.initializers.Constant(-math.log((1 - PRIOR_PROBABILITY) / PRIOR_PROBABILITY))
-        head = partial(_head, levels, anchors=config.anchors_a_cell, stddev=config.head_kernel_stddev)
+        head = partial(_head, levels, anchors=config.anchors_per_cell, stddev=config.head_kernel_stddev)
         logits = head("head.classification_head", "cls_logits", values=config.num_classes, bias=bias)
         deltas = head("head.regression_head", "bbox_reg", values=4, bias=keras.initializers.Zeros())
         network = keras.Model(images, [logits, deltas], name="retinanet")
@@ -60,7 +63,7 @@ def build_retinanet(config: RetinaNetConfig, *, precision: str = "float32") -> t
 
 def _head(levels: Sequence[Tensor], name: str, predictor: str, *, anchors: int, values: int, stddev: float,
           bias: keras.Initializer) -> Tensor:
-    """Convolutions that all levels share: [B, h, w, WIDTH] of each -> [B, A, values]."""
+    """Return [B, A, values] by convolutions that all levels [B, h, w, WIDTH] share."""
     hidden = [layers.Conv2D(WIDTH, 3, padding="same", kernel_initializer=keras.initializers.RandomNormal(stddev=stddev),
                             name=f"{name}.conv.{2 * number}") for number in range(_DEPTH)]
     predict = layers.Conv2D(

@@ -1,6 +1,6 @@
-"""SSD300 (Liu et al. 2016) on a ResNet, as MLPerf's reference has it: one map of the backbone, five more after it, and heads.
+"""SSD300 (Liu et al. 2016) on a ResNet, as in MLPerf's reference: one map of the backbone, five further maps, and heads.
 
-Layers have the names of the reference's, but for the backbone's, which are torchvision's.
+Layer names are those of the reference, but torchvision's in the backbone.
 """
 
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from keras import initializers, layers
 
 from model.batch_norm import BatchNormalization
 from model.resnet import build_resnet, convolution
-from object_detection.geometry.anchor_conventions import SSD300_BOXES_A_CELL
+from object_detection.geometry.anchor_conventions import SSD300_BOXES_PER_CELL
 from object_detection.structures import Tensor
 
 BACKBONE_PREFIX = "backbone."
-_STAGE_STRIDES = (1, 2, 1)  # the last stage that is there keeps the size of the one before: stride 8
-_MORE_MAPS = ((256, 512, 2), (256, 512, 2), (128, 256, 2), (128, 256, 1), (128, 256, 1))  # widths of 1 x 1 and 3 x 3, stride
+_STAGE_STRIDES = (1, 2, 1)  # the last stage that is used keeps the previous size: stride 8
+_EXTRA_MAPS = ((256, 512, 2), (256, 512, 2), (128, 256, 2), (128, 256, 1), (128, 256, 1))  # widths of 1 x 1 and 3 x 3, stride
 
 
 @dataclass(frozen=True, kw_only=True)
 class SsdConfig:
-    """The shape of the network; what it is trained and read with stands in `DenseDetectorConfig`."""
+    """Shape of the network; `DenseDetectorConfig` configures training and post-processing."""
 
     image_size: tuple[int, int]  # height, width
     num_classes: int
@@ -29,22 +29,22 @@ class SsdConfig:
 
 
 def build_ssd(config: SsdConfig, *, precision: str = "float32") -> keras.Model:
-    """The network from normalized images to raw outputs.
+    """Return the network from normalized images to raw outputs.
 
-    -> a functional model: [B, H, W, 3] float -> class logits [B, A, 1 + num_classes], the background's first, and box deltas
-    [B, A, 4], in the compute dtype of `precision`. Order of A: map, shape, row, column, as of `ssd300_levels`. Raises
-    InputError for an image that the last map is not left a cell of.
+    A functional model: [B, H, W, 3] float -> class logits [B, A, 1 + num_classes], the background's first, and box deltas
+    [B, A, 4], in the compute dtype of `precision`. Order of A: map, shape, row, column, as in `ssd300_levels`. Raises
+    InputError if the image is too small for the last map.
     """
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
     try:
         images = keras.Input((*config.image_size, 3), name="images")
         maps = [build_resnet(images, config.backbone, prefix=BACKBONE_PREFIX, stage_strides=_STAGE_STRIDES)[-1]]
-        for number, (narrow, wide, stride) in enumerate(_MORE_MAPS):
+        for number, (narrow, wide, stride) in enumerate(_EXTRA_MAPS):
             maps.append(_smaller(maps[-1], narrow, wide, stride=stride, name=f"additional_blocks.{number}"))
         class_logits, box_deltas = (layers.Concatenate(axis=1, name=name)([
             _predictions(features, values, boxes=boxes, name=f"{name}.{number}")
-            for number, (features, boxes) in enumerate(zip(maps, SSD300_BOXES_A_CELL, strict=True))])
+            for number, (features, boxes) in enumerate(zip(maps, SSD300_BOXES_PER_CELL, strict=True))])
             for name, values in (("conf", 1 + config.num_classes), ("loc", 4)))
         network = keras.Model(images, [class_logits, box_deltas], name="ssd")
     finally:
@@ -57,7 +57,7 @@ def build_ssd(config: SsdConfig, *, precision: str = "float32") -> keras.Model:
 
 
 def _smaller(features: Tensor, narrow: int, wide: int, *, stride: int, name: str) -> Tensor:
-    """The next map: half the size, or two cells less a side where the stride is 1."""
+    """Return the next map: half the size, or two cells less per side if the stride is 1."""
     features = convolution(features, narrow, 1, name=f"{name}.0", activation="relu", **_initial(features.shape[-1], 1))
     options = {"name": f"{name}.2", "activation": "relu", **_initial(narrow, 3)}
     if stride == 1:
@@ -66,7 +66,7 @@ def _smaller(features: Tensor, narrow: int, wide: int, *, stride: int, name: str
 
 
 def _predictions(features: Tensor, values: int, *, boxes: int, name: str) -> Tensor:
-    """[B, h, w, C] -> [B, boxes x h x w, values]. A channel of the convolution is value x boxes + box."""
+    """Return predictions [B, boxes x h x w, values] from [B, h, w, C]. A channel is value x boxes + box."""
     channels = features.shape[-1]
     predicted = convolution(features, values * boxes, 3, name=name, **_initial(channels, 3))
     by_cell = layers.Reshape((-1, values, boxes), name=f"{name}.cells")(predicted)
@@ -74,7 +74,7 @@ def _predictions(features: Tensor, values: int, *, boxes: int, name: str) -> Ten
 
 
 def _initial(channels: int, taps: int) -> dict:
-    """Of a convolution with a bias, as the reference starts them: Glorot and Bengio's kernels, torch's biases."""
+    """Return the initializers of a convolution with a bias as in the reference: Glorot and Bengio's kernels, torch's biases."""
     most = (channels * taps**2) ** -0.5
     return {"use_bias": True, "kernel_initializer": initializers.GlorotUniform(),
             "bias_initializer": initializers.RandomUniform(-most, most)}

@@ -1,8 +1,8 @@
-"""What TensorFlow does slowly on a CPU, written so that it does not.
+"""Faster implementations of operations that TensorFlow computes slowly on a CPU.
 
-A training step there waits for memory: an activation of a batch is larger than any cache, and TensorFlow passes over it
-once an operation. XLA makes one pass of many elementwise operations, but its convolutions and sums are the slower ones, so
-only elementwise parts are handed to it and the rest stays TensorFlow's.
+A training step there is bound by memory bandwidth: the activations of a batch exceed all caches, and TensorFlow passes over
+them once per operation. XLA fuses elementwise operations into one pass, but its convolutions and sums are slower, so only
+elementwise parts are compiled by it.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ _SHAPES_ARE_FIXED = ContextVar("shapes are fixed", default=False)
 
 
 def applies() -> bool:
-    """Whether TensorFlow computes, and on a CPU."""
+    """Return whether TensorFlow on a CPU is used."""
     if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
@@ -29,13 +29,13 @@ def applies() -> bool:
 
 
 def shapes_may_depend_on_values() -> bool:
-    """Whether what is traced or run now may have tensors of as many rows as values say: `applies`, and not by XLA."""
+    """Return whether shapes of traced or executed code may depend on tensor values: `applies`, and not in XLA."""
     return applies() and not _compiled_by_xla() and not _SHAPES_ARE_FIXED.get()
 
 
 @contextmanager
 def fixed_shapes() -> Iterator[None]:
-    """What is traced inside has no shape that depends on values, as under XLA."""
+    """Make shapes inside the block independent of tensor values, as under XLA."""
     previous = _SHAPES_ARE_FIXED.set(True)
     try:
         yield
@@ -44,14 +44,14 @@ def fixed_shapes() -> Iterator[None]:
 
 
 def places(chosen: Tensor) -> Tensor:
-    """Of the True ones of [N] bool, [R] int32."""
+    """Return the indices of the True entries of [N] bool, [R] int32."""
     import tensorflow as tf
 
     return tf.cast(tf.where(chosen)[:, 0], "int32")
 
 
 def in_one_pass(function: Callable) -> Callable:
-    """The function of tensors compiled by XLA, for what is elementwise but for a sum over the last axis."""
+    """Return the function compiled by XLA, for elementwise functions, possibly with a sum over the last axis."""
     import tensorflow as tf
 
     return tf.function(function, jit_compile=True, autograph=False)
@@ -73,7 +73,7 @@ def run_eagerly(function: Callable) -> Callable:
 
 
 def silu(inputs: Tensor) -> Tensor:
-    """x sigmoid(x) for training: value and gradient are one pass each instead of two and four, and x alone is kept."""
+    """Return x sigmoid(x) for training: value and gradient take one pass each instead of two and four, and only x is kept."""
     return _silu()(inputs)
 
 
@@ -96,11 +96,11 @@ def _silu() -> Callable:
 
 
 def depthwise_conv(inputs: Tensor, kernel: Tensor, *, stride: int) -> Tensor:
-    """Depthwise convolution, padding "same", of [B, H, W, C] by [k, k, C, 1].
+    """Return the depthwise convolution, padding "same", of [B, H, W, C] by [k, k, C, 1].
 
-    For a kernel wider than three taps oneDNN needs up to ten times as long for the kernel's gradient as for all else, and
-    two to five times as long as TensorFlow's own code, which is reached by spelling the padding out. That code takes three
-    times as long for bfloat16 as for float32, casts included.
+    For kernels wider than three taps, oneDNN's kernel gradient takes up to ten times as long as all the rest, and two to five
+    times as long as TensorFlow's own code, which is used if the padding is explicit. That code takes three times as long for
+    bfloat16 as for float32, casts included.
     """
     import tensorflow as tf
 
@@ -126,25 +126,28 @@ def depthwise_conv(inputs: Tensor, kernel: Tensor, *, stride: int) -> Tensor:
 def grouped_conv(
     inputs: Tensor, kernel: Tensor, *, strides: tuple[int, int], padding: str, dilations: tuple[int, int]
 ) -> Tensor:
-    """Convolution in groups by TensorFlow's own operation: Keras has XLA compile each, whose code takes a hundred times as
-    long. [B, H, W, C] and [k, k, C / groups, F] -> [B, h, w, F]."""
+    """Return the grouped convolution of [B, H, W, C] by [k, k, C / groups, F], [B, h, w, F], by TensorFlow's own operation.
+
+    Keras compiles it by XLA, whose code takes a hundred times as long.
+    """
     import tensorflow as tf
 
     return tf.nn.conv2d(inputs, tf.convert_to_tensor(kernel), list(strides), padding.upper(), dilations=list(dilations))
 
 
 def sparse_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
-    """`roi_align.gathered_sums` as the product with a sparse matrix, which XLA does not have: there it is that one.
+    """Return `roi_align.gathered_sums` by a product with a sparse matrix; under XLA, which has none, by `gathered_sums`.
 
-    A row of the sum is finished before the next begins, on all cores; gathered rows would be 16 times what they sum up to. The
-    gradient is the product with the transposed matrix: to transpose it first takes a third of the time of doing both at once.
+    Each row of the sum is finished before the next begins, on all cores; gathered rows would take 16 times the memory of their
+    sums. The gradient is the product with the transposed matrix; transposing it first takes a third of the time of a combined
+    operation.
     """
     import tensorflow as tf
 
     if _compiled_by_xla():
         return gathered_sums(rows, numbers, weights)
     shape = tf.cast(tf.shape(numbers), tf.int64)
-    count = shape[0] + tf.cast(shape[0] == 0, tf.int64)  # the product with a matrix without rows ends the process (SIGFPE)
+    count = shape[0] + tf.cast(shape[0] == 0, tf.int64)  # the product with a matrix without rows crashes the process (SIGFPE)
     places = tf.stack([tf.repeat(tf.range(shape[0]), shape[1]), tf.reshape(tf.cast(numbers, tf.int64), [-1])], axis=-1)
     matrix = tf.raw_ops.SparseTensorToCSRSparseMatrix(
         indices=tf.stop_gradient(places), values=tf.stop_gradient(tf.reshape(weights, [-1])),
@@ -163,24 +166,23 @@ def sparse_sums(rows: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
 
 
 def greedy_nms(boxes: Tensor, alive: Tensor, *, iou_threshold: float) -> Tensor:
-    """`object_detection.suppression.greedy_nms` of boxes [B, G, N, 4] by TensorFlow's kernel, one group per
-    thread; XLA does not have it.
+    """Return `object_detection.suppression.greedy_nms` of boxes [B, G, N, 4] by TensorFlow's kernel, one group per thread.
 
-    Scores are places counted from the end, so that they tell which boxes stayed.
+    XLA does not have that kernel. Scores are indices counted from the end, so that they identify the remaining boxes.
     """
     import tensorflow as tf
 
     if _compiled_by_xla():
         return by_keras.greedy_nms(boxes, alive, iou_threshold=iou_threshold)
     groups, count = boxes.shape[1:3]
-    ranks = tf.range(count, 0, -1, dtype=tf.float32)  # whole numbers, exact below 2^24
+    ranks = tf.range(count, 0, -1, dtype=tf.float32)  # integers, exact below 2^24
     found = tf.raw_ops.CombinedNonMaxSuppression(
         boxes=tf.transpose(boxes, [0, 2, 1, 3]), scores=tf.transpose(tf.where(alive, ranks, 0.0), [0, 2, 1]),
         max_output_size_per_class=count, max_total_size=groups * count, iou_threshold=iou_threshold, score_threshold=0.5,
         clip_boxes=False)
     places = tf.cast(found.nmsed_classes, tf.int32) * count + count - tf.cast(found.nmsed_scores, tf.int32)
     stays = tf.sequence_mask(found.valid_detections, groups * count)
-    places = tf.where(stays, places, groups * count)  # a place behind the last for what is none
+    places = tf.where(stays, places, groups * count)  # an index past the end for the others
     images = tf.range(tf.shape(boxes)[0])[:, None] + tf.zeros_like(places)
     marks = tf.scatter_nd(tf.stack([images, places], axis=-1), tf.cast(stays, tf.int32),
                           [tf.shape(boxes)[0], groups * count + 1])
@@ -188,14 +190,14 @@ def greedy_nms(boxes: Tensor, alive: Tensor, *, iou_threshold: float) -> Tensor:
 
 
 def _compiled_by_xla() -> bool:
-    """Whether what is traced now is for XLA."""
+    """Return whether the code being traced is for XLA."""
     import tensorflow as tf
-    from tensorflow.python.ops import control_flow_util  # there is no public way to ask
+    from tensorflow.python.ops import control_flow_util  # there is no public API for this
 
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def _same_padding(size: int, taps: int, *, stride: int) -> tuple[int, int]:
-    """Pixels before and after an axis, as TensorFlow pads it."""
+    """Return TensorFlow's padding in pixels before and after an axis."""
     total = max((-(-size // stride) - 1) * stride + taps - size, 0)
     return total // 2, total - total // 2

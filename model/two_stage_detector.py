@@ -1,4 +1,4 @@
-"""Detectors that propose regions and then classify, refine and mask some of them."""
+"""Two-stage detectors: region proposals, then classification, box regression and masks."""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -27,22 +27,26 @@ from object_detection.structures import Detections, Objects, Targets, Tensor
 from program_support.checked_fields import checked_part, one_of
 
 MEANS = ("drawn", "nvidia")
-_OF_REGIONS = 0x5EED  # what tells the draws of regions from those of anchors
+_REGION_SEED = 0x5EED  # separates the random numbers of regions from those of anchors
 
 
 @checked_part
 class TwoStageConfig:
-    """How the two stages are trained and read; the defaults are those of torchvision.
+    """Losses and sampling of the two stages; the defaults are torchvision's.
 
-    anchors_an_image and regions_an_image are drawn for the losses, at most so large a share of them with an object.
-    proposals: those of training; detections have theirs in the network. region_iou: a proposal from which on (strictly: above
-    which) learns an object, the others are background. *_beta: of the smooth L1 losses. whole_masks: see `mask_targets`.
-    decays: see `LossConfig`. means: what losses are means over,
+    Attributes:
+        anchors_an_image, regions_an_image: numbers sampled for the losses; the *_share fields limit the positive fraction.
+        proposals: in training; the network contains those for detection.
+        region_iou: IoU from which (strictly: above which) a proposal is positive; the others are background.
+        *_beta: of the smooth L1 losses.
+        whole_masks: see `mask_targets`.
+        decays: see `LossConfig`.
+        means: the normalizers of the losses,
 
-    - "drawn": all over what was drawn, boxes too, though only those with an object have one;
-    - "nvidia": as in its TensorFlow 2 program. Objectness over as many anchors as may be drawn; boxes of anchors over the
-      coordinates not 0 of all anchors with an object, level by level, and then summed; boxes of regions over the coordinates
-      of those with an object. Its Huber losses are beta times the smooth L1 of here.
+            - "drawn": the number of samples, for boxes too, although only positive samples have one;
+            - "nvidia": as in NVIDIA's TensorFlow 2 code. Objectness: the maximum number of sampled anchors. Boxes of anchors:
+              the nonzero target coordinates of all positive anchors, per level, then summed. Boxes of regions: the coordinates
+              of the positive regions. NVIDIA's Huber losses are beta times the smooth L1 losses here.
     """
 
     image_size: tuple[int, int]
@@ -66,38 +70,38 @@ class TwoStageConfig:
 
     @property
     def masks_an_image(self) -> int:
-        """Regions with an object, which stand first."""
+        """Number of regions per image with masks: the positive ones, which come first."""
         return int(self.regions_an_image * self.positive_regions)
 
 
 class FirstStage(NamedTuple):
-    """What targets and losses read."""
+    """Training outputs, from which targets and losses are computed."""
 
     levels: tuple[Tensor, ...]  # P2 .. P5, [B, h, w, C]
     logits: Tensor  # [B, A]
     deltas: Tensor  # [B, A, 4]
-    sizes: Tensor  # [B, 2], the part of the input that is image
+    sizes: Tensor  # [B, 2], the valid area of the input
 
 
 class TwoStageTargets(NamedTuple):
-    """What is learned: by anchors, and by regions drawn of the proposals and the objects, those with an object first."""
+    """Targets of anchors, and of regions sampled from the proposals and the objects, positive ones first."""
 
     anchors: Targets
-    positive: Tensor  # [B, A] bool, the anchors that count, with an object
-    negative: Tensor  # [B, A] bool, and without
+    positive: Tensor  # [B, A] bool, sampled anchors with an object
+    negative: Tensor  # [B, A] bool, sampled anchors without an object
     regions: Tensor  # [B, R, 4]
     valid: Tensor  # [B, R] bool
     classes: Tensor  # [B, R] int32, 0: background
-    deltas: Tensor  # [B, R, 4]; 0 of the background
-    masks: Tensor  # [B, Q, S, S] float32, of the first Q regions: how much of a cell is object
+    deltas: Tensor  # [B, R, 4]; 0 for the background
+    masks: Tensor  # [B, Q, S, S] float32, for the first Q regions: fraction of a cell that is object
 
 
 class TwoStageDetector(Detector):
-    """A `Detector` of the networks of `build_mask_rcnn`."""
+    """Detector with the networks of `build_mask_rcnn`."""
 
     learns_from_outputs = True
     output_names = ("boxes", "scores", "classes", "masks")
-    litert_obstacle = "LiteRT has no operation for what a two-stage network takes of its regions (RoIAlign)"
+    litert_obstacle = "LiteRT has no operation for RoIAlign, which a two-stage network needs"
 
     def __init__(self, networks: MaskRcnn, config: TwoStageConfig):
         self.network, self.first_stage, self.heads, self._grid = networks
@@ -109,8 +113,7 @@ class TwoStageDetector(Detector):
         self._weight_decay = WeightDecay(self.network, coefficient=config.weight_decay, decays=config.decays)
 
     def outputs(self, images: Tensor, sizes: Tensor, *, training: bool = False) -> tuple[Tensor, ...] | FirstStage:
-        """What `detections` reads: boxes [B, D, 4], scores [B, D], classes [B, D] and masks [B, D, S, S]; in training a
-        `FirstStage`."""
+        """Return boxes [B, D, 4], scores [B, D], classes [B, D] and masks [B, D, S, S]; in training a `FirstStage`."""
         if training:
             return self.training_outputs(images, sizes, training=True)
         return tuple(self._inference([self.normalize(images, sizes), sizes]))
@@ -124,7 +127,7 @@ class TwoStageDetector(Detector):
         return FirstStage(tuple(levels), *(ops.cast(values, "float32") for values in (logits, deltas)), sizes)
 
     def trained_network(self) -> keras.Model:
-        """Return the first stage and the heads, which see as many regions as are sampled for an image."""
+        """Return the first stage and the heads, for the number of regions that are sampled per image."""
         images, regions = keras.Input((*self.image_size, 3)), keras.Input((self.config.regions_an_image, 4))
         *levels, logits, deltas = self.first_stage(images)
         with_masks = regions[:, :self.config.masks_an_image]
@@ -132,11 +135,11 @@ class TwoStageDetector(Detector):
                                                self.heads.masks(levels, with_masks, with_masks[..., 0])])
 
     def normalize(self, images: Tensor, sizes: Tensor) -> Tensor:
-        """uint8 [B, H, W, 3] -> float32, mean and deviation removed, then 0 outside `sizes` [B, 2]."""
+        """Return float32 images from uint8 [B, H, W, 3], normalized by mean and stddev, 0 outside `sizes` [B, 2]."""
         return normalized(images, sizes, mean=self.config.mean, stddev=self.config.stddev)
 
     def targets(self, objects: Objects, outputs: FirstStage | None = None, seeds: Tensor | None = None) -> TwoStageTargets:
-        """Of the proposals that `outputs` make; which count is drawn by `seeds` [B, 2]."""
+        """Return the targets of anchors and of proposals from `outputs`, sampled with `seeds` [B, 2]."""
         config = self.config
         anchors = assign_anchors(objects, self._grid, rule=config.anchor_match)
         drawn = sample_masks(anchors.positive, ops.logical_not(ops.logical_or(anchors.positive, anchors.ignored)), seeds,
@@ -149,7 +152,7 @@ class TwoStageDetector(Detector):
         matched, positive, negative = assign_regions(
             boxes, ops.concatenate([valid, learnable], axis=1), objects, positive_iou=config.region_iou,
             strictly=config.region_iou_strictly)
-        numbers, positive, valid = sample_regions(positive, negative, seeds + _OF_REGIONS, count=config.regions_an_image,
+        numbers, positive, valid = sample_regions(positive, negative, seeds + _REGION_SEED, count=config.regions_an_image,
                                                   positive_share=config.positive_regions)
         regions, matched = entries(boxes, numbers), entries(matched, numbers)
         masks = config.masks_an_image
@@ -161,18 +164,20 @@ class TwoStageDetector(Detector):
                                size=MASK_SIDE, whole=config.whole_masks))
 
     def counts(self, targets: TwoStageTargets) -> dict[str, Tensor]:
-        """How many anchors have an object; how many anchors, regions and masks the losses are means over."""
+        """Return the number of positive anchors, and the numbers of anchors, regions and masks that normalize the losses."""
         counted = {"positives": targets.anchors.positive, "anchors": ops.logical_or(targets.positive, targets.negative),
                    "regions": targets.valid, "masks": self._has_mask(targets)}
         if self.config.means == "nvidia":
-            wanted = ops.where(targets.anchors.positive[..., None], targets.anchors.box_deltas, 0.0)
+            box_deltas = ops.where(targets.anchors.positive[..., None], targets.anchors.box_deltas, 0.0)
             counted |= {"images": ops.ones_like(targets.valid[:, 0]), "region_boxes": targets.classes > 0,
-                        **self._by_level("anchor_coordinates", wanted != 0.0)}
+                        **self._by_level("anchor_coordinates", box_deltas != 0.0)}
         return {name: ops.sum(ops.cast(values, "float32")) for name, values in counted.items()}
 
     def loss_sums(self, outputs: FirstStage, targets: TwoStageTargets) -> dict[str, Tensor]:
-        """`objectness_loss` and `anchor_box_loss` of the first stage, `cls_loss`, `box_loss` and `mask_loss` of the second.
-        With NVIDIA's means there is an anchor_box_loss for each level, `anchor_box_loss_p2` and so on."""
+        """Return `objectness_loss`, `anchor_box_loss` of the first stage, `cls_loss`, `box_loss`, `mask_loss` of the second.
+
+        With NVIDIA's means there is an anchor_box_loss for each level, `anchor_box_loss_p2` and so on.
+        """
         objectness, anchor_box = proposal_loss_sums(outputs.logits, outputs.deltas, targets.anchors.box_deltas,
                                                     targets.positive, targets.negative, beta=self.config.anchor_beta)
         logits, deltas = self.heads.classes_and_deltas(outputs.levels, targets.regions)
@@ -184,14 +189,14 @@ class TwoStageDetector(Detector):
         second = {"cls_loss": classes, "box_loss": box, "mask_loss": self._mask_loss(outputs.levels, targets)}
         if self.config.means == "drawn":
             return {"objectness_loss": objectness, "anchor_box_loss": anchor_box, **second}
-        found, wanted, positive = (self._by_level("anchor_box_loss", values) for values in (
+        found, expected, positive = (self._by_level("anchor_box_loss", values) for values in (
             outputs.deltas, targets.anchors.box_deltas, targets.anchors.positive))
         beta = self.config.anchor_beta
-        boxes = {name: beta * box_loss_sum(found[name], wanted[name], positive[name], beta=beta) for name in found}
+        boxes = {name: beta * box_loss_sum(found[name], expected[name], positive[name], beta=beta) for name in found}
         return {"objectness_loss": objectness, **boxes, **second, "box_loss": self.config.region_beta * box}
 
     def normalizers(self, counts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """See `TwoStageConfig.means`."""
+        """Return the divisor of each loss, see `TwoStageConfig.means`."""
         least = {name: ops.maximum(count, 1.0) for name, count in counts.items()}
         second = {"cls_loss": least["regions"], "mask_loss": least["masks"]}
         if self.config.means == "drawn":
@@ -201,30 +206,30 @@ class TwoStageDetector(Detector):
                 **{name.replace("coordinates", "box_loss"): count for name, count in least.items() if "coordinates" in name},
                 "box_loss": 4.0 * least["region_boxes"], **second}
 
-    def regularisation(self) -> dict[str, Tensor]:
-        """weight_decay times half the squared norm of all trainable kernels, or weights."""
+    def regularization(self) -> dict[str, Tensor]:
+        """Return weight_decay times half the squared norm of all trainable kernels, or weights."""
         return self._weight_decay.losses()
 
     def detections(self, outputs: tuple[Tensor, ...], sizes: Tensor) -> Detections:
-        """In pixels of the network input, within the image: the network has decoded and suppressed them already."""
+        """Return detections in pixels of the network input, clipped to the image; the network has suppressed them already."""
         boxes, scores, classes, masks = outputs
         return Detections(boxes, scores, ops.cast(classes, "int32"), scores > 0.0, masks)
 
     def _by_level(self, name: str, values: Tensor) -> dict[str, Tensor]:
-        """The parts of [B, A, ...] that belong to each level, by the name with the level's."""
+        """Return the parts of [B, A, ...] that belong to each level, under `name` with the level appended."""
         ends = np.cumsum(self.level_sizes)
         return {f"{name}_p{level}": values[:, end - size:end]
                 for level, (size, end) in enumerate(zip(self.level_sizes, ends, strict=True), start=FINEST)}
 
     def _has_mask(self, targets: TwoStageTargets) -> Tensor:
-        """[B, Q] bool, of the regions that stand first."""
+        """Return which of the first Q regions are positive, [B, Q] bool."""
         return targets.classes[:, :self.config.masks_an_image] > 0
 
     def _mask_loss(self, levels: Sequence[Tensor], targets: TwoStageTargets) -> Tensor:
-        """The sum over regions with an object of their mean binary cross entropy."""
+        """Return the sum over positive regions of their mean binary cross entropy."""
         has_mask = self._has_mask(targets)
         count, rows = has_mask.shape[1], worth_computing(has_mask)
         logits = self.heads.masks(levels, targets.regions[:, :count], ops.cast(has_mask, "float32"))
         classes = ops.take(ops.reshape(targets.classes[:, :count], (-1,)), rows, axis=0)
-        wanted = ops.take(ops.reshape(targets.masks, (-1, *targets.masks.shape[2:])), rows, axis=0)
-        return mask_loss_sum(logits, classes, wanted, classes > 0)
+        target_masks = ops.take(ops.reshape(targets.masks, (-1, *targets.masks.shape[2:])), rows, axis=0)
+        return mask_loss_sum(logits, classes, target_masks, classes > 0)

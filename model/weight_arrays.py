@@ -1,4 +1,4 @@
-"""The arrays of a checkpoint by name: which are the model's, averaged or raw, and whether they are those wanted."""
+"""Arrays of a checkpoint by name: selection of the model's weights, averaged or raw, and validation of names and shapes."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -11,23 +11,23 @@ AVERAGE_SUFFIX = "/ExponentialMovingAverage"
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _NO_MODEL_TENSOR = re.compile(
     r"global_step|save_counter|_CHECKPOINTABLE_OBJECT_GRAPH|.*/(?:Momentum|Adam|Adam_1)|optimizer/.*|save_counter/.*|.*/\.OPTIMIZER_SLOT/.*"
-    r"|run/.*")  # run/: what only a training that continues needs
+    r"|run/.*")  # run/: state for resuming a training only
 
 
 def is_object_based(names: Iterable[str]) -> bool:
-    """Whether a checkpoint with these tensor names is a TensorFlow 2 object checkpoint."""
+    """Return whether a checkpoint with these tensor names is a TensorFlow 2 object-based checkpoint."""
     return _OBJECT_GRAPH in names
 
 
 def is_of_model(name: str) -> bool:
-    """Whether an array of this name is a weight, and not the optimizer's or a run's."""
+    """Return whether an array of this name is a model weight, and not state of the optimizer or run."""
     return not _NO_MODEL_TENSOR.fullmatch(name)
 
 
 def model_arrays(arrays: Mapping[str, np.ndarray], *, averaged: bool = True) -> dict[str, np.ndarray]:
-    """The model's tensors of a name-based checkpoint, averaged or raw, without the optimizer's.
+    """Return the model's tensors of a name-based checkpoint, averaged or raw, without the optimizer's.
 
-    A tensor without an average (a checkpoint that holds one kind only) is taken as it is.
+    A tensor without an average (in a checkpoint that contains one kind only) is returned as it is.
     """
     raw = {name: array for name, array in arrays.items()
            if not name.endswith(AVERAGE_SUFFIX) and is_of_model(name)}
@@ -41,10 +41,10 @@ def model_arrays(arrays: Mapping[str, np.ndarray], *, averaged: bool = True) -> 
 def check_against(
     arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], *, source: str
 ) -> None:
-    """Raises InputError naming tensors of the model that are missing, unexpected or of another shape."""
+    """Raise InputError with the names of model tensors that are missing, unexpected or of another shape."""
     problems = [f"{name} is missing" for name in shapes if name not in arrays]
     problems += [f"{name} is unexpected" for name in arrays if name not in shapes]
-    problems += [f"{name} has shape {tuple(arrays[name].shape)}, wanted {tuple(shape)}" for name, shape in shapes.items()
+    problems += [f"{name} has shape {tuple(arrays[name].shape)}, expected {tuple(shape)}" for name, shape in shapes.items()
                  if name in arrays and tuple(arrays[name].shape) != tuple(shape)]
     if problems:
         more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""

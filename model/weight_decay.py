@@ -10,7 +10,7 @@ DECAYED_WEIGHTS = ("kernels", "all")
 
 
 class WeightDecay:
-    """`coefficient` times half the squared norm of a network's kernels, or of all its weights: batch norm and biases too."""
+    """Weight decay: `coefficient` times half the squared norm of a network's kernels, or of all weights (`decays`)."""
 
     def __init__(self, network: keras.Model, *, coefficient: float, decays: str):
         self._coefficient = coefficient

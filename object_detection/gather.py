@@ -1,4 +1,4 @@
-"""Some of the entries of each image."""
+"""Gathering of entries per image."""
 
 from keras import ops
 
@@ -6,9 +6,9 @@ from object_detection.structures import Tensor
 
 
 def entries(values: Tensor, numbers: Tensor) -> Tensor:
-    """Each image's entries of those numbers: [B, N, ...], [B, n] int32 -> [B, n, ...].
+    """Return the entries of each image with the given numbers: [B, N, ...], [B, n] int32 -> [B, n, ...].
 
-    What `take_along_axis` does too; with TensorFlow under it that one transposes all values at each call.
+    `take_along_axis` does the same, but with TensorFlow as the backend it transposes all values at each call.
     """
     count = ops.shape(values)[1]
     first = count * ops.arange(ops.shape(values)[0], dtype="int32")[:, None]

@@ -1,4 +1,4 @@
-"""Losses of detectors, unreduced, in float32, finite in value and gradient at any logit."""
+"""Detection losses, unreduced, in float32, with finite value and gradient at any logit."""
 
 from collections.abc import Callable
 
@@ -7,16 +7,16 @@ from keras import ops
 
 from object_detection.structures import Tensor
 
-_LOWEST = float(np.finfo(np.float32).min)  # the distance of two logits may be more than float32 has
+_LOWEST = float(np.finfo(np.float32).min)  # the difference of two logits may exceed the range of float32
 
 
 def focal_loss(
     logits: Tensor, targets: Tensor, *, alpha: float, gamma: float, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Focal loss of each entry, unreduced (Lin et al. 2017, eq. 5), finite at any logit.
+    """Return the focal loss of each entry (Lin et al. 2017, eq. 5), finite at any logit.
 
-    logits float32 and targets (bool, True for the entry's class) of one shape; differentiable in the logits. The smoothed
-    target enters the cross entropy only, not the modulator, as in the published training.
+    logits float32 and targets (bool, True for the entry's class) have one shape; differentiable in the logits. The smoothed
+    target enters the cross entropy only, not the modulating factor, as in the published training.
     """
     return _focal_loss(logits, lambda: targets, alpha=alpha, gamma=gamma, label_smoothing=label_smoothing)
 
@@ -24,9 +24,9 @@ def focal_loss(
 def focal_loss_of_classes(
     logits: Tensor, classes: Tensor, *, alpha: float, gamma: float, label_smoothing: float = 0.0
 ) -> Tensor:
-    """`focal_loss` of logits [..., K] where classes [...] (int32, -1 for none) say which entry is True. -> [..., K].
+    """Return `focal_loss` of logits [..., K] for classes [...] (int32, -1 for none). -> [..., K].
 
-    Nothing of K entries but the logits is kept for the gradient.
+    Of arrays with K entries only the logits are kept for the gradient.
     """
     numbers = ops.arange(logits.shape[-1], dtype=classes.dtype)
     return _focal_loss(logits, lambda: classes[..., None] == numbers, alpha=alpha, gamma=gamma,
@@ -39,20 +39,20 @@ def _focal_loss(
     smoothing = 0.5 * label_smoothing
 
     def terms(logits):
-        wanted = targets()
-        wrong_by = ops.where(wanted, -logits, logits)
+        is_target = targets()
+        wrong_by = ops.where(is_target, -logits, logits)
         wrong = ops.sigmoid(wrong_by)  # 1 - p_t
-        weight = ops.where(wanted, alpha, 1.0 - alpha) * _power(wrong, gamma)
-        return wanted, wrong, weight, ops.softplus(wrong_by) - smoothing * wrong_by
+        weight = ops.where(is_target, alpha, 1.0 - alpha) * _power(wrong, gamma)
+        return is_target, wrong, weight, ops.softplus(wrong_by) - smoothing * wrong_by
 
     @ops.custom_gradient
     def of_logits(logits):
-        """With a gradient that keeps nothing but the logits, in a third of the passes over memory of a derived one."""
+        """Return the loss with a gradient that keeps only the logits and needs a third of the memory passes of autodiff."""
         def gradient(*arguments, upstream=None):
             outer = arguments[-1] if upstream is None else upstream
-            wanted, wrong, weight, cross_entropy = terms(logits)
+            is_target, wrong, weight, cross_entropy = terms(logits)
             slope = weight * (gamma * (1.0 - wrong) * cross_entropy + wrong - smoothing)
-            return outer * ops.where(wanted, -slope, slope)
+            return outer * ops.where(is_target, -slope, slope)
 
         _, _, weight, cross_entropy = terms(logits)
         return weight * cross_entropy, gradient
@@ -61,7 +61,7 @@ def _focal_loss(
 
 
 def _power(base: Tensor, exponent: float) -> Tensor:
-    """base (at least 0) to the exponent; whole and half ones, such as 1.5, without a logarithm."""
+    """Return base (at least 0) to the exponent, without a logarithm for integers and halves such as 1.5."""
     halves = round(2 * exponent)
     if halves != 2 * exponent or not 0 <= halves <= 8:
         return ops.power(base, exponent)
@@ -72,17 +72,17 @@ def _power(base: Tensor, exponent: float) -> Tensor:
 
 
 def softmax_cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
-    """-ln of the probability of each entry's class, the background being a class as any other.
+    """Return -ln of the probability of each entry's class; the background is a class like any other.
 
-    logits [..., K] of any precision, classes [...] int32 from 0 to K - 1 (for one that shall not count any of them: mask
-    the loss) -> [...] float32; differentiable in the logits. Finite at any finite logits. The gradient keeps the logits and
-    the classes alone.
+    logits [..., K] of any precision, classes [...] int32 from 0 to K - 1 -> [...] float32; differentiable in the logits. An
+    ignored entry needs a valid class too: mask its loss. Finite at any finite logits. Only the logits and the classes are kept
+    for the gradient.
     """
     logits = ops.cast(logits, "float32")
     numbers = ops.arange(logits.shape[-1], dtype=classes.dtype)
 
     def terms(logits):
-        # By distance from the largest, so that of large logits the small difference stays that is the loss
+        # Relative to the largest logit, so that a small loss of large logits keeps its precision
         below = ops.maximum(logits - ops.max(logits, axis=-1, keepdims=True), _LOWEST)
         powers = ops.exp(below)
         return classes[..., None] == numbers, below, powers, ops.sum(powers, axis=-1)
@@ -101,9 +101,10 @@ def softmax_cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
 
 
 def hardest(losses: Tensor, counts: Tensor) -> Tensor:
-    """1 at the highest `counts` [B] of each row of losses [B, A], of equal ones the first, else 0: float32.
+    """Return 1 for the highest `counts` [B] of each row of losses [B, A] (ties: the first), else 0: float32.
 
-    All of a row where it has fewer. To find the least of them takes a sort; which they are, no order of all.
+    All entries of a row are selected if it has fewer. Sorting the losses gives the smallest one selected; the indices need no
+    sort.
     """
     length = ops.shape(losses)[1]
     counts = ops.cast(ops.clip(counts, 0, length), "int32")[:, None]
@@ -118,14 +119,14 @@ def hardest(losses: Tensor, counts: Tensor) -> Tensor:
 
 
 def l1_loss(errors: Tensor) -> Tensor:
-    """|e| of each entry, float32; the slope at 0 is 0."""
+    """Return |e| of each entry, float32; the gradient at 0 is 0."""
     return ops.abs(ops.cast(errors, "float32"))
 
 
 def smooth_l1_loss(errors: Tensor, *, beta: float) -> Tensor:
-    """e^2 / (2 beta) within beta, |e| - beta / 2 beyond, of each entry, float32 (Girshick 2015, eq. 3, has beta 1).
+    """Return e^2 / (2 beta) for |e| < beta, else |e| - beta / 2, float32 (Girshick 2015, eq. 3, with beta 1).
 
-    Huber's loss of delta = beta divided by beta. Raises ValueError for a beta that is not above 0; for 0 see `l1_loss`.
+    This is the Huber loss with delta = beta divided by beta. Raises ValueError if beta is not above 0; for 0 see `l1_loss`.
     """
     if beta <= 0:
         raise ValueError(f"beta is {beta}; expected above 0")
@@ -133,7 +134,7 @@ def smooth_l1_loss(errors: Tensor, *, beta: float) -> Tensor:
 
 
 def huber_loss(errors: Tensor, *, delta: float) -> Tensor:
-    """0.5 e^2 within delta, delta (|e| - delta / 2) beyond, of each entry."""
+    """Return 0.5 e^2 for |e| < delta, else delta (|e| - delta / 2), of each entry."""
     size = ops.abs(errors)
     inside = ops.minimum(size, delta)
     return 0.5 * ops.square(inside) + delta * (size - inside)

@@ -1,6 +1,7 @@
-"""Steps of post-processing as nodes of an ONNX graph: clipping, NonMaxSuppression, the best of several boxes.
+"""Steps of post-processing as nodes of an ONNX graph: clipping, NonMaxSuppression, top-k of boxes.
 
-A tensor is a name. The graph is `efficientdet.artifacts.onnx_graph.OnnxGraph`; nothing here imports ONNX.
+A tensor is referred to by its name. The graph is `efficientdet.artifacts.onnx_graph.OnnxGraph`; this module does not import
+ONNX.
 """
 
 from collections.abc import Sequence
@@ -12,15 +13,15 @@ import numpy as np
 class Output(NamedTuple):
     """An output of an exported file."""
 
-    tensor: str  # its name in the graph
-    dtype: str  # NumPy's name
+    tensor: str  # name in the graph
+    dtype: str  # NumPy name
     shape: tuple[int | None, ...]  # without the batch axis
 
 
 class Graph(Protocol):
-    """What nodes are added to."""
+    """Graph to which nodes are added."""
 
-    for_onnxruntime: bool  # whether to prefer what is fastest in ONNX Runtime on a CPU
+    for_onnxruntime: bool  # whether to prefer the nodes that are fastest in ONNX Runtime on a CPU
     cells: dict[str, tuple[str, int]]  # predictions [B, A, K] -> the same values as [B, cells, channels], and channels
 
     def add(self, kind: str, inputs: Sequence, **attributes) -> str:
@@ -40,7 +41,11 @@ class Graph(Protocol):
         """Run `body` `times` times.
 
         Args:
-            body: made by `inner`; reads the tensor `state`, float32, which is `start` at first and `next_state` afterwards.
+            body: made by `inner`; reads the tensor `state`, float32, which is `start` first and `next_state` afterwards.
+            start: initial state.
+            times: number of runs.
+            state: name of the state in the body.
+            next_state: the body's tensor that becomes the state of the next run.
             scanned: tensors of the body and their types; their values of all runs are the outputs, [times, ...] each.
         """
 
@@ -49,7 +54,7 @@ _NONE = np.float32(0)
 
 
 def clipped(graph: Graph, boxes: str, sizes: str, *, last_pixel: bool) -> str:
-    """`clip_boxes` of [B, N, 4] to images of sizes [B, 2]."""
+    """Add `clip_boxes` of [B, N, 4] to images of sizes [B, 2]."""
     limits = graph.cast(sizes, "float32")
     if last_pixel:
         limits = graph.add("Sub", [limits, np.float32(1)])
@@ -58,25 +63,27 @@ def clipped(graph: Graph, boxes: str, sizes: str, *, last_pixel: bool) -> str:
 
 
 def is_large(graph: Graph, boxes: str, least_side: float) -> str:
-    """[B, N, 4] -> [B, N] float32, 1 where both sides reach it."""
+    """Add a test whether both sides of boxes [B, N, 4] reach `least_side`: [B, N] float32, 1 or 0."""
     low, high = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
     shorter = graph.add("ReduceMin", [graph.add("Sub", [high, low]), np.array([2])], keepdims=0)
     return graph.cast(graph.add("GreaterOrEqual", [shorter, np.float32(least_side)]), "float32")
 
 
 def spread_over_classes(graph: Graph, scores: str, numbers: str, *, classes: int) -> str:
-    """Scores [B, N] of boxes of the classes `numbers` [B, N] -> [B, K, N], 0 in the rows of other classes."""
+    """Add scores per class [B, K, N] from scores [B, N] of boxes of the classes `numbers` [B, N], 0 for other classes."""
     is_class = graph.add("Equal", [unsqueezed(graph, numbers, axis=1), np.arange(classes)[:, None]])
     return graph.add("Mul", [graph.cast(is_class, "float32"), unsqueezed(graph, scores, axis=1)])
 
 
 def not_suppressed(graph: Graph, boxes: str, scores: str, *, iou_threshold: float, most: int | None = None) -> str:
-    """Of boxes [B, N, 4] with scores [B, C, N] above 0 those that no better one of their class suppresses, the best `most` of
-    each class: 1 in [B, N]."""
+    """Add NonMaxSuppression per class of boxes [B, N, 4] with scores [B, C, N] above 0: 1 in [B, N] for those that remain.
+
+    most: maximum number of boxes per class; None: no limit.
+    """
     chosen = graph.add("NonMaxSuppression", [boxes, scores, np.array([most or 2**31 - 1]), np.float32([iou_threshold]),
                                              np.float32([0.0])])
     places = graph.add("Gather", [chosen, np.array([0, 2])], axis=1)
-    # Of the chosen ones themselves, so that a runtime that checks shapes beforehand sees them agree
+    # The shape is taken from the chosen boxes, so that a runtime with static shape inference finds it consistent
     ones = graph.cast(graph.add("Gather", [chosen, np.array(0)], axis=1), "float32")
     ones = graph.add("Add", [graph.add("Mul", [ones, _NONE]), np.float32(1)])
     shape = graph.add("Gather", [graph.add("Shape", [scores]), np.array([0, 2])])
@@ -86,8 +93,10 @@ def not_suppressed(graph: Graph, boxes: str, scores: str, *, iou_threshold: floa
 def best_of(
     graph: Graph, boxes: str, scores: str, others: Sequence[str], *, candidates: int, count: int
 ) -> tuple[str, str, list[str]]:
-    """The `count` boxes [B, N, 4] of the highest scores [B, N], best first, and the same entries of `others` [B, N]; zeros
-    behind them where N, which is `candidates`, is less."""
+    """Add the `count` boxes [B, N, 4] of the highest scores [B, N], best first, and the same entries of `others` [B, N].
+
+    Padded with zeros if N, which is `candidates`, is less than `count`.
+    """
     best, places = graph.add_several("TopK", [scores, np.array([min(count, candidates)])], 2)
     picked = [entries(graph, values, places) for values in (boxes, *others)]
     if candidates < count:
@@ -97,7 +106,7 @@ def best_of(
 
 
 def in_slots(graph: Graph, boxes: str, scores: str, own: str) -> tuple[str, str, str]:
-    """Boxes [B, D, 4], scores [B, D] and classes [B, D] as int32, with zeros where the score is 0."""
+    """Add boxes [B, D, 4], scores [B, D] and classes [B, D] as int32, with zeros where the score is 0."""
     exist = graph.add("Greater", [scores, _NONE])
     boxes = graph.add("Where", [unsqueezed(graph, exist), boxes, _NONE])
     own = graph.add("Where", [exist, own, np.array(0)])
@@ -105,20 +114,20 @@ def in_slots(graph: Graph, boxes: str, scores: str, own: str) -> tuple[str, str,
 
 
 def above(graph: Graph, scores: str, threshold: float) -> str:
-    """Scores, and 0 for those that are not above the threshold."""
+    """Add scores that are 0 unless above the threshold."""
     return graph.add("Where", [graph.add("Greater", [scores, np.float32(threshold)]), scores, _NONE])
 
 
 def entries(graph: Graph, values: str, numbers: str) -> str:
-    """`object_detection.gather` of [B, N, ...] and [B, M]: [B, M, ...]."""
+    """Add `object_detection.gather` of [B, N, ...] and [B, M]: [B, M, ...]."""
     return graph.add("GatherND", [values, unsqueezed(graph, numbers)], batch_dims=1)
 
 
 def flat(graph: Graph, tensor: str) -> str:
-    """[N] of any shape."""
+    """Add a reshape to [N]."""
     return graph.add("Reshape", [tensor, np.array([-1])])
 
 
 def unsqueezed(graph: Graph, tensor: str, *, axis: int = -1) -> str:
-    """With a further axis of length 1."""
+    """Add a further axis of length 1."""
     return graph.add("Unsqueeze", [tensor, np.array([axis])])

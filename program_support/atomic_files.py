@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all, and the end of what killed processes leave of them.
+"""Atomic writing of files, and removal of what killed processes leave behind.
 
-What is unfinished lies in the folder where it will stand, under a hidden name that says which process on which host
-writes it. Killed processes cannot remove theirs: whoever writes into the folder next does.
+An unfinished file lies in its final folder, under a hidden name that contains the process and the host that write it. Killed
+processes cannot remove theirs, so the next process that writes into the folder does.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from program_support.errors import InputError
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node()) or "host"
 _UNFINISHED = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<process>\d{1,9})\.unfinished")
-_OF_MACOS = "__MACOSX/"  # in a zip archive a second entry for each file, which is none
-_LONG_NAME = 128  # bytes; a file system takes 255, with what is put around it
-_SECONDS_UNTIL_ABANDONED = 3600.0  # no process of another host leaves what it writes untouched for so long
+_MACOS_PREFIX = "__MACOSX/"  # prefix of macOS metadata entries in a zip archive
+_LONG_NAME = 128  # bytes; a file system allows 255, including the additions here
+_SECONDS_UNTIL_ABANDONED = 3600.0  # a running process of another host writes more often than this
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # some network and FUSE mounts
 
 
 @contextlib.contextmanager
 def telling_write_errors(path: str | Path) -> Iterator[None]:
-    """Raise an OSError of the block, such as a full disk, as an InputError that names the file."""
+    """Raise an OSError of the block, such as a full disk, as an InputError with the path of the file."""
     try:
         yield
     except OSError as error:
@@ -37,7 +37,7 @@ def telling_write_errors(path: str | Path) -> Iterator[None]:
 
 
 def unfinished_path(path: str | Path) -> Path:
-    """Where this process writes what is to become `path`."""
+    """Return the path under which this process writes the unfinished `path`."""
     path = Path(path)
     name = path.name
     if len(os.fsencode(name)) > _LONG_NAME:
@@ -46,15 +46,15 @@ def unfinished_path(path: str | Path) -> Path:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file that outlives a power cut; what stood there before is replaced at once. Raises OSError.
+    r"""Write a UTF-8 file durably (it survives a power failure), replacing an existing one atomically. Raises OSError.
 
-    Undecodable bytes of a path, which UTF-8 cannot hold, become \\udcXX as in json.
+    Undecodable bytes of a path, which UTF-8 cannot represent, become \udcXX as in JSON.
     """
     write_bytes(path, text.encode("utf-8", errors="backslashreplace"), flush=True)
 
 
 def write_bytes(path: str | Path, content: bytes, *, flush: bool = False) -> None:
-    """Write a file that appears whole or not at all; with `flush` it outlives a power cut, too. Raises OSError."""
+    """Write a file that appears complete or not at all; `flush`: it also survives a power failure. Raises OSError."""
     unfinished = unfinished_path(path)
     try:
         unfinished.write_bytes(content)
@@ -62,7 +62,7 @@ def write_bytes(path: str | Path, content: bytes, *, flush: bool = False) -> Non
             flush_to_disk(unfinished)
         os.replace(unfinished, path)
     except OSError as error:
-        error.filename = str(path)  # a full disk is met by a write, which knows no name
+        error.filename = str(path)  # a write to a full disk raises an error without a file name
         raise
     finally:
         with contextlib.suppress(OSError):
@@ -71,13 +71,13 @@ def write_bytes(path: str | Path, content: bytes, *, flush: bool = False) -> Non
 
 @contextlib.contextmanager
 def unfinished_folder(path: str | Path, *, also: re.Pattern | None = None) -> Iterator[Path]:
-    """A folder beside `path` for files that are renamed out of it when they are whole; it is removed at the end.
+    """Yield a folder beside `path` for files that are renamed out of it once complete; remove it at the end.
 
-    Removes what processes that are gone left in the place, and files that match `also` and no one has touched for an hour.
-    Raises OSError where the folder cannot be made.
+    Leftovers of terminated processes are removed first, and files that match `also` and were not modified for an hour. Raises
+    OSError if the folder cannot be created.
     """
     folder = unfinished_path(path)
-    shutil.rmtree(folder, ignore_errors=True)  # of an earlier process with our number, as in a container that started again
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier process with the same id, as in a restarted container
     folder.mkdir(parents=True)
     try:
         _remove_abandoned(folder, also=also)
@@ -87,16 +87,16 @@ def unfinished_folder(path: str | Path, *, also: re.Pattern | None = None) -> It
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:
-    """A second name of a file, or a copy where the file system has no hard links. Raises OSError where neither is possible."""
+    """Create a hard link, or a copy if the file system has no hard links. Raises OSError if neither is possible."""
     try:
         os.link(source, target)
-    except OSError:  # EPERM, ENOTSUP, EXDEV, EMLINK, ...: mounts differ in what they say
+    except OSError:  # EPERM, ENOTSUP, EXDEV, EMLINK, ...: mounts differ in the error
         shutil.copyfile(source, target)
         flush_to_disk(target)
 
 
 def flush_to_disk(path: str | Path) -> None:
-    """Return when a file, or the names in a folder, would outlive a power cut."""
+    """Flush a file, or the names in a folder, so that they survive a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -108,7 +108,7 @@ def flush_to_disk(path: str | Path) -> None:
 
 
 def _remove_abandoned(own: Path, *, also: re.Pattern | None) -> None:
-    """Best effort: what belongs to a user else stays where it may not be removed."""
+    """Remove leftovers of terminated processes, as far as permissions allow."""
     for found in own.parent.glob(".*"):
         match = _UNFINISHED.fullmatch(found.name)
         if found == own or not (match or (also and also.fullmatch(found.name))):
@@ -123,7 +123,7 @@ def _remove_abandoned(own: Path, *, also: re.Pattern | None) -> None:
 
 
 def _is_other_process(number: int) -> bool:
-    """Whether a process of this number lives on this host, this one not counted: it is not writing anything else."""
+    """Return whether another process with this id exists on this host; this process does not write anything else."""
     if number == os.getpid():
         return False
     try:
@@ -136,7 +136,7 @@ def _is_other_process(number: int) -> bool:
 
 
 def _is_old(found: Path, *, beside: Path) -> bool:
-    """By the clock of the file system, which hosts share: their own may differ."""
+    """Return whether a file is old by the clock of the file system, because the clocks of hosts may differ."""
     touched = max(path.stat().st_mtime for path in (found, *(found.iterdir() if found.is_dir() else ())))
     with tempfile.TemporaryFile(dir=beside) as now:
         return os.fstat(now.fileno()).st_mtime - touched > _SECONDS_UNTIL_ABANDONED
@@ -149,12 +149,12 @@ def unpacked_zip(archive: str, folder: Path) -> str:
     """
     try:
         with ZipFile(archive) as files, unfinished_folder(folder) as unfinished:
-            members = [member for member in files.infolist() if not member.filename.startswith(_OF_MACOS)]
+            members = [member for member in files.infolist() if not member.filename.startswith(_MACOS_PREFIX)]
             needed, free = sum(member.file_size for member in members), shutil.disk_usage(unfinished).free
             if needed > free:
                 raise InputError(f"{archive}: unpacks to {needed:,} bytes; {folder.parent} has {free:,} bytes free")
             files.extractall(unfinished, members)
-            shutil.rmtree(folder, ignore_errors=True)  # of a call that was killed before it noted this step
+            shutil.rmtree(folder, ignore_errors=True)  # of a call that was killed before it recorded this step
             os.rename(unfinished, folder)
     except (BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
         raise InputError(f"{archive}: cannot be unpacked into {folder} ({error})") from error

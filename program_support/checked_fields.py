@@ -1,7 +1,7 @@
-"""Types of dataclass fields that state which values they take: configurations, flags and hyperparameters are checked by them.
+"""Types of dataclass fields with limits, by which configurations, flags and hyperparameters are validated.
 
-`batch_size: Count | None = None` takes None and integers from 1 on. A text among the annotations is the name of the field's
-flag where that is another: `processes: Annotated[Count, "num_threads"]`.
+`batch_size: Count | None = None` accepts None and integers from 1 on. A string among the annotations is the name of the
+field's flag if it differs: `processes: Annotated[Count, "num_threads"]`.
 """
 
 import math
@@ -12,30 +12,30 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, dataclass_transfo
 
 from program_support.errors import InputError
 
-_LARGEST_INTEGER = 2**31 - 1  # of what TensorFlow counts with
+_LARGEST_INTEGER = 2**31 - 1  # TensorFlow's counts are int32
 Class = TypeVar("Class", bound=type)
 
 
 class Limit(NamedTuple):
-    """Values that are taken, and how a message describes them."""
+    """Accepted values, and their description in messages."""
 
     holds: Callable[[Any], bool]
     expected: str
-    choices: tuple = ()  # all values, where they can be listed
+    choices: tuple = ()  # all values, if they can be listed
 
 
 def one_of(*choices: Any) -> Limit:
-    """Return the limit of a value that is one of several."""
+    """Return a limit to the given values."""
     return Limit(choices.__contains__, f"{'one of ' if len(choices) > 1 else ''}{', '.join(map(str, choices))}", choices)
 
 
 def at_least(low: float) -> Limit:
-    """Return the limit of a finite number from `low` on."""
+    """Return a limit to finite numbers from `low` on."""
     return Limit(lambda value: low <= value < math.inf, f"at least {low:g}")
 
 
 def between(low: float, high: float) -> Limit:
-    """Return the limit of a number from `low` to `high`, both included."""
+    """Return a limit to numbers from `low` to `high`, both included."""
     return Limit(lambda value: low <= value <= high, f"{low} to {high}")
 
 
@@ -45,23 +45,23 @@ CountOrZero = Annotated[int, at_least(0), _INT32]
 Positive = Annotated[float, Limit(lambda value: 0 < value < math.inf, "a finite number above 0")]
 NonNegative = Annotated[float, Limit(lambda value: 0 <= value < math.inf, "a finite number, at least 0")]
 Share = Annotated[float, between(0, 1)]
-PositiveShare = Annotated[float, Limit(lambda value: 0 < value <= 1, "above 0, up to 1")]
-BelowOne = Annotated[float, Limit(lambda value: 0 <= value < 1, "0 up to below 1")]
+PositiveShare = Annotated[float, Limit(lambda value: 0 < value <= 1, "above 0, at most 1")]
+BelowOne = Annotated[float, Limit(lambda value: 0 <= value < 1, "at least 0 and below 1")]
 InsideZeroToOne = Annotated[float, Limit(lambda value: 0 < value < 1, "above 0 and below 1")]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def checked(cls: Class) -> Class:
-    """Make a class a frozen dataclass of keyword arguments that raises InputError for the first value that a type refuses.
+    """Make a class a frozen dataclass with keyword arguments that raises InputError for the first invalid value.
 
-    The message names the field's flag. The class's own `__post_init__` runs after the check.
+    The message contains the field's flag. The class's own `__post_init__` runs after the check.
     """
     return _checked(cls, "--{}={}: expected {}")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def checked_part(cls: Class) -> Class:
-    """Do the same for a part of a detector, whose fields are no flags: the message names class and field."""
+    """Do the same for a part of a detector, whose fields are not flags: the message contains class and field."""
     return _checked(cls, f"{cls.__name__}.{{}} is {{}}; expected {{}}")
 
 
@@ -81,14 +81,14 @@ def _checked(cls: Class, message: str) -> Class:
 
 
 def refused_values(settings: Any) -> Iterator[tuple[str, Any, str]]:
-    """Yield name, value and what is expected for each field of a dataclass whose type refuses its value."""
+    """Yield name, value and what is expected for each invalid field of a dataclass."""
     for name, kind in field_types(type(settings)).items():
         if expected := refusal(kind, getattr(settings, name)):
             yield name, getattr(settings, name), expected
 
 
 def refusal(kind: Any, value: Any) -> str | None:
-    """Return what is expected where a type refuses a value. None is never refused: it means "not given"."""
+    """Return what is expected if a value is invalid for a type, else None. The value None means "not given" and is valid."""
     if value is None:
         return None
     if get_origin(kind) is tuple and isinstance(value, tuple):
@@ -97,13 +97,13 @@ def refusal(kind: Any, value: Any) -> str | None:
         try:
             if not limit.holds(value):
                 return limit.expected
-        except TypeError:  # of another type, such as text where a number is expected
+        except TypeError:  # value of another type, such as text instead of a number
             return limit.expected
     return None
 
 
 def field_types(cls: type) -> dict[str, Any]:
-    """Return the type of each field. A field that a subclass declares again without limits keeps those of its first type."""
+    """Return the type of each field. A field that a subclass redefines without limits keeps those of its first type."""
     found: dict[str, Any] = {}
     for owner in reversed(cls.__mro__):
         for item in vars(owner).get("__dataclass_fields__", {}).values():
@@ -113,7 +113,7 @@ def field_types(cls: type) -> dict[str, Any]:
 
 
 def limits_of(kind: Any) -> list[Limit]:
-    """Return the limits that a type states, such as `Count | None`."""
+    """Return the limits of a type such as `Count | None`."""
     return [note for note in _annotations(kind) if isinstance(note, Limit)]
 
 
@@ -123,7 +123,7 @@ def flag_name(name: str, kind: Any) -> str:
 
 
 def plain_types(kind: Any) -> tuple[type, ...]:
-    """Return the types that `isinstance` takes: (int, NoneType) of `Count | None`, (tuple,) of `tuple[str, ...]`."""
+    """Return the types for `isinstance`: (int, NoneType) of `Count | None`, (tuple,) of `tuple[str, ...]`."""
     if get_origin(kind) is Annotated:
         return plain_types(get_args(kind)[0])
     if get_origin(kind) in (Union, types.UnionType):

@@ -1,4 +1,4 @@
-"""How every entry point starts and fails: flags parsed once, a user's mistake is one line and exit code 2."""
+"""Start and error handling of all entry points: flags are parsed once; a user error is one line and exit code 2."""
 
 import functools
 import io
@@ -13,8 +13,8 @@ from program_support.errors import InputError, printable
 from program_support.other_flag_names import unknown_name_hint
 from program_support.signals import Listener, exit_code
 
-USER_ERROR_EXIT_CODE = 2  # absl's own is 1, which a launcher cannot tell from a crash
-_SHOWN = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+USER_ERROR_EXIT_CODE = 2  # absl's own is 1, which a launcher cannot distinguish from a crash
+_SIGNAL_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _HELP = {"-h", "--help", "-help", "--helpshort", "--helpfull"}
 
 
@@ -29,21 +29,23 @@ class Define:
 
 
 def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once: bool = False) -> None:
-    """Parse the flags, call `main` and exit: 0, or 2 with one line for a wrong flag or an `InputError`.
+    """Parse the flags, call `main` and exit: 0, or 2 with one line for an invalid flag or an `InputError`.
 
-    With --help among the flags says what they are and exits with 0. Ctrl-C ends with one line and 130. `ends_at_once`:
-    so does SIGTERM, with 143, and both wherever the program is, with nothing unwound; else Ctrl-C is a KeyboardInterrupt,
-    upon which `main` may tidy up. Any other exception is a bug of ours and keeps its traceback.
+    With --help among the flags, print the help and exit with 0. Ctrl-C exits with one line and code 130. Any other exception is
+    a bug and keeps its traceback.
+
+    ends_at_once: SIGTERM exits likewise with 143, and both signals end the process immediately, without cleanup. Otherwise
+    Ctrl-C raises KeyboardInterrupt, so that `main` can clean up.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: the name of a file need not be text
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a file name need not be valid text
     arguments = sys.argv if argv is None else argv
     program = arguments[0].rsplit("/", 1)[-1]
     if ends_at_once:
-        listener = Listener(lambda number: listener.end(number, f"{program}: ended by {_SHOWN[number]}"))
-        listener.start()  # and never stopped: the end of a process takes a moment, too
+        listener = Listener(lambda number: listener.end(number, f"{program}: ended by {_SIGNAL_NAMES[number]}"))
+        listener.start()  # never stopped: interpreter shutdown takes a moment, too
     if _HELP & {*arguments[1:]}:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` closes the pipe early: end without a traceback
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `head` closes the pipe early: end without a traceback
         print(f"{sys.modules['__main__'].__doc__}\n\n{flags.FLAGS.get_help()}")
         sys.exit(0)
     try:
@@ -55,14 +57,14 @@ def run(main: Callable[[], None], argv: list[str] | None = None, *, ends_at_once
         print(f"{program}: error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         sys.exit(USER_ERROR_EXIT_CODE)
     except KeyboardInterrupt:
-        print(f"{program}: ended by {_SHOWN[signal.SIGINT]}", file=sys.stderr)
+        print(f"{program}: ended by {_SIGNAL_NAMES[signal.SIGINT]}", file=sys.stderr)
         sys.exit(exit_code(signal.SIGINT))
 
 
 def _parsed(arguments: list[str]) -> list[str]:
-    """What is left of the arguments; absl's own hints at an unknown flag name some that are far from it."""
+    """Return the remaining arguments; replaces absl's hints for unknown flags, some of which are far from the given name."""
     try:
         return flags.FLAGS(arguments)
     except flags.UnrecognizedFlagError as error:
         hint = unknown_name_hint(error.flagname, flags.FLAGS)
-        raise InputError(f"there is no flag --{error.flagname}" + (f"; {hint}" if hint else "")) from error
+        raise InputError(f"unknown flag --{error.flagname}" + (f"; {hint}" if hint else "")) from error

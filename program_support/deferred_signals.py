@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM while something is under way that must be tidied: noted, and raised where the work may stop."""
+"""Deferred SIGINT and SIGTERM: recorded during work that needs cleanup, and raised where the work may stop."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ from program_support.signals import Listener
 
 
 class Interrupted(KeyboardInterrupt):
-    """The signal `number` came; it may be Ctrl-C or SIGTERM."""
+    """A signal was received, SIGINT (Ctrl-C) or SIGTERM."""
 
     def __init__(self, number: int):
         super().__init__(f"ended by {signal.Signals(number).name}")
@@ -16,9 +16,10 @@ class Interrupted(KeyboardInterrupt):
 
 
 class PutOffSignals:
-    """A block in which SIGINT and SIGTERM are only noted: `check` and the end of the block raise Interrupted for them.
+    """A block in which SIGINT and SIGTERM are only recorded: `check` and the end of the block raise Interrupted for them.
 
-    A second one ends the process at once, after a call of `at_the_second`. Outside the main thread nothing is heard.
+    A second signal ends the process immediately, after a call of `at_the_second`. Outside the main thread no signals are
+    handled.
     """
 
     def __init__(self, *, at_the_second: Callable[[], None] = lambda: None):
@@ -31,19 +32,19 @@ class PutOffSignals:
         return self
 
     def __exit__(self, kind, *_) -> None:
-        self._listener.stop()  # from here on nothing is put off any more
+        self._listener.stop()  # signals are not deferred from here on
         if kind is None:
             self.check()
 
     def check(self, *, seconds: float = 0.0) -> None:
-        """Raise Interrupted if a signal came, or comes within so many seconds."""
+        """Raise Interrupted if a signal was received, or is received within `seconds`."""
         if self._came.wait(seconds):
             raise Interrupted(self._number)
 
     def _heard(self, number: int) -> None:
-        """Note the first signal, end the process at the second; called in the thread that listens."""
+        """Record the first signal, end the process at the second; called in the listening thread."""
         if self._came.is_set():
             self._at_the_second()
-            self._listener.end(number, "ended at once; the same command clears up and continues")
+            self._listener.end(number, "exited immediately; run the same command again to clean up and resume")
         self._number = number
         self._came.set()

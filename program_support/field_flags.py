@@ -1,4 +1,4 @@
-"""Flags that take type, limits and default from the field of a configuration, so that these are written once."""
+"""Flags that take type, limits and default from a field of a configuration class, so that these are defined once."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFI
 
 
 def define_flags_of(config: type, help_of: Mapping[str, str], values: flags.FlagValues = flags.FLAGS) -> None:
-    """Define a flag for each of some fields of a dataclass. help_of: field -> help."""
+    """Define a flag for each field in `help_of`, which maps fields of the dataclass to help."""
     kinds, fields = field_types(config), config.__dataclass_fields__
     for name, help_text in help_of.items():
         default = fields[name].default
@@ -23,7 +23,7 @@ def define_flags_of(config: type, help_of: Mapping[str, str], values: flags.Flag
 
 
 def define_flag(name: str, kind: Any, default: Any, help_text: str, values: flags.FlagValues = flags.FLAGS) -> None:
-    """Define a flag that takes the values of a type, such as `Count | None`; see `checked_fields`."""
+    """Define a flag that accepts the values of a type, such as `Count | None`; see `checked_fields`."""
     plain = next(plain for plain in plain_types(kind) if plain in _DEFINE)
     choices = next((limit.choices for limit in limits_of(kind) if limit.choices), None)
     if choices:
@@ -31,10 +31,10 @@ def define_flag(name: str, kind: Any, default: Any, help_text: str, values: flag
         return
     _DEFINE[plain](name, list(default) if isinstance(default, tuple) else default, help_text, flag_values=values)
     if limits_of(kind):
-        flags.register_validator(name, lambda value: _is_taken(kind, value), flag_values=values)
+        flags.register_validator(name, lambda value: _is_accepted(kind, value), flag_values=values)
 
 
-def _is_taken(kind: Any, value: Any) -> bool:
+def _is_accepted(kind: Any, value: Any) -> bool:
     if expected := refusal(kind, value):
         raise flags.ValidationError(f"expected {expected}")
     return True

@@ -1,4 +1,4 @@
-"""An exclusive lock on an open file. The kernel releases it when the process that holds it ends, however it ends."""
+"""An exclusive lock on an open file. The kernel releases it when the process that holds it ends, in whatever way."""
 
 import errno
 import fcntl
@@ -8,9 +8,9 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.
 
 
 def lock_file(stream: IO, *, wait: bool = False) -> bool:
-    """Take the lock of a file that is open for writing; return False where the file system has no locks.
+    """Take the lock of a file that is open for writing; return False if the file system has no locks.
 
-    Raises BlockingIOError where another process holds it, unless `wait` is set.
+    Raises BlockingIOError if another process holds it, unless `wait` is set.
     """
     try:
         fcntl.flock(stream, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,14 +1,14 @@
-"""Names that flags have in other detection programs (ultralytics, torchvision's references, detectron2's and MMDetection's).
+"""Flag names of other detection programs (ultralytics, torchvision's references, detectron2 and MMDetection).
 
-Entry points answer such a name with their own instead of doing without it or guessing.
+Entry points answer such a name with the equivalent flag instead of ignoring it or guessing.
 """
 
 from collections.abc import Collection, Container
 
 from program_support.errors import nearest_name
 
-# Name elsewhere -> names here, the first that a program has is meant. What follows a "=" belongs to the answer.
-_OURS = {
+# Name elsewhere -> names here; the first that a program has is suggested, with the text after "=".
+_EQUIVALENTS = {
     "batch": ("batch_size", "max_batch"), "bs": ("batch_size", "max_batch"), "samples_per_gpu": ("batch_size",),
     "ims_per_batch": ("batch_size",),
     "epochs": ("num_epochs", "minutes"), "max_epochs": ("num_epochs", "minutes"), "n_epochs": ("num_epochs", "minutes"),
@@ -43,21 +43,21 @@ _OURS = {
     "accumulate": ("accumulate_steps",), "val_data": ("val_file_pattern", "val_records"),
 }
 _NO_FLAG = {
-    **dict.fromkeys(("device", "gpu", "gpus", "gpu_ids"), "the environment variable CUDA_VISIBLE_DEVICES=0 chooses a GPU"),
-    **dict.fromkeys(("workers", "num_workers"), "the input uses the cores that the process has"),
+    **dict.fromkeys(("device", "gpu", "gpus", "gpu_ids"), "set CUDA_VISIBLE_DEVICES=0 to select a GPU"),
+    **dict.fromkeys(("workers", "num_workers"), "the input pipeline uses all CPU cores available to the process"),
 }
 
 
 def other_name_hint(name: str, flags: Container[str]) -> str | None:
-    """Return what to use among a program's `flags` for the name that another program has; None for an unknown name."""
+    """Return a hint to one of the program's `flags` for a flag name of another program; None for an unknown name."""
     key = name.replace("-", "_").lower()
-    for ours in (key, *_OURS.get(key, ())):
-        if ours.split("=", 1)[0] in flags:
-            return f"here it is --{ours}"
+    for flag in (key, *_EQUIVALENTS.get(key, ())):
+        if flag.split("=", 1)[0] in flags:
+            return f"use --{flag}"
     return _NO_FLAG.get(key)
 
 
 def unknown_name_hint(name: str, flags: Collection[str]) -> str:
-    """Return what to use in place of an unknown name: what another program calls so, or the nearest of the `flags`, or ""."""
+    """Return a hint for an unknown name: the flag for another program's name, or the nearest of the `flags`, or ""."""
     nearest = nearest_name(name, flags)
     return other_name_hint(name, flags) or (f"the nearest is --{nearest}" if nearest else "")

@@ -1,4 +1,4 @@
-"""How many threads are worth starting."""
+"""Number of CPU cores available to the process."""
 
 import math
 import os
@@ -8,9 +8,9 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def available_cores(quota_file: Path = _QUOTA) -> int:
-    """Cores that this process may use: fewer than the machine has under taskset, Slurm, or a container's limit.
+    """Return the number of cores that this process may use: fewer than the machine has under taskset, Slurm or in a container.
 
-    quota_file: microseconds of processor time in each period, or `max`, as Linux shows a container its limit (cgroup 2).
+    quota_file: the container's CPU limit in Linux (cgroup 2), microseconds of CPU time and of the period, or `max`.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:

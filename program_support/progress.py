@@ -1,4 +1,4 @@
-"""How far a run is and when it ends: a bar on a terminal, a line every ten seconds in a log."""
+"""Progress and remaining time of a run: a bar on a terminal, a line every ten seconds in a log."""
 
 import contextlib
 import sys
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
 LINE_PERIOD_SECONDS = 10.0
-_RATE_SECONDS = 60.0  # the rate is that of the last minute: compilation and a slow start wear off
+_RATE_SECONDS = 60.0  # averaging period of the rate, so that compilation and a slow start do not count for long
 
 
 class Rate:
@@ -22,8 +22,8 @@ class Rate:
         self._samples = deque([(now, 0, 0)])  # time, steps, images
 
     def add(self, now: float, *, steps: int, images: int) -> None:
-        """Steps and images done since the start, at a time that does not go back."""
-        # One sample a second is enough, and bounds the memory of a fast loop.
+        """Record the steps and images done since the start, at a monotonic time in seconds."""
+        # One sample a second is enough, and bounds the memory in a fast loop.
         if len(self._samples) > 1 and now - self._samples[-2][0] < 1.0:
             self._samples.pop()
         self._samples.append((now, steps, images))
@@ -31,7 +31,7 @@ class Rate:
             self._samples.popleft()
 
     def per_second(self) -> tuple[float, float] | None:
-        """(steps, images) a second; None while nothing can be said."""
+        """Return (steps, images) per second; None if still unknown."""
         (start, first_steps, first_images), (end, steps, images) = self._samples[0], self._samples[-1]
         if end <= start or steps == first_steps:
             return None
@@ -39,12 +39,23 @@ class Rate:
 
 
 class Progress:
-    """Progress of `total` steps, told on stderr; use it as a context. None: no one knows how many there will be.
+    """Progress of `total` steps on stderr, used as a context manager; total None: unknown.
 
-    `steps_per_epoch` splits the count into epochs; `done` steps were done by an earlier run. On a terminal prints of
-    others appear above the bar. `silent`: for every rank but the first. `patient`: for what starts slowly and is soon done as a
-    rule; the rate is that from the first step on, and no line is written within ten seconds of it. `first_counts`: whether the
-    first step is a part of the rate; not where it is compiled. `rate_of`: what images are called.
+    On a terminal, output of other code appears above the bar.
+
+    Args:
+        title: name of the run in the output.
+        total: number of steps.
+        steps_per_epoch: splits the count into epochs.
+        done: steps done by an earlier run.
+        noun: name of a step.
+        stream: default: stderr.
+        clock: seconds, monotonic.
+        silent: print nothing; for all processes except the first.
+        patient: for short runs with a slow start; the rate is measured from the first step, and no line is printed within ten
+            seconds of it.
+        first_counts: include the first step in the rate; False if it is compiled.
+        rate_of: name of the images.
     """
 
     def __init__(self, title: str, *, total: int | None, steps_per_epoch: int | None = None, done: int = 0,
@@ -61,7 +72,7 @@ class Progress:
         self._rate = Rate(clock())
         self._line_time, self._line_done = -LINE_PERIOD_SECONDS + clock(), -1
         console = Console(file=self._stream)
-        lively = _is_lively(console) and not silent
+        lively = _is_interactive(console) and not silent
         self._bar = _rich_bar(console, stdout_too=sys.stdout.isatty()) if lively else None
         if self._bar:
             self._task = self._bar.add_task("", total=total, completed=done, state=title, remaining="")
@@ -79,7 +90,7 @@ class Progress:
             self._write_line()
 
     def advance(self, steps: int = 1, *, images: int = 0) -> None:
-        """So many more steps and images are done; cheap enough for every step."""
+        """Record `steps` further steps and their images; cheap enough for every step."""
         self._done += steps
         self._images += images
         if self._starting:
@@ -93,20 +104,20 @@ class Progress:
         self._draw()
 
     def go_back(self, done: int) -> None:
-        """Only so many steps are done after all; the rate starts from scratch."""
+        """Reset the number of steps to `done`; the rate restarts."""
         self._first, self._done, self._images = done, done, 0
         self._rate = Rate(self._clock() - self._paused)
         self._draw()
 
     def end_at(self, total: int) -> None:
-        """There will be so many steps after all."""
+        """Change the total number of steps."""
         self._total = total
         if self._bar:
             self._bar.update(self._task, total=total)
 
     @contextlib.contextmanager
     def pausing(self) -> Iterator[None]:
-        """A block whose time is not that of steps: an evaluation would else slow the steps after it down."""
+        """Exclude the time of the block from the rate, such as that of an evaluation."""
         start = self._clock()
         try:
             yield
@@ -114,11 +125,11 @@ class Progress:
             self._paused += self._clock() - start
 
     def show(self, **values: float | str) -> None:
-        """Values to name from now on, such as loss=1.23; plain numbers, as nothing here waits for a device."""
+        """Set values to display, such as loss=1.23; plain numbers, because this does not wait for a device."""
         self._values |= {name: value if isinstance(value, str) else f"{value:.4g}" for name, value in values.items()}
 
     def line(self) -> str:
-        """Such as `train: epoch 3/20 step 120/600 loss 1.23 12.3 images/s ETA 1:23`."""
+        """Return a line such as `train: epoch 3/20 step 120/600 loss 1.23 12.3 images/s ETA 1:23`."""
         return " ".join(filter(None, [self._state(), self._remaining()]))
 
     def _state(self) -> str:
@@ -153,19 +164,19 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Minutes and seconds, with hours where there are any: 1:23, 2:00:05."""
+    """Return minutes and seconds, with hours if there are any: 1:23, 2:00:05."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _is_lively(console: Console) -> bool:
+def _is_interactive(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal
 
 
 def _rich_bar(console: Console, *, stdout_too: bool) -> RichProgress:
-    # The end of a line too long for the screen is cut off, so the time left stands before the state. rich sends what is
-    # printed on stdout to its own console: right for a screen, wrong for a stdout kept in a file.
+    # A line too long for the screen is cut off at its end, so the remaining time precedes the state. rich redirects stdout to
+    # its own console, which is right for a terminal but wrong for a stdout written to a file.
     return RichProgress(BarColumn(bar_width=12), TaskProgressColumn(), TextColumn("{task.fields[remaining]}"),
                         TextColumn("{task.fields[state]}", markup=False),
                         console=console, redirect_stdout=stdout_too, refresh_per_second=4)

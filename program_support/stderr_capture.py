@@ -1,4 +1,4 @@
-"""Listens to what C libraries say on stderr: some of it is the only word of damage, some of it only noise."""
+"""Capture of the messages of C libraries on stderr: some report corrupt data, others are noise."""
 
 import contextlib
 import os
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def captured_stderr() -> Iterator[Callable[[], str]]:
-    """Yields a function that returns what the process, C libraries included, wrote to stderr so far (its first 64 KiB).
+    """Yield a function that returns what the process, C libraries included, wrote to stderr so far (its first 64 KiB).
 
-    Through a pipe: a file could find the disk full, and then no one would hear of damage.
+    Uses a pipe, because a file fails on a full disk, and reports of corrupt data would be lost.
     """
     reading, writing = os.pipe()
     for end in (reading, writing):

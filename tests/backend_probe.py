@@ -164,7 +164,7 @@ def _trained(detector, batch, targets):
     """Loss terms in training and the gradient of every trainable weight."""
     def loss_terms():
         outputs = detector.outputs(batch.images, batch.sizes, training=True)
-        return {**losses(detector, outputs, targets, detector.counts(targets)), **detector.regularisation()}
+        return {**losses(detector, outputs, targets, detector.counts(targets)), **detector.regularization()}
 
     weights = detector.network.trainable_variables
     if keras.backend.backend() == "tensorflow":

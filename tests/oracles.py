@@ -255,4 +255,4 @@ def losses_of_batch(detector, batch, *, training: bool = True):
     """Return all losses of one batch by name, as one process takes them."""
     outputs = detector.training_outputs(batch.images, batch.sizes, training=training)
     targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None)
-    return {**losses(detector, outputs, targets, detector.counts(targets)), **detector.regularisation()}
+    return {**losses(detector, outputs, targets, detector.counts(targets)), **detector.regularization()}

@@ -106,7 +106,7 @@ def test_an_evaluator_serves_twice(capfd):
 
 
 @pytest.mark.parametrize(("objects", "found", "images", "ap", "cause"), [
-    ([(0, 3, BOX)], [], [0, 1], 0.0, "no detection: on none of 2 images is there a score above the threshold"),
+    ([(0, 3, BOX)], [], [0, 1], 0.0, "no detection: on none of 2 images does a score exceed the threshold"),
     ([], [(0, 3, BOX, 0.6)], [0, 1], -1.0, "has no object"),
     ([(0, 3, BOX, 1)], [(0, 3, BOX, 0.6)], [0, 1], -1.0, "has no object (crowds aside) on the 2 evaluated images"),
     ([(0, 3, BOX)], [(0, 3, BOX, 0.6)], [], -1.0, "no image was evaluated"),
@@ -297,7 +297,7 @@ def test_masks_that_the_ground_truth_fetches_late():
     alone = CocoEvaluator(truth).evaluate(rows._replace(masks=masks))
     assert alone.mask_numbers == alone.mask_class_ap == {}  # none to compare with
     assert alone.table().splitlines()[-1] == (
-        "masks are not measured: truth.json: an annotation has no segmentation, or its image no height and width")
+        "masks are not evaluated: truth.json: an annotation has no segmentation, or its image no height and width")
     with pytest.raises(InputError, match=r"truth\.json: an annotation has no segmentation"):
         CocoEvaluator(truth).evaluate_results([], image_ids=[0], iou_type="segm")
 

@@ -38,12 +38,12 @@ def test_no_image_at_all():
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"category_id": 4}, r"annotation 5 of image 0 has category_id 4; the categories are \[3, 7\]"),
+    ({"category_id": 4}, r"annotation 5 of image 0 has category_id 4; expected one of \[3, 7\]"),
     ({"category_id": "3"}, "category_id '3'; expected an integer"),
     ({"image_id": True}, "image_id True; expected an integer"),
     ({"image_id": "2299"}, "image_id '2299'; expected an integer"),
     ({"bbox": [1, 2, 3]}, r"bbox \[1, 2, 3\]; expected four"),
-    ({"bbox": [1, 2, 3, float("nan")]}, "wanted four finite"),
+    ({"bbox": [1, 2, 3, float("nan")]}, "expected four finite"),
     ({"bbox": None}, "bbox None"),
     ({"area": "12"}, "area '12'"),
 ])
@@ -70,7 +70,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match=r"none\.json: cannot be read \(No such file"):
         read_ground_truth(tmp_path / "none.json")
     (tmp_path / "text.json").write_text("hello")
-    with pytest.raises(InputError, match=r"text\.json: not json"):
+    with pytest.raises(InputError, match=r"text\.json: not valid JSON"):
         read_ground_truth(tmp_path / "text.json")
     (tmp_path / "mark.json").write_text(json.dumps(dataset()), encoding="utf-8-sig")
     assert len(read_ground_truth(tmp_path / "mark.json").annotations) == 1

@@ -108,7 +108,7 @@ def test_float_ids_are_refused():
 
 @pytest.mark.parametrize("changes", [{"valid": np.ones((2, 2), bool)}, {"boxes": np.full((2, 2, 4), np.inf)}])
 def test_what_is_not_finite_is_refused(changes):
-    with pytest.raises(ValueError, match="not finite in image"):
+    with pytest.raises(ValueError, match="NaN or infinite box or score in image"):
         batch(**changes)
 
 

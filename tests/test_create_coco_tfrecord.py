@@ -40,7 +40,7 @@ def test_converts_quietly(data):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--imag_dir=."], "there is no flag --imag_dir; the nearest is --image_dir"),
+    (["--imag_dir=."], "unknown flag --imag_dir; the nearest is --image_dir"),
     (["--image_dir=.", "--num_shards=0"], "num_shards"),
     (["--image_dir=.", "--max_bad_fraction=2"], "max_bad_fraction"),
     (["--image_dir=nowhere", "--object_annotations_file=a.json"], "nowhere: no such folder"),

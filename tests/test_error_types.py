@@ -31,7 +31,7 @@ def by_hand():
 
 def test_one_of_each_type(by_hand):
     assert by_hand.errors.types.tolist() == TYPES
-    assert by_hand.errors.mends.tolist() == [-1, 1, -1, -1, -1, -1, 3]
+    assert by_hand.errors.fixes.tolist() == [-1, 1, -1, -1, -1, -1, 3]
     assert by_hand.errors.missed.tolist() == [False] * 4 + [True]
     assert {name: cost.count for name, cost in by_hand.costs.items()} == dict.fromkeys(ERROR_TYPES, 1)
 
@@ -59,7 +59,7 @@ def test_mended_is_the_best_of_those_that_aim_at_an_object():
     found = [(0, CAT, beside, 0.5), (0, CAT, (65, 20, 100, 50), 0.6), (1, CAT, BOX, 0.9), (1, CAT, beside, 0.3)]
     analysis = analysis_of(ground_truth([(0, CAT, BOX), (1, CAT, BOX)]), detections(found))
     assert analysis.errors.types.tolist() == ["localisation", "localisation", "", "localisation"]
-    assert analysis.errors.mends.tolist() == [-1, 0, -1, -1]
+    assert analysis.errors.fixes.tolist() == [-1, 0, -1, -1]
     assert not analysis.errors.missed.any()
     assert analysis.costs["localisation"].ap == pytest.approx(1 - 51 / 101)
 
@@ -132,7 +132,7 @@ def test_beside_plain_types_and_really_mended_detections(seed):
     types, mends, missed = plain_types(objects, found)
     assert len(set(types)) == 6
     assert analysis.errors.types.tolist() == types
-    assert {d: g for d, g in enumerate(analysis.errors.mends.tolist()) if g >= 0} == mends
+    assert {d: g for d, g in enumerate(analysis.errors.fixes.tolist()) if g >= 0} == mends
     assert np.flatnonzero(analysis.errors.missed).tolist() == missed
     results = [{"image_id": image, "category_id": category, "bbox": list(box), "score": score}
                for image, category, box, score in found]

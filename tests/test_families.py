@@ -73,7 +73,7 @@ def trained(drawn, model_name, env, tmp_path_factory):
 
 
 def losses_in(model_dir):
-    """The loss of each epoch, regularisation included."""
+    """The loss of each epoch, regularization included."""
     lines = [json.loads(line.removeprefix("DLLL ")) for line in (model_dir / "time_log.txt").read_text().splitlines()]
     return [line["data"]["train/loss"] for line in lines if "train/loss" in line.get("data", {})]
 

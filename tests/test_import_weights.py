@@ -80,7 +80,7 @@ def test_averages_stand_for_the_raw_values_and_the_optimizer_is_no_model():
 def test_what_does_not_fit_is_named():
     arrays = {"a": np.zeros(3), "b": np.zeros((2, 2)), "x": np.zeros(1)}
     check_against(arrays, {"a": (3,), "b": (2, 2), "x": (1,)}, source="file")
-    with pytest.raises(InputError, match=r"^file: c is missing; x is unexpected; b has shape \(2, 2\), wanted \(2,\)$"):
+    with pytest.raises(InputError, match=r"^file: c is missing; x is unexpected; b has shape \(2, 2\), expected \(2,\)$"):
         check_against(arrays, {"a": (3,), "b": (2,), "c": (1,)}, source="file")
     with pytest.raises(InputError, match=r"^file: n0 is missing.*n4 is missing; and 5 more$"):
         check_against({}, {f"n{i}": () for i in range(10)}, source="file")
@@ -156,7 +156,7 @@ def test_a_checkpoint_of_the_same_classes_is_loaded_whole(network, tmp_path, ave
 @pytest.mark.parametrize(("change", "message"), [
     (lambda arrays: arrays.pop("box_net/box-0/bias"), "box_net/box-0/bias is missing"),
     (lambda arrays: arrays.update(extra=np.zeros(2)), "extra is unexpected"),
-    (lambda arrays: arrays.update({"box_net/box-0/bias": np.zeros(25)}), r"box-0/bias has shape \(25,\), wanted \(24,\)"),
+    (lambda arrays: arrays.update({"box_net/box-0/bias": np.zeros(25)}), r"box-0/bias has shape \(25,\), expected \(24,\)"),
 ])
 def test_a_tensor_that_does_not_fit_is_an_error_and_changes_nothing(network, load, change, message):
     arrays, before = arrays_like(network), values_of(network)

@@ -218,7 +218,7 @@ def test_l1_and_smooth_l1_at_the_ends():
 
 @pytest.mark.parametrize("beta", [0.0, -1.0])
 def test_a_beta_that_nothing_can_be_within_is_refused(beta):
-    with pytest.raises(ValueError, match="wanted above 0"):
+    with pytest.raises(ValueError, match="expected above 0"):
         smooth_l1_loss(tf.zeros([1]), beta=beta)
 
 

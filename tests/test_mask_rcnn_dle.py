@@ -10,7 +10,7 @@ from efficientdet.families.registry import build_detector, hyperparameters_of
 from efficientdet.inference.exported_network import copied
 from efficientdet.inference.predict import exported_network
 from model.detector import losses
-from object_detection.geometry.anchor_conventions import centerd_levels
+from object_detection.geometry.anchor_conventions import centered_levels
 from object_detection.geometry.anchor_grid import feature_sizes, grid_of_levels
 from object_detection.geometry.box_coding import FasterRcnnBoxCoder
 from object_detection.geometry.box_geometry import clip_boxes
@@ -48,7 +48,7 @@ def test_what_the_preset_stands_for():
 
 
 def test_anchors_by_hand():
-    grid = grid_of_levels(centerd_levels((832, 1344), feature_sizes((832, 1344), 6)[2:]))
+    grid = grid_of_levels(centered_levels((832, 1344), feature_sizes((832, 1344), 6)[2:]))
     assert len(grid) == 279_279
     np.testing.assert_allclose(grid.boxes[0], [-14, -14, 18, 18])  # 32 pixels around (2, 2)
     np.testing.assert_allclose(grid.boxes[1], [2 - 11.2, 2 - 22.4, 2 + 11.2, 2 + 22.4], rtol=1e-6)  # 22.4 high, 44.8 wide

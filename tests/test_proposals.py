@@ -87,7 +87,7 @@ def test_by_hand():
 def test_values_without_meaning_are_told():
     with pytest.raises(InputError, match=r"ProposalConfig\.candidates_per_level is 0; expected at least 1"):
         ProposalConfig(candidates_per_level=0)
-    with pytest.raises(InputError, match="iou_threshold is 0; expected above 0, up to 1"):
+    with pytest.raises(InputError, match="iou_threshold is 0; expected above 0, at most 1"):
         ProposalConfig(iou_threshold=0)
     with pytest.raises(ValueError, match="4 anchors with level_sizes"):
         region_proposals(*map(tf.zeros, [(1, 4), (1, 4, 4), (4, 4)]), (3, 2), tf.constant([[40, 40]]), ProposalConfig())

@@ -154,7 +154,7 @@ def test_a_listener_that_would_end_the_process_raises_in_a_users():
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda: efficientdet.train("x", model_dir="m", epochs=3), r"train\(\) has no argument 'epochs'; here it is num_epochs"),
+    (lambda: efficientdet.train("x", model_dir="m", epochs=3), r"train\(\) has no argument 'epochs'; use num_epochs"),
     (lambda: efficientdet.train("x", model_dir="m", checkpoint_perio=3),
      r"train\(\) has no argument 'checkpoint_perio'; the nearest is checkpoint_period"),
     (lambda: efficientdet.evaluate("x", "y", device="0"), r"evaluate\(\) has no argument 'device'; the environment variable"),

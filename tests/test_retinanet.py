@@ -245,5 +245,5 @@ def test_what_is_no_aspect_ratio_is_refused(wrong):
 
 def test_an_anchor_without_a_pixel_is_refused():
     hparams = hyperparameters_of("retinanet-resnet18", {"anchor_scale": 0.25, "aspect_ratios": (100.0,)})
-    with pytest.raises(InputError, match="an anchor of 2 pixels a side has no height or no width"):
+    with pytest.raises(InputError, match="an anchor of 2 pixels per side has no height or no width"):
         family_of("retinanet-resnet18").anchors(hparams)

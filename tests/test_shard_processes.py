@@ -87,7 +87,7 @@ with PutOffSignals(at_the_second=lambda: print("second", flush=True)):
     done = subprocess.run(heeding_ctrl_c([sys.executable, "-c", code]), cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.split("\n") == ["continues", "second", ""]
     assert done.returncode == 128 + second
-    assert done.stderr == "ended at once; the same command clears up and continues\n"
+    assert done.stderr == "exited immediately; run the same command again to clean up and resume\n"
 
 
 def started(place, *, processes, **environment):
@@ -154,7 +154,7 @@ def end(process, how):
     ("ctrl-c", {130}, r"interrupted; finished shards are kept.*"),
     ("SIGTERM to all", {143}, r"interrupted; finished shards are kept.*"),
     ("SIGTERM to the first", {143}, r"interrupted; finished shards are kept.*"),
-    ("two at once", {130, 143}, r"(ended at once; the same command|interrupted; finished).*")])
+    ("two at once", {130, 143}, r"(exited immediately; run the same command|interrupted; finished).*")])
 def test_sudden_end_is_one_line_and_leaves_nothing(place, how, exit_codes, line):
     process = started(place, processes=2)
     until(lambda: len(children_of(process.pid)) == 2, process)

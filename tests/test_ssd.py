@@ -196,7 +196,7 @@ def test_rates_are_the_published_ones():
 def test_weights_that_decay(decayed):
     made = build_detector(hyperparameters_of(MODEL, {"decayed_weights": decayed, "backbone_name": "resnet18"}), num_classes=1)
     weights = {name: np.asarray(variable.value) for name, variable in named_variables(made.network).items()}
-    found = float(made.regularisation()["reg_l2_loss"])
+    found = float(made.regularization()["reg_l2_loss"])
     wanted = sum((array.astype(np.float64) ** 2).sum() for name, array in weights.items()
                  if name.endswith("kernel") or (decayed == "all" and name.endswith(("gamma", "beta", "bias"))))
     assert found == pytest.approx(5e-4 / 2 * wanted, rel=1e-5)

@@ -104,7 +104,7 @@ def test_every_command_shows_its_help(commands, folder):
 def test_a_mistake_is_one_line_under_the_name_of_the_command(commands, folder):
     done = run(commands / "efficientdet-train", "--batch_siz=3", folder=folder)
     assert (done.returncode, done.stderr) == (
-        2, "efficientdet-train: error: there is no flag --batch_siz; the nearest is --batch_size\n")
+        2, "efficientdet-train: error: unknown flag --batch_siz; the nearest is --batch_size\n")
 
 
 def test_the_names_are_the_users(commands, folder):

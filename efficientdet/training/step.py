@@ -29,7 +29,7 @@ class TrainStep:
                  parts: int, compiled: bool, seed: int):
         self.detector, self.optimizer, self.average, self.network = detector, optimizer, average, detector.network
         self.world, self.parts, self.compiled, self.seed = world, parts, compiled, seed
-        self._weight_losses = tuple(detector.regularisation())
+        self._weight_losses = tuple(detector.regularization())
 
     def __call__(self, batch: Batch, learning_rate: float, stop_wish: bool = False) -> dict[str, Tensor]:
         """Run a training step; see the module."""
@@ -46,7 +46,7 @@ class TrainStep:
     def loss(self, outputs, targets, counts: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return this rank's share of the loss and its terms; the sum over ranks and parts is the loss of the global batch."""
         regularization = {name: value / (self.world.size * self.parts)
-                          for name, value in self.detector.regularisation().items()}
+                          for name, value in self.detector.regularization().items()}
         terms = {**losses(self.detector, outputs, targets, counts), **regularization}
         return sum(terms.values()), terms
 

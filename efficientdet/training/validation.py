@@ -95,7 +95,7 @@ class Evaluator:
                 targets = detector.targets(batch.objects, outputs if detector.learns_from_outputs else None, seeds)
                 sums.update({name: float(value) for name, value in detector.loss_sums(outputs, targets).items()})
                 counts.update({name: float(value) for name, value in detector.counts(targets).items()})
-            weights = {name: float(value) for name, value in detector.regularisation().items()}
+            weights = {name: float(value) for name, value in detector.regularization().items()}
         normalizers = detector.normalizers({name: ops.convert_to_tensor(value, "float32") for name, value in counts.items()})
         return {**{name: value / float(normalizers[name]) for name, value in sums.items()}, **weights}
 

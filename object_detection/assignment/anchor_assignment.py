@@ -1,7 +1,8 @@
-"""Which anchor is to learn which object: the assignment by overlap of one-stage detectors and region proposals.
+"""Label assignment by IoU, for one-stage detectors and region proposals.
 
-An anchor learns the object it overlaps most if their IoU reaches a threshold; and objects have a claim to the anchor they
-overlap most, whatever the IoU (Liu et al. 2016, SSD, section 2.2). How far that claim goes is where detectors differ.
+An anchor is assigned to the object with which it has the largest IoU, if that IoU reaches a threshold. In addition, each
+object may claim the anchor with which it has the largest IoU, whatever that IoU is (Liu et al. 2016, SSD, section 2.2).
+Detectors differ in the rule for such claims.
 """
 
 from typing import Annotated, NamedTuple
@@ -13,11 +14,11 @@ from object_detection.assignment.anchor_candidates import CandidateList, Candida
 from object_detection.assignment.assigner import Assigner
 from object_detection.assignment.claimed_anchors import (
     candidate_overlap,
+    descending,
     fold_marked,
     improved,
     objects_of_anchors,
     tied_anchors,
-    turn,
 )
 from object_detection.geometry.anchor_grid import AnchorGrid
 from object_detection.geometry.box_coding import PLAIN_BOX_CODER, BoxCoder
@@ -29,17 +30,21 @@ CLAIMS = ("best", "best, last", "ties")
 
 @checked_part
 class IouAssigner(Assigner):
-    """Assign anchors by their overlap with objects.
+    """Label assignment by IoU thresholds, with claims of objects without a sufficient overlap.
 
-    positive_iou: an anchor whose largest IoU with an object reaches this learns that object, the first of equal ones;
-    `strictly`: it has to be above. negative_iou: an anchor that learns nothing is ignored by the losses if its largest IoU
-    reaches this; None: no anchor is ignored. claim: which anchors learn whatever their IoU (but 0):
+    Attributes:
+        positive_iou: an anchor whose largest IoU with an object reaches this value is assigned to that object (in a tie, to
+            the first).
+        strictly: the IoU has to exceed positive_iou.
+        negative_iou: an unassigned anchor is ignored by the losses if its largest IoU reaches this value. None: no anchor is
+            ignored.
+        claim: which anchors are assigned whatever their IoU (above 0):
 
-    - "best": of each object the anchor it overlaps most, the first of equal ones; where several want one the first object
-      takes it, whichever fits best. EfficientDet's and NVIDIA's.
-    - "best, last": the same, but the last object takes it. MLPerf's SSD reference.
-    - "ties": of each object all anchors it overlaps most; they learn the object that they overlap most, which may be another
-      one. torchvision's `allow_low_quality_matches`.
+            - "best": for each object the anchor with the largest IoU, the first in a tie. If several objects claim one
+              anchor, the first object gets it, whichever fits best. EfficientDet's and NVIDIA's rule.
+            - "best, last": the same, but the last object gets it. MLPerf's SSD reference.
+            - "ties": for each object all anchors with the largest IoU. They are assigned to the object with which they have
+              the largest IoU, which may be another one. torchvision's `allow_low_quality_matches`.
 
     RetinaNet: (0.5, 0.4, "ties"); Mask R-CNN's proposals (0.7, 0.3, "ties"); SSD300 (0.5, strictly, "best, last").
     """
@@ -50,17 +55,17 @@ class IouAssigner(Assigner):
     strictly: bool = False
 
     def assign(self, objects, grid, *, box_coder, outputs=None):
-        """See `Assigner`; outputs are not read."""
+        """Return the target of every anchor, see `Assigner`; `outputs` is not used."""
         return assign_anchors(objects, grid, rule=self, box_coder=box_coder)
 
     @property
     def lowest_iou(self) -> float:
-        """What an anchor has to reach not to be simply negative."""
+        """IoU from which an anchor is not negative."""
         return self.least_positive if self.negative_iou is None else self.negative_iou
 
     @property
     def least_positive(self) -> float:
-        """The least float32 that makes an anchor positive."""
+        """Smallest float32 IoU that makes an anchor positive."""
         return float(np.nextafter(np.float32(self.positive_iou), np.float32(2))) if self.strictly else self.positive_iou
 
 
@@ -68,22 +73,34 @@ def assign_anchors(
     objects: Objects, grid: AnchorGrid, *, positive_iou: float = 0.5, rule: IouAssigner | None = None,
     box_coder: BoxCoder = PLAIN_BOX_CODER,
 ) -> Targets:
-    """The target of every anchor by `rule`; without one by IouAssigner(positive_iou=positive_iou).
+    """Return the target of every anchor by `rule`, default: IouAssigner(positive_iou=positive_iou).
 
-    objects: boxes [B, M, 4] in the pixels of the anchors. -> Targets with [B, A] entries. Crowds and padding are no one's
-    target, nor is an object that touches no anchor. Needs some [B, A] and some [B, M, G] for the G lattices of the grid, never
-    [B, M, A]. Raises InputError for a threshold that an anchor could reach without touching the object.
+    Crowds, padding and objects that touch no anchor are not assigned. Memory is a multiple of [B, A] and of [B, M, G] for the
+    G lattices of the grid, never [B, M, A].
+
+    Args:
+        objects: boxes [B, M, 4] in pixels of the anchors.
+        grid: the A anchors.
+        positive_iou: IoU threshold of the default rule.
+        rule: the thresholds and claims.
+        box_coder: encodes boxes as offsets from anchors.
+
+    Returns:
+        Targets with [B, A] entries.
+
+    Raises:
+        InputError: an anchor could reach the threshold without touching the object.
     """
     rule = rule or IouAssigner(positive_iou=positive_iou)
     batch, slots = ops.shape(objects.boxes)[:2]
     boxes = ops.reshape(objects.boxes, (-1, 4))  # [N, 4], N = B M
-    learnable = ops.reshape(ops.logical_and(objects.valid, ops.logical_not(objects.crowd)), (-1,))
-    candidates = CandidateList(candidate_windows(boxes, learnable, grid, positive_iou=rule.lowest_iou), grid, slots=slots)
+    assignable = ops.reshape(ops.logical_and(objects.valid, ops.logical_not(objects.crowd)), (-1,))
+    candidates = CandidateList(candidate_windows(boxes, assignable, grid, positive_iou=rule.lowest_iou), grid, slots=slots)
     overlaps = _largest_overlaps(boxes, candidates, num_anchors=batch * len(grid), lowest_iou=rule.lowest_iou)
-    learnt, unlisted = _learnt_objects(boxes, learnable, candidates, overlaps, rule=rule)
-    classes, box_deltas = _targets_of_pairs(boxes, ops.reshape(objects.classes, (-1,)), candidates, learnt, unlisted,
+    assigned, unlisted = _assigned_objects(boxes, assignable, candidates, overlaps, rule=rule)
+    classes, box_deltas = _targets_of_pairs(boxes, ops.reshape(objects.classes, (-1,)), candidates, assigned, unlisted,
                                             box_coder=box_coder)
-    positive = ops.reshape(learnt > 0, (batch, len(grid)))
+    positive = ops.reshape(assigned > 0, (batch, len(grid)))
     between = ops.zeros_like(positive)
     if rule.negative_iou is not None:
         between = ops.logical_and(ops.reshape(overlaps.of_anchors > 0.0, (batch, len(grid))), ops.logical_not(positive))
@@ -96,84 +113,87 @@ def assign_anchors(
 
 
 class _Overlaps(NamedTuple):
-    """The largest overlap of each of the B A anchors, 0 below the least that counts, and of each of the N objects."""
+    """The largest IoU of each of the B A anchors (0 below the threshold) and of each of the N objects."""
 
     of_anchors: Tensor  # [B A] float32
-    their_objects: Tensor  # [B A] int32, as `turn`; 0: none
+    their_objects: Tensor  # [B A] int32, as `descending`; 0: none
     of_objects: Tensor  # [N] float32
-    their_anchors: Tensor  # [N] int32, as `turn`; 0: none
+    their_anchors: Tensor  # [N] int32, as `descending`; 0: none
 
 
 def _largest_overlaps(boxes: Tensor, candidates: CandidateList, *, num_anchors, lowest_iou: float) -> _Overlaps:
-    """boxes [N, 4]. For anchors overlaps below `lowest_iou` are none."""
+    """Return the largest overlaps of anchors and of objects; boxes [N, 4]. IoUs of anchors below `lowest_iou` become 0."""
     num_objects, grid_size = ops.shape(boxes)[0], len(candidates.grid)
 
     def improve(found: Candidates, state: tuple) -> tuple:
         overlap = candidate_overlap(boxes, found)
         reaching = ops.where(overlap >= lowest_iou, overlap, 0.0)
-        return (*improved(state[:2], reaching, places=found.places, turns=turn(found.objects, num_objects)),
-                *improved(state[2:], overlap, places=found.objects, turns=turn(found.anchors, grid_size)))
+        return (*improved(state[:2], reaching, places=found.places, ranks=descending(found.objects, num_objects)),
+                *improved(state[2:], overlap, places=found.objects, ranks=descending(found.anchors, grid_size)))
 
     nothing = (ops.zeros((count,), kind) for count in (num_anchors, num_objects) for kind in ("float32", "int32"))
     return _Overlaps(*candidates.fold(improve, tuple(nothing)))
 
 
-def _learnt_objects(
-    boxes: Tensor, learnable: Tensor, candidates: CandidateList, overlaps: _Overlaps, *, rule: IouAssigner
+def _assigned_objects(
+    boxes: Tensor, assignable: Tensor, candidates: CandidateList, overlaps: _Overlaps, *, rule: IouAssigner
 ) -> tuple[Tensor, Tensor | None]:
-    """What each of the B A anchors learns, as `turn`, 0: nothing; and which of these pairs need not be among the candidates
-    ([B A] bool; None: no pair)."""
+    """Return the object assigned to each of the B A anchors, as `descending` (0: none), and which pairs may not be candidates.
+
+    The second result is [B A] bool, or None if all pairs are candidates.
+    """
     num_anchors = ops.shape(overlaps.of_anchors)[0]
     by_overlap = overlaps.their_objects
     if rule.negative_iou is not None:
         by_overlap = ops.where(overlaps.of_anchors >= rule.least_positive, by_overlap, 0)
     if rule.claim == "ties":
         tied = tied_anchors(boxes, candidates, overlaps.of_objects, num_anchors=num_anchors)
-        # What reaches no threshold may overlap another object more, which did not look that far down.
+        # An anchor below the thresholds may overlap another object more, whose candidates did not reach down to that IoU.
         unlisted = ops.logical_and(tied, overlaps.their_objects == 0)
-        others = objects_of_anchors(boxes, learnable, unlisted, candidates)
+        others = objects_of_anchors(boxes, assignable, unlisted, candidates)
         return ops.where(unlisted, others, ops.where(tied, overlaps.their_objects, by_overlap)), unlisted
     claims = _best_claims(candidates, overlaps, last=rule.claim == "best, last")
     return ops.where(claims > 0, claims, by_overlap), None
 
 
 def _best_claims(candidates: CandidateList, overlaps: _Overlaps, *, last: bool) -> Tensor:
-    """For each of the B A anchors the first, or the last, object that overlaps it most of all anchors, as `turn`."""
+    """Return for each of the B A anchors the first, or the last, object that claims it, as `descending`."""
     num_anchors, num_objects = (ops.shape(values)[0] for values in (overlaps.of_anchors, overlaps.of_objects))
     grid_size, numbers = len(candidates.grid), ops.arange(num_objects, dtype="int32")
-    best_places = numbers // candidates.slots * grid_size + turn(overlaps.their_anchors, grid_size)
-    wanted = overlaps.their_anchors > 0
-    order = numbers + 1 if last else turn(numbers, num_objects)
-    claims = ops.segment_max(ops.where(wanted, order, 0), ops.where(wanted, best_places, 0), num_anchors)
-    return ops.where(claims > 0, turn(claims - 1, num_objects), 0) if last else claims
+    best_places = numbers // candidates.slots * grid_size + descending(overlaps.their_anchors, grid_size)
+    has_claim = overlaps.their_anchors > 0
+    order = numbers + 1 if last else descending(numbers, num_objects)
+    claims = ops.segment_max(ops.where(has_claim, order, 0), ops.where(has_claim, best_places, 0), num_anchors)
+    return ops.where(claims > 0, descending(claims - 1, num_objects), 0) if last else claims
 
 
 def _targets_of_pairs(
-    boxes: Tensor, classes: Tensor, candidates: CandidateList, learnt: Tensor, unlisted: Tensor | None, *, box_coder: BoxCoder
+    boxes: Tensor, classes: Tensor, candidates: CandidateList, assigned: Tensor, unlisted: Tensor | None, *, box_coder: BoxCoder
 ) -> tuple[Tensor, Tensor]:
-    """Class and box deltas of each of the B A anchors, 0 where it learns nothing. boxes [N, 4], classes [N], learned [B A].
+    """Return the class and the box deltas of each of the B A anchors, 0 where unassigned.
 
-    Only what is learned is encoded: one anchor in some hundreds.
+    boxes [N, 4], classes [N], assigned [B A].
+    Only assigned anchors are encoded: one in some hundreds.
     """
-    num_objects, num_anchors, grid = ops.shape(boxes)[0], ops.shape(learnt)[0], candidates.grid
-    listed = learnt if unlisted is None else ops.where(unlisted, 0, learnt)
+    num_objects, num_anchors, grid = ops.shape(boxes)[0], ops.shape(assigned)[0], candidates.grid
+    listed = assigned if unlisted is None else ops.where(unlisted, 0, assigned)
 
     def with_pairs(state, objects, places, anchor_boxes, exist):
         deltas = box_coder.encode(ops.take(boxes, objects, axis=0), anchor_boxes)  # [C, 4]
         deltas = ops.where(exist[:, None], deltas, 0.0)
         numbers = ops.where(exist, ops.take(classes, objects, axis=0), 0)
-        # Each anchor is met once with the object it learns, so a sum is that one summand.
+        # Each anchor occurs once with its object, so a sum has a single term.
         return tuple(whole + ops.segment_sum(part, places, num_anchors)
                      for whole, part in zip(state, (numbers, deltas), strict=True))
 
     def fill(found: Candidates, state: tuple) -> tuple:
-        is_learnt = ops.take(listed, found.places, axis=0) == turn(found.objects, num_objects)
-        return with_pairs(state, found.objects, found.places, found.anchor_boxes, ops.logical_and(found.exist, is_learnt))
+        is_assigned = ops.take(listed, found.places, axis=0) == descending(found.objects, num_objects)
+        return with_pairs(state, found.objects, found.places, found.anchor_boxes, ops.logical_and(found.exist, is_assigned))
 
-    def fill_unlisted(places, exist, state: tuple) -> tuple:
-        objects = ops.where(exist, turn(ops.take(learnt, places, axis=0), num_objects), 0)
+    def fill_others(places, exist, state: tuple) -> tuple:
+        objects = ops.where(exist, descending(ops.take(assigned, places, axis=0), num_objects), 0)
         anchor_boxes = ops.take(ops.convert_to_tensor(grid.boxes), places % len(grid), axis=0)
         return with_pairs(state, objects, places, anchor_boxes, exist)
 
     targets = candidates.fold(fill, (ops.zeros((num_anchors,), classes.dtype), ops.zeros((num_anchors, 4), "float32")))
-    return targets if unlisted is None else fold_marked(unlisted, fill_unlisted, targets)
+    return targets if unlisted is None else fold_marked(unlisted, fill_others, targets)

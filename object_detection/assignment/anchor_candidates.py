@@ -1,8 +1,8 @@
-"""Which anchors an object can be matched with, found from the lattices they stand on, without looking at the others.
+"""Candidate anchors of an object, found from the lattices of anchors without comparing with all anchors.
 
-An overlap in IoU of two boxes wants an overlap in y and one in x. On a lattice the overlap in y depends on the row alone, is
-largest at the row nearest to the object's center and falls with the distance, so the rows that overlap enough are a run whose
-ends have a closed form; likewise columns. What is left of 49,104 anchors (512 x 512) is about twenty an object.
+Two boxes with a given IoU overlap both in y and in x. On a lattice the overlap in y depends on the row only, is largest at the
+row nearest to the object's center and decreases with the distance. So the rows with a sufficient overlap are contiguous and
+have closed-form limits; the same holds for columns. Of 49,104 anchors (512 x 512 pixels) about twenty per object remain.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from keras import ops
 from object_detection.geometry.anchor_grid import AnchorGrid
 from object_detection.structures import Tensor
 
-# More than float32 rounds: of coordinates as a share of the largest, of areas and their quotients, of rows and columns
+# More than the rounding error of float32 in coordinates (relative to the largest), areas, their quotients, rows and columns
 _SLACK, _RELATIVE_SLACK, _CELL_SLACK = 2.0**-19, 1e-5, 1e-3
-_AT_ONCE = 32  # candidates for each slot; most objects have ten to fifty, padding none
+_CHUNK_SIZE = 32  # candidates per slot and iteration; most objects have ten to fifty, padding has none
 
 
 class Windows(NamedTuple):
-    """Runs of rows and columns of each lattice, for each of N objects."""
+    """Ranges of rows and columns of each lattice, for each of N objects."""
 
     starts: Tensor  # [N, 2, G] int32, first row and column
     counts: Tensor  # [N, 2, G] int32, rows and columns; 0 where the lattice has no candidate
@@ -31,23 +31,27 @@ class Candidates(NamedTuple):
 
     objects: Tensor  # [C] int32, 0 .. N-1
     anchors: Tensor  # [C] int32, 0 .. A-1
-    places: Tensor  # [C] int32, 0 .. B A - 1: the anchor among those of all images
+    places: Tensor  # [C] int32, 0 .. B A - 1: the anchor's index among the anchors of all images
     anchor_boxes: Tensor  # [C, 4]
     exist: Tensor  # [C] bool, False for padding
 
 
 def candidate_windows(
-    boxes: Tensor, learnable: Tensor, grid: AnchorGrid, *, positive_iou: float | Tensor
+    boxes: Tensor, assignable: Tensor, grid: AnchorGrid, *, positive_iou: float | Tensor
 ) -> Windows:
-    """Windows with every anchor whose IoU with an object reaches `positive_iou` or, where none does, is the largest.
+    """Return windows with every anchor whose IoU with an object reaches `positive_iou` or, if none does, is the largest.
 
-    boxes [N, 4] in the pixels of the anchors, learnable [N] bool, positive_iou one for all objects or [N, 1]; at 0 all anchors
-    that touch an object. What comes close enough for rounding to decide is inside too.
-    None for what is not learnable or empty.
+    Anchors close enough to the threshold for rounding to decide are included. Invalid and empty objects have no window.
+
+    Args:
+        boxes: [N, 4] in pixels of the anchors.
+        assignable: [N] bool, the objects that may be assigned.
+        grid: the anchors.
+        positive_iou: one value for all objects or [N, 1]; at 0 all anchors that touch an object.
     """
     low, high = boxes[:, :2, None], boxes[:, 2:, None]  # [N, 2, 1]
     sides, centers = high - low, (low + high) / 2.0
-    # [N, 1, 1] px: how much a side, a distance or an overlap may be off
+    # [N, 1, 1] px: tolerance of a side, a distance or an overlap
     slack = _SLACK * (ops.max(ops.abs(boxes), axis=1)[:, None, None] + float(abs(grid.boxes).max()))
 
     final = np.float32(grid.counts - 1)  # row and column
@@ -58,15 +62,15 @@ def candidate_windows(
     box_areas = _product(sides)  # [N, 1]
     sure = _product(ops.maximum(overlap - slack, 0.0))  # [N, G]
     sure_iou = sure / (_product(grid.sides + slack) + box_areas - sure)
-    wanted_iou = ops.minimum(ops.max(sure_iou, axis=1, keepdims=True), positive_iou) * (1.0 - _RELATIVE_SLACK)  # [N, 1]
-    wanted_share = wanted_iou / (1.0 + wanted_iou)  # of both areas together: the intersection that has this IoU
-    wanted = wanted_share * (_product(ops.maximum(grid.sides - slack, 0.0)) + box_areas)  # [N, G]
+    required_iou = ops.minimum(ops.max(sure_iou, axis=1, keepdims=True), positive_iou) * (1.0 - _RELATIVE_SLACK)  # [N, 1]
+    required_share = required_iou / (1.0 + required_iou)  # intersection / (sum of both areas) at this IoU
+    required = required_share * (_product(ops.maximum(grid.sides - slack, 0.0)) + box_areas)  # [N, G]
 
     possible = ops.maximum(overlap + slack, 0.0)
-    found = ops.logical_and(_product(possible) * (1.0 + _RELATIVE_SLACK) >= wanted, _product(possible) > 0.0)
-    found = ops.logical_and(found, ops.logical_and(learnable, ops.all(sides[..., 0] > 0.0, axis=1))[:, None])
-    # The other axis gives its largest overlap; what this one must then give says how far a row may be from the center.
-    radius = reach + slack - wanted[:, None] / ops.flip(possible, axis=1) * (1.0 - _RELATIVE_SLACK)
+    found = ops.logical_and(_product(possible) * (1.0 + _RELATIVE_SLACK) >= required, _product(possible) > 0.0)
+    found = ops.logical_and(found, ops.logical_and(assignable, ops.all(sides[..., 0] > 0.0, axis=1))[:, None])
+    # With the largest possible overlap on the other axis, the overlap required on this one limits the distance from the center.
+    radius = reach + slack - required[:, None] / ops.flip(possible, axis=1) * (1.0 - _RELATIVE_SLACK)
     offset = centers - grid.centers
     first = ops.maximum(ops.ceil((offset - radius) / grid.strides - _CELL_SLACK), 0.0)
     last = ops.minimum(ops.floor((offset + radius) / grid.strides + _CELL_SLACK), final)
@@ -75,15 +79,15 @@ def candidate_windows(
 
 
 def _product(sides: Tensor) -> Tensor:
-    """Areas of sides (y, x): [..., 2, G] -> [..., G]."""
+    """Return the areas of sides (y, x): [..., 2, G] -> [..., G]."""
     return sides[..., 0, :] * sides[..., 1, :]
 
 
 class CandidateList:
     """The anchors in windows, in the order of the objects; `slots` objects belong to one image.
 
-    Never whole in memory: gone through some at a time, in as many turns as it takes. So shapes are static, and padded slots
-    cost nothing.
+    The complete list is never in memory: `fold` iterates over parts of fixed size. So shapes are static, and padded slots cost
+    nothing.
     """
 
     def __init__(self, windows: Windows, grid: AnchorGrid, *, slots):
@@ -92,26 +96,26 @@ class CandidateList:
         self._filled = ops.cast(counts > 0, "int32")
         ends = ops.cumsum(counts)
         self._starts, self._total = ends - counts, ends[-1]
-        # The windows with anchors, one behind the other; others all go to the end
+        # Non-empty windows first, in their order; the others at the end
         pairs = ops.shape(counts)[0]
         places = ops.where(counts > 0, ops.cumsum(self._filled) - 1, pairs)
         self._listed = ops.segment_max(ops.arange(pairs, dtype="int32"), places, pairs + 1)
         steps = ops.broadcast_to(ops.convert_to_tensor(grid.steps), ops.shape(windows.starts))  # [N, 2, G]
-        corners = ops.sum(windows.starts * steps, axis=1) + grid.first  # [N, G], the anchors that windows begin with
+        corners = ops.sum(windows.starts * steps, axis=1) + grid.first  # [N, G], the first anchor of each window
         columns = ops.maximum(windows.counts[:, 1], 1)
         self._windows = ops.stack([self._starts, *(
             ops.reshape(values, (-1,)) for values in (corners, columns, steps[:, 0], steps[:, 1]))], axis=-1)  # [P, 5]
-        self._at_once = ops.shape(windows.counts)[0] * _AT_ONCE
+        self._chunk = ops.shape(windows.counts)[0] * _CHUNK_SIZE
 
     def fold(self, function: Callable[[Candidates, tuple], tuple], state: tuple) -> tuple:
-        """`function(candidates, state) -> state`, turn after turn."""
-        def turn(begin, *state):
-            return begin + self._at_once, *function(self._from(begin), state)
+        """Return the final state of `function(candidates, state) -> state`, called for each part of the list in turn."""
+        def step(begin, *state):
+            return begin + self._chunk, *function(self._from(begin), state)
 
-        return ops.while_loop(lambda begin, *_: begin < self._total, turn, (ops.zeros((), "int32"), *state))[1:]
+        return ops.while_loop(lambda begin, *_: begin < self._total, step, (ops.zeros((), "int32"), *state))[1:]
 
     def _from(self, begin: Tensor) -> Candidates:
-        lattices, numbers = len(self.grid.first), begin + ops.arange(self._at_once, dtype="int32")
+        lattices, numbers = len(self.grid.first), begin + ops.arange(self._chunk, dtype="int32")
         exist = numbers < self._total
         pair = ops.where(exist, self._pairs(begin), 0)
         start, corner, columns, row_step, column_step = ops.unstack(ops.take(self._windows, pair, axis=0), 5, axis=-1)
@@ -122,9 +126,9 @@ class CandidateList:
                           ops.take(ops.convert_to_tensor(self.grid.boxes), anchors, axis=0), exist)
 
     def _pairs(self, begin: Tensor) -> Tensor:
-        """The window of each number from `begin` on: [C]."""
+        """Return the window of each candidate from number `begin` on: [C]."""
         places = self._starts - begin
-        inside = ops.logical_and(self._filled > 0, ops.logical_and(places >= 0, places < self._at_once))
-        begun = ops.segment_sum(self._filled, ops.where(inside, places, self._at_once), self._at_once + 1)[: self._at_once]
+        inside = ops.logical_and(self._filled > 0, ops.logical_and(places >= 0, places < self._chunk))
+        begun = ops.segment_sum(self._filled, ops.where(inside, places, self._chunk), self._chunk + 1)[: self._chunk]
         before = ops.sum(ops.where(places < 0, self._filled, 0))
         return ops.take(self._listed, ops.maximum(before + ops.cumsum(begun) - 1, 0), axis=0)

@@ -1,6 +1,6 @@
-"""Which anchors objects have a claim to, whatever their overlap: the steps of `assignment` that detectors do differently.
+"""Anchors that objects claim whatever their IoU: the steps of label assignment in which detectors differ.
 
-Numbers of objects are those of all images, 0 .. N-1, places of anchors too, 0 .. B A - 1.
+Numbers of objects are those of all images, 0 .. N-1; places of anchors too, 0 .. B A - 1.
 """
 
 from collections.abc import Callable
@@ -11,48 +11,48 @@ from object_detection.assignment.anchor_candidates import CandidateList, Candida
 from object_detection.geometry.box_geometry import iou
 from object_detection.structures import Tensor
 
-_MARKED_AT_ONCE = 512  # anchors, each beside all M objects of its image
+_CHUNK_SIZE = 512  # anchors, each compared with all M objects of its image
 
 
-def turn(numbers: Tensor, count) -> Tensor:
-    """0 .. count-1 to count .. 1 (and back), so that the first of several is the largest."""
+def descending(numbers: Tensor, count) -> Tensor:
+    """Map 0 .. count-1 to count .. 1 (and back), so that the maximum selects the first of several."""
     return count - numbers
 
 
-def improved(so_far: tuple[Tensor, Tensor], overlap: Tensor, *, places: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
-    """With C more overlaps: the largest at each of K places, and the largest turn of those that have it; 0 without any."""
+def improved(so_far: tuple[Tensor, Tensor], overlap: Tensor, *, places: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest overlap at each of K places and the largest rank with it (0: none), updated by C further overlaps."""
     best, best_turn = so_far
     count = ops.shape(best)[0]
     largest = ops.maximum(best, ops.segment_max(overlap, places, count))
     is_best = ops.logical_and(overlap > 0.0, overlap == ops.take(largest, places, axis=0))
-    found = ops.segment_max(ops.where(is_best, turns, 0), places, count)
+    found = ops.segment_max(ops.where(is_best, ranks, 0), places, count)
     return largest, ops.where(largest > best, found, ops.maximum(best_turn, found))
 
 
 def candidate_overlap(boxes: Tensor, found: Candidates) -> Tensor:
-    """IoU of each candidate, [C]; boxes [N, 4]."""
+    """Return the IoU of each candidate, [C]; boxes [N, 4]."""
     return ops.where(found.exist, iou(ops.take(boxes, found.objects, axis=0), found.anchor_boxes), 0.0)
 
 
 def fold_marked(marked: Tensor, function: Callable[[Tensor, Tensor, tuple], tuple], state: tuple) -> tuple:
-    """`function(places, exist, state) -> state` for the places [C] of the True ones of marked [K], turn after turn."""
+    """Return the final state of `function(places, exist, state) -> state`, over parts [C] of the True places of marked [K]."""
     count = ops.shape(marked)[0]
     order = ops.cumsum(ops.cast(marked, "int32")) - 1
-    # Behind the last one there are as many entries more as a turn takes.
-    listed = ops.segment_max(ops.arange(count, dtype="int32"), ops.where(marked, order, count), count + 1 + _MARKED_AT_ONCE)
+    # As many padding entries follow the last place as one iteration takes.
+    listed = ops.segment_max(ops.arange(count, dtype="int32"), ops.where(marked, order, count), count + 1 + _CHUNK_SIZE)
     total = order[-1] + 1
 
-    def one_turn(begin, *state):
-        numbers = begin + ops.arange(_MARKED_AT_ONCE, dtype="int32")
+    def step(begin, *state):
+        numbers = begin + ops.arange(_CHUNK_SIZE, dtype="int32")
         exist = numbers < total
         places = ops.where(exist, ops.take(listed, numbers, axis=0), 0)
-        return begin + _MARKED_AT_ONCE, *function(places, exist, state)
+        return begin + _CHUNK_SIZE, *function(places, exist, state)
 
-    return ops.while_loop(lambda begin, *_: begin < total, one_turn, (ops.zeros((), "int32"), *state))[1:]
+    return ops.while_loop(lambda begin, *_: begin < total, step, (ops.zeros((), "int32"), *state))[1:]
 
 
 def tied_anchors(boxes: Tensor, candidates: CandidateList, best_overlaps: Tensor, *, num_anchors) -> Tensor:
-    """Whether an anchor is one of those that some object overlaps most, [B A] bool. boxes [N, 4], best_overlaps [N]."""
+    """Return which anchors have the largest IoU of some object, [B A] bool. boxes [N, 4], best_overlaps [N]."""
     def mark(found: Candidates, state: tuple) -> tuple:
         overlap = candidate_overlap(boxes, found)
         tied = ops.logical_and(overlap > 0.0, overlap == ops.take(best_overlaps, found.objects, axis=0))
@@ -61,23 +61,23 @@ def tied_anchors(boxes: Tensor, candidates: CandidateList, best_overlaps: Tensor
     return candidates.fold(mark, (ops.zeros((num_anchors,), "int32"),))[0] > 0
 
 
-def objects_of_anchors(boxes: Tensor, learnable: Tensor, marked: Tensor, candidates: CandidateList) -> Tensor:
-    """The object that each marked anchor overlaps most, of all of its image; [B A] as `turn`, 0 where not marked.
+def objects_of_anchors(boxes: Tensor, assignable: Tensor, marked: Tensor, candidates: CandidateList) -> Tensor:
+    """Return the object of its image with which each marked anchor has the largest IoU; [B A] as `descending` (0: none).
 
-    boxes [N, 4], learnable [N] bool, marked [B A] bool.
+    boxes [N, 4], assignable [N] bool, marked [B A] bool.
     """
     num_objects, num_anchors, slots, grid = ops.shape(boxes)[0], ops.shape(marked)[0], candidates.slots, candidates.grid
     by_image = ops.reshape(boxes, (-1, slots, 4))
-    may_learn = ops.reshape(learnable, (-1, slots))
+    may_be_assigned = ops.reshape(assignable, (-1, slots))
 
-    def look(places, exist, state: tuple) -> tuple:
+    def find(places, exist, state: tuple) -> tuple:
         images, anchors = places // len(grid), places % len(grid)
         anchor_boxes = ops.take(ops.convert_to_tensor(grid.boxes), anchors, axis=0)
         overlap = iou(ops.take(by_image, images, axis=0), anchor_boxes[:, None])  # [C, M]
-        overlap = ops.where(ops.take(may_learn, images, axis=0), overlap, -1.0)
+        overlap = ops.where(ops.take(may_be_assigned, images, axis=0), overlap, -1.0)
         objects = images * slots + ops.cast(ops.argmax(overlap, axis=1), "int32")
-        turns = ops.where(exist, turn(objects, num_objects), 0)
-        return (ops.maximum(state[0], ops.segment_max(turns, places, num_anchors)),)
+        ranks = ops.where(exist, descending(objects, num_objects), 0)
+        return (ops.maximum(state[0], ops.segment_max(ranks, places, num_anchors)),)
 
-    return fold_marked(marked, look, (ops.zeros((num_anchors,), "int32"),))[0]
+    return fold_marked(marked, find, (ops.zeros((num_anchors,), "int32"),))[0]
 

@@ -1,4 +1,4 @@
-"""Detections beside the objects of the same images: rows that were matched, from which every measure and analysis is made."""
+"""Detections matched with the objects of the same images: the rows from which all metrics and analyses are computed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,29 +12,29 @@ from object_detection.coco.matching import Instances, Matching, ObjectFlags, Ove
 
 
 class Outcomes(NamedTuple):
-    """What became of D detections at IoU 0.5, sizes aside."""
+    """Result of each of D detections at IoU 0.5, for all object sizes."""
 
-    found: np.ndarray  # [D] row of the object that a right detection finds; -1: none
-    counted: np.ndarray  # [D] bool: right or wrong; not so what finds an object to be ignored, or is not among the 100 best
+    found: np.ndarray  # [D] row of the object that a correct detection finds; -1: none
+    counted: np.ndarray  # [D] bool: correct or wrong; False if it finds an ignored object or is not among the 100 best
 
     @property
     def right(self) -> np.ndarray:
-        """[D] bool."""
+        """[D] bool: correct detections."""
         return self.found >= 0
 
     @property
     def wrong(self) -> np.ndarray:
-        """[D] bool."""
+        """[D] bool: wrong detections."""
         return self.counted & ~self.right
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """D detections and G objects of I images, with numbers in the place of the data set's ids."""
+    """D detections and G objects of I images, with consecutive numbers instead of the data set's ids."""
 
     image_ids: np.ndarray  # [I] ascending
     names: tuple[str, ...]  # of the K classes
-    detected: np.ndarray  # [D] rows among all detections that were given
+    detected: np.ndarray  # [D] rows among all detections
     wanted: np.ndarray  # [G] rows among all annotations
     scores: np.ndarray  # [D]
     detections: Instances
@@ -50,12 +50,12 @@ class Comparison:
 
     @cached_property
     def curves(self) -> Curves:
-        """Precision and recall."""
+        """Precision and recall curves."""
         return curves(self.detections, self.objects, self.flags.ignored, self.matching, num_classes=len(self.names))
 
     @cached_property
     def outcomes(self) -> Outcomes:
-        """Right and wrong at IoU 0.5."""
+        """Correct and wrong detections at IoU 0.5."""
         matches = self.matching.matches
         counted = np.zeros(len(self.scores), bool)
         counted[self.matching.by_class] = True
@@ -66,11 +66,11 @@ class Comparison:
 
     @property
     def class_counts(self) -> np.ndarray:
-        """[K] objects that are to be found."""
+        """[K] number of objects to be found."""
         return np.bincount(self.objects.classes[~self.flags.ignored], minlength=len(self.names))
 
     def images(self, detections: np.ndarray, objects: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Of some detections and objects (rows), image by image where both are: rows, rows, and their IoU [n, m]."""
+        """Yield rows of detections, rows of objects and their IoU [n, m] for each image that has both."""
         sides = []
         for rows, numbers in ((detections, self.detections.images), (objects, self.objects.images)):
             rows = rows[np.argsort(numbers[rows], kind="stable")]

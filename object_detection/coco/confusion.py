@@ -1,4 +1,4 @@
-"""Which class is taken for which: detections above their thresholds beside the objects they are on."""
+"""Confusion matrix of detections above their score thresholds."""
 
 import numpy as np
 
@@ -7,10 +7,11 @@ from object_detection.coco.matching import Instances, ObjectFlags, match
 
 
 def confusion_matrix(comparison: Comparison, kept: np.ndarray) -> np.ndarray:
-    """[K+1, K+1] counts: row the class of the object, column that of the detection, the last of both background.
+    """Return counts [K+1, K+1]: row the class of the object, column the class of the detection, the last of both background.
 
-    `kept` [D] bool. A detection belongs to the object of its class that it finds at IoU 0.5; the others, the best first, to
-    the free object of any class that they overlap most. Objects to be ignored and what finds them are not counted.
+    A detection belongs to the object of its class that it finds at IoU 0.5. The others, by falling score, belong to the
+    unmatched object of any class that they overlap most. Ignored objects and detections that find them are not counted.
+    `kept` is [D] bool.
     """
     outcomes, background = comparison.outcomes, len(comparison.names)
     class_of_detection, class_of_object = comparison.detections.classes, comparison.objects.classes

@@ -1,4 +1,4 @@
-"""Why a detector errs: everything a report says of the detections of an evaluation, from one comparison with the objects."""
+"""Error analysis of the detections of an evaluation, from one comparison with the objects."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,24 +19,24 @@ SIZES = ("all", "small", "medium", "large")  # AREA_RANGES by name
 
 
 class Reliability(NamedTuple):
-    """Scores beside the share of right detections (Guo et al. 2017) in each bin; NaN in an empty one."""
+    """Scores and precision (fraction of correct detections) in each bin (Guo et al. 2017); NaN in an empty bin."""
 
     counts: np.ndarray  # [BINS] detections
-    scores: np.ndarray  # [BINS] their mean
-    precision: np.ndarray  # [BINS] the share of them that is right
-    expected_error: float  # expected calibration error: the mean distance of the two, each detection weighing the same
+    scores: np.ndarray  # [BINS] mean score
+    precision: np.ndarray  # [BINS] fraction of correct detections
+    expected_error: float  # expected calibration error: mean absolute difference of the two, weighted by counts
 
 
 class ErrorCost(NamedTuple):
-    """What one type of error costs."""
+    """Cost of one type of error."""
 
     count: int
-    ap: float  # gained at IoU 0.5, mean of the classes, were there no error of this type; NaN where no object would be left
-    class_ap: np.ndarray  # [K] of each class; NaN where it has no object
+    ap: float  # AP gained at IoU 0.5 without errors of this type, mean over classes; NaN if no object would be left
+    class_ap: np.ndarray  # [K] AP gained per class; NaN where a class has no object
 
 
 class ImageErrors(NamedTuple):
-    """An image, with detections from the best threshold of their class on."""
+    """Errors of one image, for detections at or above the best threshold of their class."""
 
     image_id: int
     missed: np.ndarray  # rows of objects in the comparison
@@ -47,7 +47,7 @@ class ImageErrors(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorAnalysis:
-    """Of D detections and G objects of K classes. Right or wrong: at IoU 0.5."""
+    """Errors of D detections and G objects of K classes, correct or wrong at IoU 0.5."""
 
     comparison: Comparison
 
@@ -58,55 +58,55 @@ class ErrorAnalysis:
 
     @cached_property
     def costs(self) -> dict[str, ErrorCost]:
-        """By type, in the order of ERROR_TYPES."""
-        ap = {name: _known(values) for name, values in error_costs(self.comparison, self.errors).items()}
+        """Costs by type, in the order of ERROR_TYPES."""
+        ap = {name: _nan_if_missing(values) for name, values in error_costs(self.comparison, self.errors).items()}
         counts = {name: int((self.errors.types == name).sum()) for name in ERROR_TYPES}
         counts["missed"] = int(self.errors.missed.sum())
         return {name: ErrorCost(count, float(np.maximum(_mean(ap[name]) - _mean(ap[""]), 0.0)), ap[name] - ap[""])
                 for name, count in counts.items()}
 
     def precision(self, place: int) -> np.ndarray:
-        """[R, K] at RECALL_THRESHOLDS, at one of IOU_THRESHOLDS; NaN where a class has no object."""
-        return _known(self.comparison.curves.precision[place, :, :, 0])
+        """Return precision [R, K] at RECALL_THRESHOLDS, at one of IOU_THRESHOLDS; NaN where a class has no object."""
+        return _nan_if_missing(self.comparison.curves.precision[place, :, :, 0])
 
     @cached_property
     def class_ap(self) -> dict[str, np.ndarray]:
-        """[K] AP of each class at single thresholds, and of each size; NaN where it has no object."""
+        """Return the AP of each class [K] at single thresholds and of each size; NaN where a class has no object."""
         curves = self.comparison.curves.precision
         values = {name: curves[place, :, :, 0].mean(axis=0) for name, place in SHOWN_IOU.items()}
         values |= {size: curves[..., number].mean(axis=(0, 1)) for number, size in enumerate(SIZES)}
-        return {name: _known(ap) for name, ap in values.items()}
+        return {name: _nan_if_missing(ap) for name, ap in values.items()}
 
     @cached_property
     def thresholds(self) -> list[BestThreshold]:
-        """The best of each class."""
+        """Best threshold of each class."""
         return class_thresholds(self.comparison)
 
     @cached_property
     def threshold(self) -> BestThreshold:
-        """The best one for all classes together."""
+        """Best threshold for all classes together."""
         return overall_threshold(self.comparison)
 
     @cached_property
     def kept(self) -> np.ndarray:
-        """[D] bool: detections from the best threshold of their class on, or that of all where the class has none."""
+        """[D] bool: detections at or above the best threshold of their class (overall threshold if it has none)."""
         scores = np.array([best.score for best in self.thresholds] or [np.nan])
         scores = np.where(np.isnan(scores), self.threshold.score, scores)
         return self.comparison.scores >= scores[self.comparison.detections.classes]
 
     @cached_property
     def confusion(self) -> np.ndarray:
-        """[K+1, K+1] of the detections that are kept."""
+        """[K+1, K+1] confusion matrix of the detections that are kept."""
         return confusion_matrix(self.comparison, self.kept)
 
     @cached_property
     def reliability(self) -> Reliability:
-        """Of all detections that are right or wrong."""
+        """Calibration of the scores of all detections that are correct or wrong."""
         counted = self.comparison.outcomes.counted
         return reliability(self.comparison.scores[counted], self.comparison.outcomes.right[counted])
 
     def worst_images(self, count: int) -> list[ImageErrors]:
-        """The images with the most missed objects and wrong detections; those alike in the order of their ids."""
+        """Return the images with the most missed objects and wrong detections; ties are ordered by id."""
         comparison, outcomes = self.comparison, self.comparison.outcomes
         right, wrong = np.flatnonzero(self.kept & outcomes.right), np.flatnonzero(self.kept & outcomes.wrong)
         found = outcomes.found[right]
@@ -121,7 +121,7 @@ class ErrorAnalysis:
                 for image in worst[mistakes[worst] > 0]]
 
     def to_json(self) -> dict:
-        """For `json.dump`; null where there is nothing to measure."""
+        """Return a dictionary for `json.dump`; null where there is nothing to measure."""
         names, bins = self.comparison.names, self.reliability
         return {
             "errors": {name: {"count": cost.count, "ap50": _or_none(cost.ap), "ap50_by_class": _by_name(names, cost.class_ap)}
@@ -131,8 +131,8 @@ class ErrorAnalysis:
                        "by_class": {label: _listed(curve) for label, curve in zip(names, precision.T, strict=True)}}
                 for name, precision in ((name, self.precision(place)) for name, place in SHOWN_IOU.items())}},
             "ap_by_class": {name: _by_name(names, values) for name, values in self.class_ap.items()},
-            "best_thresholds": {name: _of_threshold(best) for name, best in zip(names, self.thresholds, strict=True)},
-            "best_threshold": _of_threshold(self.threshold),
+            "best_thresholds": {name: _threshold_json(best) for name, best in zip(names, self.thresholds, strict=True)},
+            "best_threshold": _threshold_json(self.threshold),
             "confusion": {"rows": "objects", "columns": "detections", "names": [*names, "background"],
                           "counts": self.confusion.tolist()},
             "reliability": {"expected_calibration_error": bins.expected_error, "detections": bins.counts.tolist(),
@@ -140,13 +140,13 @@ class ErrorAnalysis:
         }
 
 
-def _known(values: np.ndarray) -> np.ndarray:
-    """NaN for the -1 of a class without objects."""
+def _nan_if_missing(values: np.ndarray) -> np.ndarray:
+    """Return the values with NaN instead of the -1 of a class without objects."""
     return np.where(values < 0, np.nan, values)
 
 
 def _mean(values: np.ndarray) -> float:
-    """Of what is not NaN; NaN of nothing."""
+    """Return the mean of the values that are not NaN; NaN if there is none."""
     present = values[~np.isnan(values)]
     return float(present.mean()) if present.size else np.nan
 
@@ -163,12 +163,12 @@ def _by_name(names: tuple[str, ...], values: np.ndarray) -> dict[str, float | No
     return dict(zip(names, _listed(values), strict=True))
 
 
-def _of_threshold(best: BestThreshold) -> dict[str, float | None]:
+def _threshold_json(best: BestThreshold) -> dict[str, float | None]:
     return best._asdict() | {"score": _or_none(best.score)}
 
 
 def reliability(scores: np.ndarray, right: np.ndarray) -> Reliability:
-    """Of n detections with scores in 0 .. 1, `right` [n] bool; a score on the border of two bins is in the upper one."""
+    """Return the calibration of n scores in 0 .. 1, `right` [n] bool; a score at the border of two bins is in the upper one."""
     number = np.minimum((np.asarray(scores, np.float64) * BINS).astype(int), BINS - 1)
     counts = np.bincount(number, minlength=BINS)
     with np.errstate(invalid="ignore"):

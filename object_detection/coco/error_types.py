@@ -1,8 +1,8 @@
-"""What is wrong with each wrong detection, and the AP that each kind of error costs: TIDE (Bolya et al. 2020).
+"""Types of errors of wrong detections, and the AP that each type costs: TIDE (Bolya et al. 2020).
 
-As its published program has it, with COCO's own matching, ignored objects and mean (over the classes that have objects): a
-detection that misses its object is looked at beside the object it overlaps most. Errors at the foreground threshold 0.5 and
-the background threshold 0.1.
+As in the published program, with COCO's own matching, ignored objects and mean (over the classes that have objects): a
+detection that misses its object is compared with the object that it overlaps most. The foreground threshold is 0.5, the
+background threshold 0.1.
 """
 
 from typing import NamedTuple
@@ -13,28 +13,28 @@ from object_detection.coco.comparison import Comparison
 from object_detection.coco.curves import average_precisions
 from object_detection.coco.matching import IOU_THRESHOLDS
 
-ERROR_TYPES = {  # name -> what it is
+ERROR_TYPES = {  # name -> description
     "classification": "a detection on an object of another class",
-    "localisation": "a badly placed box of the right class (IoU 0.1 to 0.5)",
-    "both": "a badly placed box of another class",
-    "duplicate": "a detection of an object that a better one has found",
-    "background": "a detection of nothing (IoU below 0.1)",
-    "missed": "an object that no detection comes near to",
+    "localisation": "a poorly localized box of the correct class (IoU 0.1 to 0.5)",
+    "both": "a poorly localized box of another class",
+    "duplicate": "a further detection of an object that a better one matches",
+    "background": "a detection on background (IoU with all objects below 0.1)",
+    "missed": "an object without a detection near it",
 }
 _CLASSIFICATION, _LOCALISATION, _BOTH, _DUPLICATE, _BACKGROUND, _MISSED = ERROR_TYPES
 _FOREGROUND, _NEAR = IOU_THRESHOLDS[0], 0.1
 
 
 class Errors(NamedTuple):
-    """The error of each of D detections, and the objects (G) that nothing comes near to."""
+    """The error type of each of D detections, and the G objects that no detection is near."""
 
-    types: np.ndarray  # [D] of ERROR_TYPES; "" of what is right or does not count
-    mends: np.ndarray  # [D] row of the object that the detection would find without its error; -1: none, or another one would
+    types: np.ndarray  # [D] of ERROR_TYPES; "" if correct or not counted
+    fixes: np.ndarray  # [D] row of the object that the detection would find without its error; -1: none, or found by another
     missed: np.ndarray  # [G] bool
 
 
 def find_errors(comparison: Comparison) -> Errors:
-    """Each wrong detection is of one type; a missed object is one that no detection with a mendable error is near to."""
+    """Return the errors: one type for each wrong detection. A missed object has no detection with a fixable error near it."""
     outcomes, classes = comparison.outcomes, comparison.objects.classes
     types = np.where(outcomes.wrong, _BACKGROUND, np.array("", f"<U{max(map(len, ERROR_TYPES))}"))
     target = np.full(len(types), -1)
@@ -50,13 +50,13 @@ def find_errors(comparison: Comparison) -> Errors:
             [_LOCALISATION, _CLASSIFICATION, _DUPLICATE, _BACKGROUND], _BOTH)
         target[here] = np.select([badly_placed, other >= _FOREGROUND], [there[to_own], there[to_other]], -1)
     found = outcomes.found[outcomes.right]
-    target[np.isin(target, found)] = -1  # fixed, it would be a duplicate
+    target[np.isin(target, found)] = -1  # after the fix it would be a duplicate
     missed = real & ~np.isin(np.arange(len(real)), np.concatenate([found, target]))
     return Errors(types, _best_of_each(target, comparison.scores), missed)
 
 
 def _best_of_each(target: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """The object that each detection aims at, [D]; -1 too where a better one does."""
+    """Return the object that each detection is near, [D]; -1 also where a better detection is near the same object."""
     best = np.full(len(target), -1)
     order = np.argsort(-scores, kind="stable")
     order = order[target[order] >= 0]
@@ -66,22 +66,22 @@ def _best_of_each(target: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
 
 def error_costs(comparison: Comparison, errors: Errors) -> dict[str, np.ndarray]:
-    """Of each type [K] AP of the classes at IoU 0.5 were there no such error, -1 without an object; under "" as it is.
+    """Return for each type [K] AP of the classes at IoU 0.5 without such errors (-1: no object); under "" the actual AP.
 
-    Detections in the wrong place or of the wrong class are put right, those that would then be duplicates and all others are
-    taken away; missed objects are no longer wanted.
+    Detections with a wrong box or class are corrected; those that would then be duplicates, and all others, are removed. Missed
+    objects are no longer counted as objects.
     """
     outcomes, objects = comparison.outcomes, comparison.objects
-    by_image = np.argsort(comparison.detections.images, kind="stable")  # the order in which equal scores count
+    by_image = np.argsort(comparison.detections.images, kind="stable")  # the order that breaks ties of scores
     by_image = by_image[outcomes.counted[by_image]]
     found = {}
     for error in ("", *ERROR_TYPES):
-        mended = (errors.types == error) & (errors.mends >= 0)
-        rows = by_image[(errors.types[by_image] != error) | outcomes.right[by_image] | mended[by_image]]
+        fixed = (errors.types == error) & (errors.fixes >= 0)
+        rows = by_image[(errors.types[by_image] != error) | outcomes.right[by_image] | fixed[by_image]]
         classes = comparison.detections.classes.copy()
-        classes[mended] = objects.classes[errors.mends[mended]]
-        wanted = comparison.class_counts
+        classes[fixed] = objects.classes[errors.fixes[fixed]]
+        counts = comparison.class_counts
         if error == _MISSED:
-            wanted = wanted - np.bincount(objects.classes[errors.missed], minlength=len(wanted))
-        found[error] = average_precisions(classes[rows], comparison.scores[rows], (outcomes.right | mended)[rows], wanted)
+            counts = counts - np.bincount(objects.classes[errors.missed], minlength=len(counts))
+        found[error] = average_precisions(classes[rows], comparison.scores[rows], (outcomes.right | fixed)[rows], counts)
     return found

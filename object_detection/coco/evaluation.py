@@ -1,7 +1,7 @@
-"""The COCO measures (Lin et al. 2014, https://cocodataset.org/#detection-eval).
+"""The COCO metrics (Lin et al. 2014, https://cocodataset.org/#detection-eval).
 
-pycocotools is the measure; `coco_matching` computes the same numbers many times faster, which the tests hold it to. Here it
-is fed, and asked why where the answer is 0.
+pycocotools is the reference; `object_detection.coco.matching` computes the same numbers many times faster, which the tests
+verify. This module passes it the detections and explains a result of 0 or -1.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,32 +30,32 @@ _MEASURE_MEANINGS = (
 )
 _LACKS_MASKS = "an annotation has no segmentation, or its image no height and width"
 
-OverlapOf = Callable[[np.ndarray, np.ndarray], Overlap]  # row numbers of the detections and of the objects that are compared
+OverlapOf = Callable[[np.ndarray, np.ndarray], Overlap]  # rows of the detections and of the objects to compare
 
 
 @dataclass(frozen=True, kw_only=True)
 class CocoMeasures:
-    """What an evaluation found. Every number lies in 0 .. 1, or is -1 where no object could have been found."""
+    """Results of an evaluation. Every number lies in 0 .. 1, or is -1 if there is no object to find."""
 
     numbers: dict[str, float]  # the 12 of MEASURE_NAMES
     class_ap: dict[str, float]  # AP per class, by name
-    class_objects: dict[str, int]  # objects looked for: neither crowds nor difficult ones
-    images: int  # looked at
-    unknown_images: int  # looked at but not in the ground truth
+    class_objects: dict[str, int]  # number of objects, without crowds and difficult ones
+    images: int  # number of evaluated images
+    unknown_images: int  # evaluated images that are not in the ground truth
     detections: int
-    explanation: str  # the likely cause of an AP of 0 or -1, else empty
-    mask_numbers: dict[str, float] = field(default_factory=dict)  # the 12 of masks (COCO's "segm"); empty where there are none
+    explanation: str  # the likely cause of an AP of 0 or -1, otherwise empty
+    mask_numbers: dict[str, float] = field(default_factory=dict)  # the 12 of masks (COCO's "segm"); empty without masks
     mask_class_ap: dict[str, float] = field(default_factory=dict)  # AP of masks per class, by name
-    mask_explanation: str = ""  # why masks that were found are not measured
+    mask_explanation: str = ""  # why predicted masks are not evaluated
     score_thresholds: dict[str, Any] = field(default_factory=dict)  # see `thresholds_to_store`
 
     def to_json(self) -> dict:
-        """For `json.dump`: the 12 numbers of boxes at the top, the rest under its name."""
+        """Return a dictionary for `json.dump`: the 12 numbers of boxes at the top level, the rest under its name."""
         rest = {name: value for name, value in vars(self).items() if name != "numbers"}
         return {**self.numbers, **{name: value for name, value in rest.items() if value or not name.startswith("mask_")}}
 
     def table(self) -> str:
-        """The numbers, the classes and the explanation as plain text, many lines."""
+        """Return the numbers, the classes and the explanation as plain text of several lines."""
         lines = [f"{self.images} images, {self.detections} detections, {sum(self.class_objects.values())} objects"]
         lines += [f"{name:<9}{shown_measure(self.numbers[name]):>7}  {meaning}"
                   for name, meaning in zip(MEASURE_NAMES, _MEASURE_MEANINGS, strict=True)]
@@ -64,15 +64,15 @@ class CocoMeasures:
         lines += ["", *self._class_table()]
         if self.unknown_images:
             lines += ["", f"{self.unknown_images} of the {self.images} evaluated images are not in the ground truth: "
-                      "each detection in them counts as wrong"]
+                      "their detections count as false positives"]
         if self.explanation:
             lines += ["", f"AP is {self.numbers['AP']:g}: {self.explanation}"]
         if self.mask_explanation:
-            lines += ["", f"masks are not measured: {self.mask_explanation}"]
+            lines += ["", f"masks are not evaluated: {self.mask_explanation}"]
         return "\n".join(lines)
 
     def _class_table(self) -> list[str]:
-        """A line for each class, AP of masks beside that of boxes."""
+        """Return a line for each class, with the AP of boxes and of masks."""
         columns = {"AP": self.class_ap} | ({"of masks": self.mask_class_ap} if self.mask_class_ap else {})
         width = max(map(len, ["class", *self.class_ap]))
         return [f"{'class':<{width}}" + "".join(f"{title:>9}" for title in columns) + "  objects"] + [
@@ -86,15 +86,18 @@ def shown_measure(value: float) -> str:
 
 
 class CocoEvaluator:
-    """Measures detections against one ground truth.
+    """Evaluator of detections against one ground truth.
 
-    As in VOC, objects marked `difficult` are ignored: to find one is no mistake, not to find it neither. pycocotools, which
-    does not know the mark, counts them like any other.
+    As in VOC, objects marked `difficult` are ignored: neither finding nor missing one is an error. pycocotools,
+    which does not know the mark, counts them as ordinary objects.
     """
 
     def __init__(self, ground_truth: GroundTruth, *, segmentations: Callable[[], Sequence[Any]] | None = None):
-        """`segmentations` fetches those of the annotations (in their order, None where there is none) when masks are first to
-        be measured, for ground truth that comes without or with what no one has proved yet."""
+        """Create an evaluator.
+
+        segmentations: returns those of the annotations, in their order, None where there is none. It is called when masks are
+        first evaluated, for ground truth without segmentations or with unchecked ones.
+        """
         self._ground_truth, self._fetch_segmentations = ground_truth, segmentations
         annotations = ground_truth.annotations
         self._image_ids = np.array([annotation["image_id"] for annotation in annotations], np.int64)
@@ -106,9 +109,9 @@ class CocoEvaluator:
         self._boxes = np.array([annotation["bbox"] for annotation in annotations], np.float64).reshape(-1, 4)
 
     def evaluate(self, rows: DetectionRows) -> CocoMeasures:
-        """The COCO numbers of the images looked at (`rows.evaluated_ids`), an image without detections included.
+        """Return the COCO metrics of the evaluated images (`rows.evaluated_ids`), including images without detections.
 
-        Where the detections and all annotations have masks, those of masks as well.
+        The metrics of masks are included if the detections and all annotations have masks.
         """
         comparison = self.compare(rows)
         measured = self._measures(comparison, found=len(rows.scores))
@@ -124,17 +127,17 @@ class CocoEvaluator:
         return replace(measured, mask_numbers=of_masks.numbers, mask_class_ap=of_masks.class_ap)
 
     def compare(self, rows: DetectionRows) -> Comparison:
-        """The boxes beside the objects of the images looked at."""
+        """Return the boxes matched with the objects of the evaluated images."""
         boxes = boxes_xywh(rows.boxes)
         return self._compare(rows.image_ids, rows.category_ids, rows.scores, boxes[:, 2] * boxes[:, 3],
                              evaluated_ids=rows.evaluated_ids, overlap_of=self._overlap_of_boxes(boxes))
 
     def evaluate_results(self, results: Sequence[dict], *, image_ids: Sequence[int],
                          iou_type: str = "bbox") -> CocoMeasures:
-        """The COCO numbers of a list of results as in `detections.json`; without an explanation.
+        """Return the COCO metrics of a list of results as in `detections.json`, without an explanation.
 
-        With `iou_type` "segm" overlap and area are the masks', also where a result has a box beside its mask
-        (pycocotools' own loader then takes the box's area). Raises InputError where the ground truth has no masks then.
+        With `iou_type` "segm", IoU and area are computed from the masks, even if a result also has a box (pycocotools' own
+        loader then uses the area of the box). Raises InputError if the ground truth has no masks in that case.
         """
         def values(key: str, kind: type) -> np.ndarray:
             return np.array([result[key] for result in results], kind)
@@ -143,7 +146,7 @@ class CocoEvaluator:
             boxes = values("bbox", np.float64).reshape(-1, 4)
             areas, overlap_of = boxes[:, 2] * boxes[:, 3], self._overlap_of_boxes(boxes)
         elif self._masks is None:
-            raise InputError(f"{self._ground_truth.source}: {_LACKS_MASKS}; expected masks of all")
+            raise InputError(f"{self._ground_truth.source}: {_LACKS_MASKS}; expected masks for all annotations")
         else:
             masks = [encoded(result["segmentation"], self._ground_truth.image_sizes[result["image_id"]]) for result in results]
             areas, overlap_of = mask_areas(masks), self._overlap_of_masks(masks)
@@ -153,7 +156,7 @@ class CocoEvaluator:
 
     @cached_property
     def _masks(self) -> list[RunLengths] | None:
-        """Run lengths of all annotations; None where one has none, or its image no size."""
+        """Return the run lengths of all annotations; None if an annotation has none, or its image has no size."""
         annotations, sizes = self._ground_truth.annotations, self._ground_truth.image_sizes
         if self._fetch_segmentations:
             segmentations = self._fetch_segmentations()
@@ -164,17 +167,17 @@ class CocoEvaluator:
         return [encoded(*entry) for entry in placed] if all(all(entry) for entry in placed) else None
 
     def _overlap_of_boxes(self, boxes: np.ndarray) -> OverlapOf:
-        """What `_compare` wants for detected boxes, [D, 4] xywh."""
+        """Return the `overlap_of` of `_compare` for detected boxes, [D, 4] xywh."""
         return lambda detected, wanted: box_overlap(boxes[detected], self._boxes[wanted], self._flags.crowd[wanted])
 
     def _overlap_of_masks(self, masks: Sequence[RunLengths]) -> OverlapOf:
-        """What `_compare` wants for the masks of D detections."""
+        """Return the `overlap_of` of `_compare` for the masks of D detections."""
         return lambda detected, wanted: mask_overlap(
             [masks[i] for i in detected], [self._masks[i] for i in wanted], self._flags.crowd[wanted])
 
     def _compare(self, image_ids: np.ndarray, category_ids: np.ndarray, scores: np.ndarray, areas: np.ndarray, *,
                  evaluated_ids: np.ndarray, overlap_of: OverlapOf) -> Comparison:
-        """Of detections with the data set's ids, [D] each."""
+        """Return the comparison of detections with the data set's ids, [D] each."""
         images, known_ids = np.unique(evaluated_ids), np.array(list(self._ground_truth.categories), np.int64)
         detected = np.flatnonzero(np.isin(image_ids, images) & np.isin(category_ids, known_ids))
         wanted = np.flatnonzero(np.isin(self._image_ids, images))
@@ -190,7 +193,7 @@ class CocoEvaluator:
             overlap=overlap_of(detected, wanted))
 
     def _measures(self, comparison: Comparison, *, found: int) -> CocoMeasures:
-        """The numbers, without an explanation; `found`: how many detections there were, those of unknown classes with them."""
+        """Return the metrics without an explanation. found: number of detections, including those of unknown classes."""
         precision = comparison.curves.precision
         return CocoMeasures(
             numbers=_numbers(comparison.curves),
@@ -204,7 +207,7 @@ class CocoEvaluator:
 
 
 def _numbers(result: Curves) -> dict[str, float]:
-    """The 12 of MEASURE_NAMES: means over the classes that have objects."""
+    """Return the 12 numbers of MEASURE_NAMES: means over the classes that have objects."""
     def mean(values: np.ndarray) -> float:
         present = values[values > -1]
         return float(present.mean()) if present.size else -1.0
@@ -217,7 +220,7 @@ def _numbers(result: Curves) -> dict[str, float]:
 
 
 def _class_names(ground_truth: GroundTruth) -> tuple[str, ...]:
-    """Of each category, with the id behind a name that several share."""
+    """Return the name of each category, followed by its id if several share the name."""
     names = list(ground_truth.categories.values())
     return tuple(name if names.count(name) == 1 else f"{name} ({category_id})"
                  for category_id, name in ground_truth.categories.items())

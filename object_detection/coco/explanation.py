@@ -1,4 +1,4 @@
-"""Why a COCO measure is 0 or -1: the likely cause in one line."""
+"""The likely cause of a COCO metric of 0 or -1, in one line."""
 
 from collections.abc import Sequence
 
@@ -8,48 +8,48 @@ from object_detection.coco.ground_truth import GroundTruth
 from object_detection.coco.matching import box_overlap
 from object_detection.coco.results import DetectionRows, boxes_xywh
 
-_FOREIGN_FRACTION = 0.5  # of the boxes that lie off the image before that is named as the cause
-_LISTED = 5  # ids named in a message
+_FOREIGN_FRACTION = 0.5  # fraction of boxes outside their image from which this is reported as the cause
+_MAX_SHOWN_IDS = 5  # ids listed in a message
 
 
 def explain_poor_result(ground_truth: GroundTruth, rows: DetectionRows) -> str:
-    """The likely cause of an AP of 0 or -1, in one line."""
+    """Return the likely cause of an AP of 0 or -1, in one line."""
     evaluated = set(rows.evaluated_ids.tolist())
     known = evaluated & ground_truth.image_sizes.keys()
     if not evaluated:
         return "no image was evaluated"
     if not known:
-        return (f"no image id in common: the evaluated images are {_some(evaluated)}, those of {ground_truth.source} "
-                f"{_some(ground_truth.image_sizes)}")
+        return (f"no image id in common: the evaluated images are {_ids(evaluated)}, those of {ground_truth.source} "
+                f"{_ids(ground_truth.image_sizes)}")
     here = [annotation for annotation in ground_truth.annotations if annotation["image_id"] in known]
     objects = [annotation for annotation in here if not annotation["iscrowd"] and not annotation.get("difficult")]
     if not objects:
         aside = "crowds and difficult ones" if any(annotation.get("difficult") for annotation in here) else "crowds"
         return f"{ground_truth.source} has no object ({aside} aside) on the {len(known)} evaluated images it knows"
     if not len(rows.scores):
-        return f"no detection: on none of {len(evaluated)} images is there a score above the threshold"
-    found, wanted = set(rows.category_ids.tolist()), {annotation["category_id"] for annotation in objects}
-    if not found & wanted:
-        return (f"no class in common: the detections have the category ids {_some(found)}, the objects {_some(wanted)} "
+        return f"no detection: on none of {len(evaluated)} images does a score exceed the threshold"
+    found, expected = set(rows.category_ids.tolist()), {annotation["category_id"] for annotation in objects}
+    if not found & expected:
+        return (f"no class in common: the detections have the category ids {_ids(found)}, the objects {_ids(expected)} "
                 f"of {ground_truth.source}")
     return _misplaced_boxes(ground_truth, rows) or _poor_overlap(rows, objects)
 
 
-def _some(ids) -> str:
+def _ids(ids) -> str:
     ordered = sorted(ids)
-    more = f", ... ({len(ordered)} in all)" if len(ordered) > _LISTED else ""
-    return "[" + ", ".join(map(str, ordered[:_LISTED])) + more + "]"
+    more = f", ... ({len(ordered)} in all)" if len(ordered) > _MAX_SHOWN_IDS else ""
+    return "[" + ", ".join(map(str, ordered[:_MAX_SHOWN_IDS])) + more + "]"
 
 
 def _misplaced_boxes(ground_truth: GroundTruth, rows: DetectionRows) -> str:
-    """Boxes off their images, in fractions, or without area; empty where most are in order."""
+    """Return a description of boxes outside their images, in fractions, or without area; empty if most boxes are valid."""
     unknown = (np.inf, np.inf)
     sizes = np.array([ground_truth.image_sizes.get(image_id) or unknown for image_id in rows.image_ids.tolist()])
     low, high = rows.boxes[:, :2], rows.boxes[:, 2:]  # [N, 2] y and x
     count = len(rows.boxes)
     empty = int((high <= low).any(axis=-1).sum())
     if empty > _FOREIGN_FRACTION * count:
-        return f"{empty} of {count} boxes have no area (y_min, x_min, y_max, x_max is the order wanted)"
+        return f"{empty} of {count} boxes have no area (the expected order is y_min, x_min, y_max, x_max)"
     if high.max() <= 1.5 and np.isfinite(sizes).all() and sizes.min() > 2:
         return f"all {count} boxes lie within {high.max():.3g} pixels of the corner: fractions instead of pixels?"
     centers = (low + high) / 2
@@ -63,7 +63,7 @@ def _misplaced_boxes(ground_truth: GroundTruth, rows: DetectionRows) -> str:
 
 
 def _poor_overlap(rows: DetectionRows, objects: Sequence[dict]) -> str:
-    """How near the boxes come to any object, of their own class and of others."""
+    """Return the largest IoU of the boxes with any object, of the same class and of any class, and the likely cause."""
     boxes, same, any_class = boxes_xywh(rows.boxes), 0.0, 0.0
     for image_id in set(rows.image_ids.tolist()):
         here = np.flatnonzero(rows.image_ids == image_id)

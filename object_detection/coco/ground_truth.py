@@ -1,4 +1,4 @@
-"""Ground truth as the COCO measures want it: read from COCO's json, or its dictionary; checked once, at the door."""
+"""Ground truth of the COCO metrics, read from COCO's JSON or its dictionary and validated once, when loaded."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from program_support.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class GroundTruth:
-    """Images, categories and annotations to measure against."""
+    """Images, categories and annotations to evaluate against."""
 
     source: str  # where it came from, for messages
     image_sizes: dict[int, tuple[int, int] | None]  # image id -> (height, width) where known
@@ -22,21 +22,21 @@ class GroundTruth:
 def read_ground_truth(path: str | Path) -> GroundTruth:
     """Read a COCO annotation file (`instances_*.json`).
 
-    Raises InputError, naming the file, for a file that cannot be read or is not such a file.
+    Raises InputError, with the name of the file, if it cannot be read or is not a COCO annotation file.
     """
     try:
         dataset = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not json ({error})") from error
+        raise InputError(f"{path}: not valid JSON ({error})") from error
     return ground_truth_from_dataset(dataset, source=str(path))
 
 
 def ground_truth_from_dataset(dataset: Mapping, *, source: str) -> GroundTruth:
     """Check and index a COCO dictionary of `images`, `annotations` and `categories`; it is not changed.
 
-    Raises InputError, naming `source` and the id, where it is not one.
+    Raises InputError, with `source` and the id, if it is invalid.
     """
     images, annotations, categories = (_list_of(dataset, key, source=source)
                                        for key in ("images", "annotations", "categories"))
@@ -58,7 +58,7 @@ def ground_truth_from_dataset(dataset: Mapping, *, source: str) -> GroundTruth:
 
 
 def _list_of(dataset: Mapping, key: str, *, source: str) -> list:
-    """dataset[key]; raises InputError where that is no list of dictionaries."""
+    """Return dataset[key]; raise InputError if it is not a list of dictionaries."""
     found = dataset.get(key) if isinstance(dataset, Mapping) else None
     if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
         raise InputError(f"{source}: no list {key!r} of dictionaries; expected a COCO file with images, annotations and "
@@ -67,7 +67,7 @@ def _list_of(dataset: Mapping, key: str, *, source: str) -> list:
 
 
 def _integer(item: Mapping, key: str, *, where: str) -> int:
-    """item[key]; raises InputError, beginning with `where`, where that is no integer."""
+    """Return item[key]; raise InputError, beginning with `where`, if it is not an integer."""
     value = item.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{where} has {key} {value!r}; expected an integer")
@@ -79,16 +79,16 @@ def _is_number(value) -> bool:
 
 
 def _checked_annotation(annotation: Mapping, *, number: int, categories: Mapping[int, str], source: str) -> dict:
-    """A copy with what files tend to leave out, under a new id.
+    """Return a copy with the keys that files tend to leave out, under a new id.
 
-    pycocotools takes a match with annotation 0 for no match, and two annotations of one id for one; and it writes into
-    what it is given, hence the copy.
+    pycocotools treats a match with annotation 0 as no match, and two annotations with the same id as one. It also writes into
+    its input, hence the copy.
     """
     where = f"{source}: annotation {annotation.get('id')!r} of image {annotation.get('image_id')!r}"
     _integer(annotation, "image_id", where=where)
     category_id = _integer(annotation, "category_id", where=where)
     if category_id not in categories:
-        raise InputError(f"{where} has category_id {category_id}; the categories are {sorted(categories)}")
+        raise InputError(f"{where} has category_id {category_id}; expected one of {sorted(categories)}")
     box_xywh = annotation.get("bbox")
     if not isinstance(box_xywh, list | tuple) or len(box_xywh) != 4 or not all(map(_is_number, box_xywh)):
         raise InputError(f"{where} has bbox {box_xywh!r}; expected four finite numbers x, y, width, height")

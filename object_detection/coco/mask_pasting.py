@@ -1,4 +1,4 @@
-"""Masks within boxes, as networks give them, into the images that the boxes lie in."""
+"""Pasting of masks, predicted within boxes, into the images of the boxes."""
 
 from collections.abc import Iterator
 
@@ -9,15 +9,19 @@ THRESHOLD = 0.5  # probability above which a pixel shows the object
 
 def pasted_masks(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int], threshold: float = THRESHOLD,
                  in_whole_pixels: bool = False) -> Iterator[np.ndarray]:
-    """Each mask in an image of `size` (height, width), [h, w] bool; one at a time, as a hundred of a photo are 1 GB.
+    """Yield each mask in an image of `size`, [h, w] bool; one at a time, because a hundred masks of a photo take 1 GB.
 
-    masks [N, S, S] are probabilities in the S x S cells of each box; boxes [N, 4] yxyx are pixels of that image and may reach
-    over its border. A pixel is interpolated bilinearly between the middles of cells, at its own middle; beyond the outermost
-    middles the probability stays what it is there, so that a mask of ones covers the pixels whose middles lie in the box.
+    A pixel is interpolated bilinearly between the centers of cells, at its own center. Beyond the outermost centers the
+    probability is constant, so that a mask of ones covers the pixels whose centers lie in the box.
 
-    `in_whole_pixels`: as torchvision and Detectron paste. The mask gets a border of zeros, one cell wide, and the box that
-    this takes up is moved to whole pixels, of which it begins and ends in the middle of one (the legacy of boxes of whole
-    pixels whose width is x_max - x_min + 1).
+    Args:
+        masks: [N, S, S], probabilities in the S x S cells of each box.
+        boxes: [N, 4] yxyx in pixels of that image; they may extend beyond its border.
+        size: height and width of the image.
+        threshold: probability above which a pixel belongs to the object.
+        in_whole_pixels: as torchvision and Detectron paste. The mask gets a border of zeros, one cell wide, and the enlarged
+            box is rounded to integer pixels and begins and ends at pixel centers (the legacy of boxes in integer
+            pixels whose width is x_max - x_min + 1).
     """
     masks, boxes = np.asarray(masks, np.float32), np.asarray(boxes).reshape(-1, 4)
     if in_whole_pixels:
@@ -31,8 +35,8 @@ def pasted_masks(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int],
 
 
 def _bordered(masks: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Masks [N, S, S] with a border of zeros, and their boxes, wider by as much and from whole pixel to whole pixel."""
-    boxes, cells = boxes.astype(np.float32), masks.shape[-1]  # as there: what is truncated must be rounded alike
+    """Return masks [N, S, S] with a border of zeros, and their boxes, enlarged by the border and rounded to integer pixels."""
+    boxes, cells = boxes.astype(np.float32), masks.shape[-1]  # float32 as in the references, for the same truncation
     low, high = boxes[:, :2], boxes[:, 2:]
     centers, halves = (high + low) * 0.5, (high - low) * 0.5 * ((cells + 2) / cells)
     first, last = np.trunc(centers - halves), np.trunc(centers + halves)
@@ -40,7 +44,7 @@ def _bordered(masks: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _weights(low: float, high: float, *, length: int, cells: int) -> tuple[slice, np.ndarray]:
-    """Which of `length` pixels have their middle between `low` and `high`, and the share of each cell in each of them.
+    """Return which of `length` pixels have their center between `low` and `high`, and the weight of each cell in each pixel.
 
     -> slice of n pixels, [n, cells] float32 with rows that sum to 1.
     """

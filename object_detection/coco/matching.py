@@ -1,8 +1,8 @@
-"""Which detection finds which object, as pycocotools defines it (`COCOeval`); `coco_curves` has precision and recall from that.
+"""Matching of detections with objects, as pycocotools defines it (`COCOeval`); see `curves` for precision and recall.
 
-pycocotools walks through image, class, size range, threshold, detection and object in Python. Here all groups (the detections
-and objects of one image and class) take their n-th best detection at the same time, for all thresholds and size ranges, with
-the same float64 arithmetic and the same order among equals, so that the results are the same to the last bit.
+pycocotools loops over image, class, size range, threshold, detection and object in Python. Here all groups (the detections
+and objects of one image and class) process their n-th best detection at the same time, for all thresholds and size ranges,
+with the same float64 arithmetic and the same order in ties, so that the results are bit-identical.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,22 +14,22 @@ IOU_THRESHOLDS = np.linspace(0.5, 0.95, 10)  # T = 10
 AREA_RANGES = np.array([(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)])  # A = 4: all, small, medium, large; px^2
 MOST_DETECTIONS = (1, 10, 100)  # M = 3, per image and class
 
-_AT_ONCE = 6400  # groups times objects in one chunk: its arrays, with T and A, stay in the cache
+_CHUNK_SIZE = 6400  # groups times objects in one chunk: its arrays, with T and A, fit in the cache
 
 
 class Instances(NamedTuple):
-    """What matching asks of N detections or annotated objects, one of them in each row."""
+    """The properties of N detections or annotated objects that matching needs, one per row."""
 
-    images: np.ndarray  # [N] int64, numbers in the order in which images count among equal scores
+    images: np.ndarray  # [N] int64, numbers in the order that breaks ties of scores
     classes: np.ndarray  # [N] int64, 0 .. K-1
     areas: np.ndarray  # [N] float64, square pixels
 
 
 class ObjectFlags(NamedTuple):
-    """What an annotated object is beside an instance."""
+    """Further properties of annotated objects."""
 
-    crowd: np.ndarray  # [N] bool: may be found any number of times, and need not be
-    ignored: np.ndarray  # [N] bool: need not be found, and finding it is no mistake; crowds are
+    crowd: np.ndarray  # [N] bool: may be found any number of times, and need not be found
+    ignored: np.ndarray  # [N] bool: need not be found, and finding it is not an error; includes crowds
 
 
 # Row numbers of detections [n, D] and of objects [n, G], any row where there is none -> IoU [n, D, G].
@@ -41,12 +41,12 @@ class Matches(NamedTuple):
 
     rows: np.ndarray  # [n]
     matched: np.ndarray  # [n, A, T] bool: matches an object
-    to_ignore: np.ndarray  # [n, A, T] bool: one that does not count
-    objects: np.ndarray  # [n] row of the object at the lowest threshold, whatever its size; -1: none
+    to_ignore: np.ndarray  # [n, A, T] bool: matches an object that is not counted
+    objects: np.ndarray  # [n] row of the object at the lowest threshold, for all sizes; -1: none
 
 
 class Matching(NamedTuple):
-    """Matches, and the 100 best detections of each image and class, whether they match or not."""
+    """Matches, and the 100 best detections of each image and class, matched or not."""
 
     by_class: np.ndarray  # [N] rows by class, then by falling score
     ranks: np.ndarray  # [all rows] in image and class
@@ -62,10 +62,10 @@ class _Groups(NamedTuple):
     counts: np.ndarray  # [g]
 
 
-def box_overlap(detected: np.ndarray, wanted: np.ndarray, crowd: np.ndarray) -> Overlap:
-    """IoU of boxes [N, 4] x, y, width, height, float64; with a crowd: the share of the detection that lies in it."""
+def box_overlap(detected: np.ndarray, annotated: np.ndarray, crowd: np.ndarray) -> Overlap:
+    """Return the IoU of boxes [N, 4] x, y, width, height, float64; with a crowd: the fraction of the detection inside it."""
     def overlap(detections: np.ndarray, objects: np.ndarray) -> np.ndarray:
-        one, other = detected[detections][:, :, None], wanted[objects][:, None]  # [n, D, 1, 4], [n, 1, G, 4]
+        one, other = detected[detections][:, :, None], annotated[objects][:, None]  # [n, D, 1, 4], [n, 1, G, 4]
         shared = np.minimum(one[..., :2] + one[..., 2:], other[..., :2] + other[..., 2:])
         shared -= np.maximum(one[..., :2], other[..., :2])
         intersection = np.where((shared > 0).all(axis=-1), shared[..., 0] * shared[..., 1], 0.0)
@@ -78,36 +78,36 @@ def box_overlap(detected: np.ndarray, wanted: np.ndarray, crowd: np.ndarray) -> 
 
 def match(detections: Instances, scores: np.ndarray, objects: Instances, flags: ObjectFlags, *, num_classes: int,
           overlap: Overlap) -> Matching:
-    """Match detections with `scores` [N] with the annotated objects of their image and class, the best first."""
+    """Match detections that have `scores` [N] with the objects of their image and class, by falling score."""
     groups, by_class, ranks = _ranking(detections, scores, num_classes)
     return Matching(by_class, ranks, _joined(_matches(groups, objects, flags, num_classes, overlap)))
 
 
 def _joined(parts: Iterable[Matches]) -> Matches:
-    """The matches of all parts, one behind the other; of no part none."""
+    """Return the concatenated matches of all parts; empty if there is no part."""
     none = Matches(np.zeros(0, np.int64), *np.zeros((2, 0, len(AREA_RANGES), len(IOU_THRESHOLDS)), bool), np.zeros(0, np.int64))
     return Matches(*map(np.concatenate, zip(none, *parts, strict=True)))
 
 
 def outside_ranges(areas: np.ndarray) -> np.ndarray:
-    """[N] -> [N, A], whether an area lies outside each range."""
+    """Return whether each area is outside of each range, [N] -> [N, A]."""
     return (areas[:, None] < AREA_RANGES[:, 0]) | (areas[:, None] > AREA_RANGES[:, 1])
 
 
 def _stable_order(numbers: np.ndarray) -> np.ndarray:
-    """Places of the numbers, not below 0, in ascending order."""
+    """Return the indices that sort nonnegative integers, stably."""
     small = not len(numbers) or numbers.max() <= np.iinfo(np.uint16).max
-    return np.argsort(numbers.astype(np.uint16) if small else numbers, kind="stable")  # of 16 bits in time linear in N
+    return np.argsort(numbers.astype(np.uint16) if small else numbers, kind="stable")  # for 16 bits in linear time
 
 
 def _groups(rows: np.ndarray, keys: np.ndarray) -> _Groups:
-    """The groups of rows [N] that are ordered by their keys [N]."""
+    """Return the groups of rows [N], which are sorted by their keys [N]."""
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     return _Groups(rows, keys[starts], starts, np.diff(starts, append=len(rows)))
 
 
 def _ranking(detections: Instances, scores: np.ndarray, num_classes: int) -> tuple[_Groups, np.ndarray, np.ndarray]:
-    """The groups, each by falling score; and `by_class` and `ranks` as of `Matching`."""
+    """Return the groups, each by falling score, and `by_class` and `ranks` of `Matching`."""
     by_image = _stable_order(detections.images)
     by_score = by_image[np.argsort(-scores[by_image], kind="stable")]
     by_class = by_score[_stable_order(detections.classes[by_score])]
@@ -123,23 +123,23 @@ def _ranking(detections: Instances, scores: np.ndarray, num_classes: int) -> tup
 
 def _matches(detected: _Groups, objects: Instances, flags: ObjectFlags, num_classes: int,
              overlap: Overlap) -> Iterator[Matches]:
-    """Of the groups that have both detections and objects."""
+    """Yield the matches of the groups that have both detections and objects."""
     by_group = np.lexsort((objects.classes, objects.images))
-    wanted = _groups(by_group, objects.images[by_group] * num_classes + objects.classes[by_group])
-    _, in_detected, in_wanted = np.intersect1d(detected.keys, wanted.keys, assume_unique=True, return_indices=True)
-    first_detected, first_wanted = detected.starts[in_detected], wanted.starts[in_wanted]
-    depths, widths = detected.counts[in_detected], wanted.counts[in_wanted]
+    annotated = _groups(by_group, objects.images[by_group] * num_classes + objects.classes[by_group])
+    _, in_detected, in_annotated = np.intersect1d(detected.keys, annotated.keys, assume_unique=True, return_indices=True)
+    first_detected, first_annotated = detected.starts[in_detected], annotated.starts[in_annotated]
+    depths, widths = detected.counts[in_detected], annotated.counts[in_annotated]
     padded_widths = 1 << np.ceil(np.log2(widths)).astype(int)
     outside = outside_ranges(objects.areas)
     for width in np.unique(padded_widths).tolist():
-        alike = np.flatnonzero(padded_widths == width)
-        alike = alike[np.argsort(-depths[alike], kind="stable")]
-        for chunk in np.array_split(alike, min(len(alike), -(-len(alike) * width // _AT_ONCE))):
+        same_width = np.flatnonzero(padded_widths == width)
+        same_width = same_width[np.argsort(-depths[same_width], kind="stable")]
+        for chunk in np.array_split(same_width, min(len(same_width), -(-len(same_width) * width // _CHUNK_SIZE))):
             depth, count = depths[chunk, None], widths[chunk, None]  # [n, 1]
             ranks = np.arange(depth.max())
             places = np.arange(width)[::-1]  # argmax takes the first of equals, COCO the last
             d_rows = detected.rows[first_detected[chunk, None] + np.minimum(ranks, depth - 1)]  # [n, D]
-            g_rows = wanted.rows[first_wanted[chunk, None] + np.minimum(places, count - 1)]  # [n, G]
+            g_rows = annotated.rows[first_annotated[chunk, None] + np.minimum(places, count - 1)]  # [n, G]
             overlaps = np.where((ranks < depth)[..., None] & (places < count)[:, None], overlap(d_rows, g_rows), -1.0)
             yield _match(d_rows, g_rows, overlaps, crowd=flags.crowd[g_rows],
                          to_ignore=flags.ignored[g_rows][:, None] | outside[g_rows].transpose(0, 2, 1))
@@ -147,21 +147,21 @@ def _matches(detected: _Groups, objects: Instances, flags: ObjectFlags, num_clas
 
 def _match(rows: np.ndarray, objects: np.ndarray, overlaps: np.ndarray, *, crowd: np.ndarray,
            to_ignore: np.ndarray) -> Matches:
-    """Groups of detections [n, D] and objects [n, G] with IoU [n, D, G]; crowd [n, G], to_ignore [n, A, G] of the objects.
+    """Match groups of detections [n, D] and objects [n, G] with IoU [n, D, G]; crowd [n, G], to_ignore [n, A, G].
 
-    Each detection, the best first, takes the free object that it overlaps most, one that is to be ignored only where no
-    other one will do. A crowd stays free.
+    Each detection, by falling score, takes the unmatched object that it overlaps most, and an ignored object only if no other
+    qualifies. A crowd can be matched repeatedly.
     """
-    near = (overlaps >= IOU_THRESHOLDS[0]).any(axis=-1)  # [n, D]; all others find nothing, whatever the rest does
+    near = (overlaps >= IOU_THRESHOLDS[0]).any(axis=-1)  # [n, D]; all other detections match nothing
     deep = np.argsort(-near.sum(axis=1), kind="stable")
     near, rows, objects, overlaps, crowd, to_ignore = (
         values[deep] for values in (near, rows, objects, overlaps, crowd, to_ignore))
-    nearest = np.argsort(~near, axis=1, kind="stable")  # places of those before the others, the best first
+    nearest = np.argsort(~near, axis=1, kind="stable")  # places of these before the others, by falling score
     depths = near.sum(axis=1)
     free = np.ones((len(rows), len(AREA_RANGES), len(IOU_THRESHOLDS), overlaps.shape[2]), bool)
     results = []
     for rank in range(depths.max(initial=0)):
-        here = slice(np.searchsorted(-depths, -rank))  # deeper than this rank
+        here = slice(np.searchsorted(-depths, -rank))  # groups with more detections than this rank
         one = np.arange(here.stop), nearest[here, rank]
         iou, ignore = overlaps[one][:, None, None], to_ignore[here, :, None]  # [n, 1, 1, G], [n, A, 1, G]
         fits = free[here] & (iou >= IOU_THRESHOLDS[:, None])  # [n, A, T, G]

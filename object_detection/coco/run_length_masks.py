@@ -1,4 +1,4 @@
-"""Masks as COCO's files and measures have them: run lengths (RLE) of whole images, by pycocotools."""
+"""Masks as run lengths (RLE) of complete images, as in COCO's files and metrics, by pycocotools."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -10,34 +10,34 @@ from pycocotools import mask as coco_mask
 from object_detection.coco.mask_pasting import pasted_masks
 from object_detection.coco.matching import Overlap
 
-RunLengths = dict[str, Any]  # {"size": [height, width], "counts": text}, as json has it
+RunLengths = dict[str, Any]  # {"size": [height, width], "counts": text}, as in JSON
 
 
 def run_lengths(mask: np.ndarray) -> RunLengths:
-    """The run lengths of a mask [h, w], not 0 where the object is."""
+    """Return the run lengths of a mask [h, w] that is nonzero on the object."""
     encoded = coco_mask.encode(np.asfortranarray(mask, np.uint8))
     return {"size": [int(side) for side in encoded["size"]], "counts": encoded["counts"].decode("ascii")}
 
 
 def pasted_run_lengths(masks: np.ndarray, boxes: np.ndarray, *, size: tuple[int, int],
                        in_whole_pixels: bool = False) -> list[RunLengths]:
-    """Run lengths in an image of `size` (height, width) of masks within boxes; see `pasted_masks`."""
+    """Return run lengths in an image of `size` (height, width) of masks within boxes; see `pasted_masks`."""
     return [run_lengths(mask) for mask in pasted_masks(masks, boxes, size=size, in_whole_pixels=in_whole_pixels)]
 
 
 def decoded(segmentation: RunLengths) -> np.ndarray:
-    """The mask of run lengths, [h, w] bool."""
+    """Return the mask of run lengths, [h, w] bool."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # pycocotools 2.0.11 under NumPy 2
         return coco_mask.decode(segmentation).astype(bool)
 
 
 def moved(mask: RunLengths, offset: np.ndarray, *, size: tuple[int, int]) -> RunLengths:
-    """A mask in a larger image of `size` (height, width), its first pixel at `offset` (y, x); the larger is never unrolled."""
+    """Return a mask in a larger image of `size` (height, width), its first pixel at `offset` (y, x), without decoding."""
     rows = np.pad(decoded(mask).astype(np.int8), ((1, 1), (0, 0)))
-    columns, edges = np.nonzero(np.diff(rows, axis=0).T)  # of each run where it begins and where it ends, column by column
+    columns, edges = np.nonzero(np.diff(rows, axis=0).T)  # start and end of each run, column by column
     places = (columns + int(offset[1])) * size[0] + edges + int(offset[0])
-    joined = np.flatnonzero(places[1:-1:2] == places[2::2])  # at the bottom of a column, and on at the top of the next
+    joined = np.flatnonzero(places[1:-1:2] == places[2::2])  # runs that continue in the next column
     places = np.delete(places, np.concatenate([2 * joined + 1, 2 * joined + 2]))
     counts = np.trim_zeros(np.diff(np.concatenate([[0], places, [size[0] * size[1]]])), "b")
     runs = coco_mask.frPyObjects({"size": list(size), "counts": counts.tolist()}, *size)
@@ -45,7 +45,7 @@ def moved(mask: RunLengths, offset: np.ndarray, *, size: tuple[int, int]) -> Run
 
 
 def united(masks: Sequence[RunLengths]) -> RunLengths:
-    """What any of the masks of one image covers."""
+    """Return the union of the masks of one image."""
     if len(masks) == 1:
         return masks[0]
     merged = coco_mask.merge(list(masks))
@@ -53,9 +53,10 @@ def united(masks: Sequence[RunLengths]) -> RunLengths:
 
 
 def encoded(segmentation: Any, size: tuple[int, int]) -> RunLengths:
-    """Run lengths of what COCO calls a segmentation in an image of `size` (height, width): polygons or run lengths.
+    """Return the run lengths of a COCO segmentation, polygons or run lengths, in an image of `size` (height, width).
 
-    pycocotools' C code trusts them; those of a stranger's file go through `dataset.conversion.segmentation` first.
+    pycocotools' C code does not validate its input; segmentations of untrusted files are checked by
+    `dataset.conversion.segmentation` first.
     """
     if isinstance(segmentation, list):
         return coco_mask.merge(coco_mask.frPyObjects(segmentation, *size))
@@ -63,7 +64,7 @@ def encoded(segmentation: Any, size: tuple[int, int]) -> RunLengths:
 
 
 class DecodedMasks(Sequence):
-    """The masks of N run lengths, each [h, w] bool and unrolled when it is looked at: a hundred of a photo are gigabytes."""
+    """The masks of N run lengths, each [h, w] bool and decoded on access, because a hundred masks of a photo take gigabytes."""
 
     def __init__(self, masks: Sequence[RunLengths], turned: Callable[[np.ndarray], np.ndarray] = lambda mask: mask):
         self._masks, self._turned = masks, turned
@@ -76,15 +77,15 @@ class DecodedMasks(Sequence):
 
 
 def mask_areas(masks: Sequence[RunLengths]) -> np.ndarray:
-    """Pixels that each of N masks covers, [N] float64."""
+    """Return the number of pixels of each of N masks, [N] float64."""
     return np.array([coco_mask.area(mask) for mask in masks], np.float64)
 
 
-def mask_overlap(detected: Sequence[RunLengths], wanted: Sequence[RunLengths], crowd: np.ndarray) -> Overlap:
-    """IoU of masks, those of detections and of annotated objects; with a crowd as `box_overlap`."""
+def mask_overlap(detected: Sequence[RunLengths], annotated: Sequence[RunLengths], crowd: np.ndarray) -> Overlap:
+    """Return the IoU of the masks of detections and of objects; with a crowd as `box_overlap`."""
     def overlap(detections: np.ndarray, objects: np.ndarray) -> np.ndarray:
         return np.stack([
-            coco_mask.iou([detected[i] for i in one], [wanted[i] for i in other], crowd[other].astype(np.uint8))
+            coco_mask.iou([detected[i] for i in one], [annotated[i] for i in other], crowd[other].astype(np.uint8))
             for one, other in zip(detections, objects, strict=True)])
 
     return overlap

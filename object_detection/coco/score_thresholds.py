@@ -1,4 +1,4 @@
-"""From which score on detections are kept: the threshold of the best F1, the harmonic mean of precision and recall."""
+"""Score thresholds with the best F1, the harmonic mean of precision and recall."""
 
 from typing import Any, NamedTuple
 
@@ -6,11 +6,11 @@ import numpy as np
 
 from object_detection.coco.comparison import Comparison
 
-LEAST_OBJECTS = 10  # of a class for a stored threshold of its own; with fewer, one detection more or less decides it
+LEAST_OBJECTS = 10  # objects of a class for a stored threshold of its own; with fewer, a single detection decides it
 
 
 class BestThreshold(NamedTuple):
-    """Of detections with at least this score; `score` is NaN where nothing that is found is right."""
+    """The best score threshold and its metrics; `score` is NaN if no detection is correct."""
 
     score: float
     precision: float
@@ -18,25 +18,25 @@ class BestThreshold(NamedTuple):
     f1: float
 
 
-def best_threshold(scores: np.ndarray, right: np.ndarray, wanted: int) -> BestThreshold:
-    """Of n detections, `right` [n] bool, of objects of which so many are `wanted`; the highest of equally good thresholds."""
+def best_threshold(scores: np.ndarray, right: np.ndarray, num_objects: int) -> BestThreshold:
+    """Return the best threshold of n detections, `right` [n] bool, for `num_objects` objects; in a tie the highest one."""
     order = np.argsort(-scores, kind="stable")
     scores, hits = scores[order], np.cumsum(right[order])
-    last = np.append(scores[1:] < scores[:-1], True)[: len(scores)]  # a threshold keeps all of equal scores
+    last = np.append(scores[1:] < scores[:-1], True)[: len(scores)]  # a threshold keeps all detections of equal scores
     scores, hits, kept = scores[last], hits[last], np.flatnonzero(last) + 1
-    if not wanted or not hits.any():
+    if not num_objects or not hits.any():
         return BestThreshold(np.nan, 0.0, 0.0, 0.0)
-    f1 = 2 * hits / (kept + wanted)
+    f1 = 2 * hits / (kept + num_objects)
     best = int(f1.argmax())
-    return BestThreshold(float(scores[best]), float(hits[best] / kept[best]), float(hits[best] / wanted), float(f1[best]))
+    return BestThreshold(float(scores[best]), float(hits[best] / kept[best]), float(hits[best] / num_objects), float(f1[best]))
 
 
 def class_thresholds(comparison: Comparison) -> list[BestThreshold]:
     """Return the best threshold of each class at IoU 0.5."""
     outcomes, classes = comparison.outcomes, comparison.detections.classes
     rows = [np.flatnonzero(outcomes.counted & (classes == k)) for k in range(len(comparison.names))]
-    return [best_threshold(comparison.scores[here], outcomes.right[here], int(wanted))
-            for here, wanted in zip(rows, comparison.class_counts, strict=True)]
+    return [best_threshold(comparison.scores[here], outcomes.right[here], int(num_objects))
+            for here, num_objects in zip(rows, comparison.class_counts, strict=True)]
 
 
 def overall_threshold(comparison: Comparison) -> BestThreshold:
@@ -48,7 +48,7 @@ def overall_threshold(comparison: Comparison) -> BestThreshold:
 def thresholds_to_store(comparison: Comparison) -> dict[str, Any]:
     """Return {"overall": score, "classes": {name: score}} as stored with a model; {} if no detection is right.
 
-    A class with fewer than LEAST_OBJECTS objects, or of which nothing is found, has no entry: the overall threshold counts.
+    A class with fewer than LEAST_OBJECTS objects or without a correct detection has no entry: the overall threshold applies.
     """
     overall = overall_threshold(comparison).score
     if np.isnan(overall):
@@ -59,5 +59,5 @@ def thresholds_to_store(comparison: Comparison) -> dict[str, Any]:
 
 
 def _rounded_down(score: float) -> float:
-    """To 4 decimals: an exported file, whose scores differ by rounding, keeps the detection that the threshold came from."""
+    """Round down to 4 decimals: scores of an exported file differ by rounding, and must still reach the threshold."""
     return np.floor(score * 1e4).item() / 1e4

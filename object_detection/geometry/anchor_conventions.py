@@ -1,4 +1,4 @@
-"""Which anchors published detectors stand on, as levels for `grid_of_levels`: RetinaNet, region proposals, SSD300."""
+"""Anchors of published detectors as levels for `grid_of_levels`: RetinaNet, region proposals, SSD300."""
 
 import math
 from collections.abc import Sequence
@@ -8,25 +8,25 @@ import numpy as np
 from object_detection.geometry.anchor_grid import AnchorConfig, AnchorLevel, feature_sizes, level_of_cells
 from program_support.errors import InputError
 
-RETINANET_SCALES = 3  # sizes of a level's anchors
+RETINANET_SCALES = 3  # anchor sizes per level
 HEIGHT_TO_WIDTH = (0.5, 1.0, 2.0)
-NVIDIA_ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))  # width and height of its Mask R-CNN's anchors
-SSD300_STRIDES = (8, 16, 32, 64)  # pixels; of the maps after these, the image's side by their number of cells
-SSD300_SIZES = (21, 45, 99, 153, 207, 261, 315)  # pixels of 300; that of each map, and of a map after the last
+NVIDIA_ASPECT_RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))  # width and height of the anchors of NVIDIA's Mask R-CNN
+SSD300_STRIDES = (8, 16, 32, 64)  # pixels; strides of further maps are the side of the image divided by their number of cells
+SSD300_SIZES = (21, 45, 99, 153, 207, 261, 315)  # pixels at 300 x 300; one size per map and one further
 SSD300_RATIOS = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,))
-SSD300_BOXES_A_CELL = tuple(2 + 2 * len(ratios) for ratios in SSD300_RATIOS)  # of each map
+SSD300_BOXES_PER_CELL = tuple(2 + 2 * len(ratios) for ratios in SSD300_RATIOS)  # per map
 _SSD300_SIDE = 300
-_SSD300_SMALLEST = 257  # pixels a side, of which the last map has one cell
+_SSD300_SMALLEST = 257  # pixels per side; the last map has one cell
 
 
 def retinanet_sizes(anchor_scale: float = 4.0) -> tuple[tuple[int, ...], ...]:
-    """Sides in pixels of the squares of P3 to P7: of each three, by thirds of an octave from `anchor_scale` cells on."""
+    """Return the sides in pixels of the square anchors of P3 to P7: `anchor_scale` cells times 2^(0, 1/3, 2/3)."""
     return tuple(tuple(int(2**level * anchor_scale * 2 ** (octave / RETINANET_SCALES)) for octave in range(RETINANET_SCALES))
                  for level in range(3, 8))
 
 
 def proposal_sizes(anchor_scale: float = 8.0) -> tuple[tuple[float, ...], ...]:
-    """Sides in pixels of the squares of Mask R-CNN's P2 to P6, `anchor_scale` cells each."""
+    """Return the sides in pixels of the square anchors of Mask R-CNN's P2 to P6, `anchor_scale` cells each."""
     return tuple((2**level * anchor_scale,) for level in range(2, 7))
 
 
@@ -37,59 +37,69 @@ def rounded_levels(
     image_size: tuple[int, int], feature_sizes: Sequence[tuple[int, int]], *, sizes: Sequence[Sequence[float]],
     height_to_width: Sequence[float] = HEIGHT_TO_WIDTH,
 ) -> list[AnchorLevel]:
-    """Anchors by torchvision's rule (models/detection/anchor_utils.py), in whole pixels.
+    """Return anchors by torchvision's rule (models/detection/anchor_utils.py), with sides in integer pixels.
 
-    image_size and feature_sizes (of each level) are (rows, columns), sizes[level] the sides of its squares. At each cell one
-    anchor of size^2 square pixels for each ratio of height to width and each size, ratio first; half sides are rounded to
-    whole pixels, halves to the even one. Cell (i, j) stands at (i, j) strides, without half a cell, and a stride is image
-    side // feature side: the last cells may lie far from the border. With RETINANET_SIZES 120,087 anchors at 800 x 800.
-    Raises ValueError for other numbers of sizes than levels, InputError for an anchor without a whole pixel.
+    Each cell has one anchor of size^2 square pixels for each aspect ratio and each size, ratio first. Half sides are rounded to
+    integers, ties to even. Cell (i, j) is centered at (i, j) strides, without half a cell, and a stride is image side //
+    feature side, so the last cells may lie far from the border. With RETINANET_SIZES there are 120,087 anchors at 800 x 800.
+
+    Args:
+        image_size: (rows, columns).
+        feature_sizes: (rows, columns) of each level.
+        sizes: sides of the square anchors of each level.
+        height_to_width: aspect ratios.
+
+    Raises:
+        ValueError: the numbers of sizes and levels differ.
+        InputError: an anchor is less than a pixel wide or high.
     """
-    ratios = np.sqrt(np.float32(height_to_width))  # float32, as what rounds to a half there must do so here
+    ratios = np.sqrt(np.float32(height_to_width))  # float32 as in torchvision, so that ties are rounded alike
     levels = []
     for counts, level_sizes in zip(feature_sizes, sizes, strict=True):
         sides = np.stack([np.outer(ratios, np.float32(level_sizes)), np.outer(1 / ratios, np.float32(level_sizes))], axis=-1)
         shapes = 2.0 * np.round(sides.reshape(-1, 2) / 2)
         if not shapes.all():
-            raise InputError(f"an anchor of {level_sizes[0]:g} pixels a side has no height or no width at ratios of height to "
-                             f"width of {', '.join(f'{ratio:g}' for ratio in height_to_width)}; expected larger ones or ratios "
-                             "nearer to 1")
+            raise InputError(f"an anchor of {level_sizes[0]:g} pixels per side has no height or no width at aspect ratios "
+                             f"(height / width) of {', '.join(f'{ratio:g}' for ratio in height_to_width)}; expected larger "
+                             "anchors or ratios closer to 1")
         levels.append(AnchorLevel(
             counts=tuple(counts), strides=tuple(side // count for side, count in zip(image_size, counts, strict=True)),
             offset=(0.0, 0.0), shapes=tuple(map(tuple, shapes.tolist()))))
     return levels
 
 
-def centerd_levels(
+def centered_levels(
     image_size: tuple[int, int], feature_sizes: Sequence[tuple[int, int]], *, scale: float = 8.0
 ) -> list[AnchorLevel]:
-    """Anchors of proposals by NVIDIA's TensorFlow 2 Mask R-CNN (mrcnn_tf2/model/anchors.py): as EfficientDet's, of one scale
-    and with shapes of its own. 279,279 at 832 x 1344 with levels 2 to 6."""
+    """Return the anchors of proposals of NVIDIA's TensorFlow 2 Mask R-CNN (mrcnn_tf2/model/anchors.py).
+
+    The rule is EfficientDet's, with one scale and different aspect ratios: 279,279 anchors at 832 x 1344 on levels 2 to 6.
+    """
     config = AnchorConfig(num_scales=1, aspect_ratios=NVIDIA_ASPECT_RATIOS, anchor_scale=scale)
     return [level_of_cells(config, image_size, counts) for counts in feature_sizes]
 
 
 def ssd300_counts(image_size: tuple[int, int]) -> list[tuple[int, int]]:
-    """Rows and columns of each of SSD300's maps: halved up to stride 64, then two less for each of two maps more.
+    """Return rows and columns of each of SSD300's maps: halved up to stride 64, then reduced by two for two further maps.
 
-    38, 19, 10, 5, 3, 1 at 300 pixels. Raises InputError for an image of which the last has none.
+    38, 19, 10, 5, 3, 1 at 300 pixels. Raises InputError if the last map would have no cell.
     """
     counts = feature_sizes(image_size, 6)[3:]
     for _ in range(2):
         counts.append((counts[-1][0] - 2, counts[-1][1] - 2))
     if min(counts[-1]) < 1:
-        raise InputError(f"image_size is {image_size[0]} x {image_size[1]}; expected at least {_SSD300_SMALLEST} pixels a side, "
-                         "as SSD300's last map has no cell otherwise")
+        raise InputError(f"image_size is {image_size[0]} x {image_size[1]}; expected at least {_SSD300_SMALLEST} pixels per "
+                         "side, because SSD300's last map has no cell otherwise")
     return counts
 
 
 def ssd300_levels(image_size: tuple[int, int] = (_SSD300_SIDE, _SSD300_SIDE)) -> list[AnchorLevel]:
-    """The 8,732 default boxes of SSD300 (Liu et al. 2016, with MLPerf's sizes) in pixels; of another image size as many as its
-    maps have, which are larger and smaller with the image.
+    """Return the 8,732 default boxes of SSD300 (Liu et al. 2016, with MLPerf's sizes) in pixels.
 
-    Shapes of a map: a square of its size, one of the geometric mean of its and the next map's, then for each ratio the wide
-    and the tall one. Order as in MLPerf's reference: map, shape, row, column. As there centers and sides end at the image's
-    pixels, corners do not. Raises InputError as `ssd300_counts`.
+    For another image size the number follows from its maps, and the boxes scale with the image. Shapes of a map: a square of
+    its size, one of the geometric mean of its and the next map's size, then for each ratio the wide and the tall one. Order
+    as in MLPerf's reference: map, shape, row, column. As there, centers and sides are clipped to the image, corners are not.
+    Raises InputError as `ssd300_counts`.
     """
     levels, scales = [], [side / _SSD300_SIDE for side in image_size]
     for number, (counts, ratios) in enumerate(zip(ssd300_counts(image_size), SSD300_RATIOS, strict=True)):

@@ -1,4 +1,4 @@
-"""Anchors: the boxes a dense detector starts from, in NumPy because they are constants of a model."""
+"""Anchors, the reference boxes of a dense detector, in NumPy because they are constants of a model."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ SQUARE_TWO_TO_ONE = ((1.0, 1.0), (math.sqrt(2.0), math.sqrt(0.5)), (math.sqrt(0.
 
 @dataclass(frozen=True, kw_only=True)
 class AnchorConfig:
-    """Which anchors stand at each cell of the feature maps of levels min_level .. max_level (stride about 2^level).
+    """The anchors at each cell of the feature maps of levels min_level .. max_level (stride about 2^level).
 
     aspect_ratios are (width factor, height factor); the side of a square anchor is
     anchor_scale * stride * 2^(octave / num_scales), octave = 0 .. num_scales - 1.
@@ -25,17 +25,17 @@ class AnchorConfig:
 
     @property
     def per_cell(self) -> int:
-        """How many anchors each cell has."""
+        """Number of anchors per cell."""
         return self.num_scales * len(self.aspect_ratios)
 
     @property
     def levels(self) -> range:
-        """The numbers of the feature maps, finest first."""
+        """Numbers of the feature maps, finest first."""
         return range(self.min_level, self.max_level + 1)
 
 
 def feature_sizes(image_size: tuple[int, int], max_level: int) -> list[tuple[int, int]]:
-    """(height, width) of the feature map of each level 0 .. max_level; level 0 is the image."""
+    """Return (height, width) of the feature map of each level 0 .. max_level; level 0 is the image."""
     sizes = [tuple(image_size)]
     for _ in range(max_level):
         sizes.append(tuple((side - 1) // 2 + 1 for side in sizes[-1]))
@@ -47,29 +47,29 @@ class AnchorLevel:
     """The anchors of one feature map: the same shapes around each of its cells.
 
     Pairs are (y, x), (rows, columns) and (height, width), in pixels or any other unit that all levels share. The center of row
-    i stands at offset + i stride, but never beyond `center_limit`.
+    i is at offset + i stride, but at most at `center_limit`.
     """
 
     counts: tuple[int, int]  # rows and columns of cells
     strides: tuple[float, float]
-    offset: tuple[float, float]  # of the first center; half a stride where cells are centerd, 0 in torchvision
-    shapes: tuple[tuple[float, float], ...]  # of the anchors at each cell, as many as one likes
+    offset: tuple[float, float]  # of the first center; half a stride for centered cells, 0 in torchvision
+    shapes: tuple[tuple[float, float], ...]  # of the anchors at each cell, any number
     shape_major: bool = False  # all cells of the first shape come before those of the second, as in SSD's reference
     center_limit: tuple[float, float] | None = None
 
     def __len__(self) -> int:
-        """How many anchors the level has."""
+        """Return the number of anchors of the level."""
         return self.counts[0] * self.counts[1] * len(self.shapes)
 
     def centers(self) -> list[np.ndarray]:
-        """Of the rows and of the columns, float64."""
+        """Return the centers of the rows and of the columns, float64."""
         centers = [offset + stride * np.arange(count)
                    for offset, stride, count in zip(self.offset, self.strides, self.counts, strict=True)]
         limits = self.center_limit or (np.inf, np.inf)
         return [np.minimum(values, limit) for values, limit in zip(centers, limits, strict=True)]
 
     def runs(self) -> list[list[tuple[int, int]]]:
-        """The rows and the columns in runs (first, count) that stand a stride apart: all, but for those at the limit."""
+        """Return the ranges (first, count) of rows and of columns that are a stride apart: all, except those at the limit."""
         limits = self.center_limit or (np.inf, np.inf)
         free = [max(int(np.sum(offset + stride * np.arange(count) <= limit)), 1) for offset, stride, count, limit
                 in zip(self.offset, self.strides, self.counts, limits, strict=True)]
@@ -79,15 +79,15 @@ class AnchorLevel:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AnchorGrid:
-    """The anchors of an image, and the G lattices that they form: one of each shape on each level, or more where the centers
-    of a level stop at a limit.
+    """The anchors of an image, and the G lattices that they form.
 
-    Anchor (row i, column j) of a lattice is number first + i steps[0] + j steps[1] of `boxes`; its center stands at
-    centers + (i, j) strides. Sides, centers and strides are (y, x) pixels in float32; `boxes` may differ from them by rounding.
+    There is one lattice for each shape on each level, or more if centers of a level are clipped at a limit. Anchor (row i,
+    column j) of a lattice is number first + i steps[0] + j steps[1] of `boxes`; its center is centers + (i, j) strides. Sides,
+    centers and strides are (y, x) pixels in float32; `boxes` may differ from them by rounding.
     """
 
     boxes: np.ndarray  # [A, 4] float32 yxyx pixels, not clipped
-    level_sizes: tuple[int, ...]  # anchors of each level, in the order of `boxes`
+    level_sizes: tuple[int, ...]  # number of anchors of each level, in the order of `boxes`
     centers: np.ndarray  # [2, G], of row 0 and column 0
     strides: np.ndarray  # [2, G]
     sides: np.ndarray  # [2, G]
@@ -96,12 +96,12 @@ class AnchorGrid:
     steps: np.ndarray  # [2, G] int32
 
     def __len__(self) -> int:
-        """How many anchors there are, A."""
+        """Return the number of anchors, A."""
         return len(self.boxes)
 
 
 def grid_of_levels(levels: Sequence[AnchorLevel]) -> AnchorGrid:
-    """All anchors of the levels, level after level; within one row, column, shape, or shape, row, column if `shape_major`."""
+    """Return all anchors of the levels in order: by row, column, shape, or by shape, row, column if `shape_major`."""
     lattices, first = [], 0
     for level in levels:
         lattices += _lattices(level, first=first)
@@ -114,14 +114,16 @@ def grid_of_levels(levels: Sequence[AnchorLevel]) -> AnchorGrid:
 
 
 def anchor_grid(config: AnchorConfig, image_size: tuple[int, int]) -> AnchorGrid:
-    """All anchors of an image by EfficientDet's rule. Order: level, row, column, octave, aspect. A stride is image side /
-    feature side and need not be whole; a cell's anchors stand at its middle."""
+    """Return all anchors of an image by EfficientDet's rule, in the order level, row, column, octave, aspect.
+
+    A stride is image side / feature side and need not be an integer; the anchors of a cell are centered in it.
+    """
     sizes = feature_sizes(image_size, config.max_level)
     return grid_of_levels([level_of_cells(config, image_size, sizes[level]) for level in config.levels])
 
 
 def level_of_cells(config: AnchorConfig, image_size: tuple[int, int], counts: tuple[int, int]) -> AnchorLevel:
-    """The anchors of a feature map of `counts` (rows, columns), around the middle of each cell."""
+    """Return the anchors of a feature map of `counts` (rows, columns), centered in each cell."""
     strides = np.array(image_size) / np.array(counts)
     shapes = [config.anchor_scale * strides * octave_scale * (height, width)
               for octave_scale in (2 ** (octave / config.num_scales) for octave in range(config.num_scales))
@@ -130,7 +132,7 @@ def level_of_cells(config: AnchorConfig, image_size: tuple[int, int], counts: tu
 
 
 def _level_boxes(level: AnchorLevel) -> np.ndarray:
-    """[anchors of the level, 4] float64 yxyx."""
+    """Return the anchors of a level, [anchors, 4] float64 yxyx."""
     centers = np.stack(np.meshgrid(*level.centers(), indexing="ij"), axis=-1)[:, :, None]  # [h, w, 1, 2]
     half_sides = np.array(level.shapes) / 2
     boxes = np.concatenate([centers - half_sides, centers + half_sides], axis=-1)
@@ -138,7 +140,7 @@ def _level_boxes(level: AnchorLevel) -> np.ndarray:
 
 
 def _lattices(level: AnchorLevel, *, first: int) -> list[dict]:
-    """The lattices of a level whose anchors begin at number `first`, as what they put into the columns of an AnchorGrid."""
+    """Return the lattices of a level whose anchors begin at number `first`, each as fields of an AnchorGrid."""
     (rows, columns), shapes, (row_centers, column_centers) = level.counts, len(level.shapes), level.centers()
     step, next_shape = (1, rows * columns) if level.shape_major else (shapes, 1)
     row_runs, column_runs = level.runs()

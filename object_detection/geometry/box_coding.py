@@ -1,8 +1,8 @@
-"""Boxes as offsets from anchors, and back.
+"""Box encoding as offsets from anchors, and decoding.
 
-Of `FasterRcnnBoxCoder`:
+For `FasterRcnnBoxCoder`:
 
-t_y = (y - y_a) / h_a, t_x = (x - x_a) / w_a, t_h = ln(h / h_a), t_w = ln(w / w_a), with y, x the centers; some detectors
+t_y = (y - y_a) / h_a, t_x = (x - x_a) / w_a, t_h = ln(h / h_a), t_w = ln(w / w_a), with the centers y, x; some detectors
 multiply these by weights.
 """
 
@@ -15,41 +15,44 @@ from keras import ops
 from object_detection.onnx_nodes import Graph
 from object_detection.structures import Tensor
 
-_SMALLEST_SIDE = 1e-8  # pixels; the logarithm of an empty box stays finite
+_SMALLEST_SIDE = 1e-8  # pixels; keeps the logarithm of an empty box finite
 _LAST_PIXEL = np.float32([0.0, 0.0, 1.0, 1.0])
 LARGEST_LOG_SIZE = math.log(1000 / 16)  # torchvision's limit: a side is at most 62.5 times its anchor's
 
 
 class BoxCoder:
-    """Interface: how a detector writes a box as offsets from an anchor, and reads it back, in each place that does."""
+    """Interface of box coders: encoding of boxes as offsets from anchors, and decoding on each runtime."""
 
-    last_pixel = False  # True: corners are the first and last pixel of a box, so that sides are their difference plus one
+    last_pixel = False  # True: corners are the first and last pixel of a box, so sides are their difference plus one
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """Return the offsets of boxes from anchors. [..., 4], [..., 4] -> [..., 4], finite for empty boxes."""
         raise NotImplementedError
 
     def decode(self, box_deltas: Tensor, anchors: Tensor) -> Tensor:
-        """Return the boxes that `encode` was given, as far as the coder's limits allow. [..., 4], [..., 4] -> [..., 4]."""
+        """Return the boxes that were encoded, within the limits of the coder. [..., 4], [..., 4] -> [..., 4]."""
         raise NotImplementedError
 
     def decode_on_host(self, box_deltas: np.ndarray, anchors: np.ndarray) -> np.ndarray:
-        """Return what `decode` does of NumPy arrays. Default: `decode` by the backend."""
+        """Return the result of `decode` for NumPy arrays. Default: `decode` by the backend."""
         return ops.convert_to_numpy(self.decode(ops.convert_to_tensor(box_deltas), ops.convert_to_tensor(anchors)))
 
     def decode_in_onnx(self, graph: Graph, box_deltas: str, anchors: str) -> str:
-        """Add what `decode` does to an ONNX graph; coordinates are the last axis."""
+        """Add the operations of `decode` to an ONNX graph; coordinates are the last axis."""
         raise NotImplementedError(f"{type(self).__name__} has no ONNX translation: define decode_in_onnx")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FasterRcnnBoxCoder(BoxCoder):
-    """Offsets of centers in sides of the anchor and logarithms of side ratios (Ren et al. 2015, eq. 2).
+    """Offsets of centers in units of the anchor's sides and logarithms of side ratios (Ren et al. 2015, eq. 2).
 
-    weights: what (t_y, t_x, t_h, t_w) are multiplied by; (10, 10, 5, 5) in the second stage of Mask R-CNN, and in SSD, which
-    calls the reciprocals 0.1 and 0.2 variances. log_size_limit: on decoding, t_h and t_w without their weights count as no more
-    than this, so that no box is boundless; None for no limit. last_pixel: corners are the first and the last pixel of a box, so
-    that sides are a pixel longer than their difference, as in Detectron and what came of it.
+    Attributes:
+        weights: factors of (t_y, t_x, t_h, t_w); (10, 10, 5, 5) in the second stage of Mask R-CNN and in SSD, which calls the
+            reciprocals 0.1 and 0.2 variances.
+        log_size_limit: on decoding, t_h and t_w without their weights are clipped to this, so that sizes are bounded. None: no
+            limit.
+        last_pixel: corners are the first and the last pixel of a box, so that sides are a pixel longer than their difference,
+            as in Detectron and its derivatives.
     """
 
     weights: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)
@@ -57,7 +60,7 @@ class FasterRcnnBoxCoder(BoxCoder):
     last_pixel: bool = False
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
-        """Offsets of boxes from anchors. [..., 4], [..., 4] -> [..., 4] (t_y, t_x, t_h, t_w); finite for empty ones."""
+        """Return the offsets of boxes from anchors. [..., 4], [..., 4] -> [..., 4] (t_y, t_x, t_h, t_w), finite if empty."""
         y, x, height, width = self._center_form(boxes)
         anchor_y, anchor_x, anchor_height, anchor_width = self._center_form(anchors)
         anchor_height = ops.maximum(anchor_height, _SMALLEST_SIDE)
@@ -72,7 +75,7 @@ class FasterRcnnBoxCoder(BoxCoder):
                           for delta, weight in zip(deltas, self.weights, strict=True)], axis=-1)
 
     def decode(self, box_deltas: Tensor, anchors: Tensor) -> Tensor:
-        """The boxes that `encode` was given, as far as the limit lets them. [..., 4], [..., 4] -> [..., 4]."""
+        """Return the boxes that were encoded, within `log_size_limit`. [..., 4], [..., 4] -> [..., 4]."""
         t_y, t_x, t_h, t_w = (box_deltas[..., i] if weight == 1 else box_deltas[..., i] / weight
                               for i, weight in enumerate(self.weights))
         if self.log_size_limit is not None:
@@ -86,7 +89,7 @@ class FasterRcnnBoxCoder(BoxCoder):
         return boxes - _LAST_PIXEL if self.last_pixel else boxes
 
     def decode_on_host(self, box_deltas: np.ndarray, anchors: np.ndarray) -> np.ndarray:
-        """See `BoxCoder`; without the backend's launch of a kernel for each operation."""
+        """Return the result of `decode` for NumPy arrays, without a kernel launch of the backend for each operation."""
         far = anchors[..., 2:] + np.float32(self.last_pixel)
         if set(self.weights) != {1.0}:
             box_deltas = box_deltas / np.float32(self.weights)
@@ -100,7 +103,7 @@ class FasterRcnnBoxCoder(BoxCoder):
         return np.concatenate([centers - halves, centers + halves - np.float32(self.last_pixel)], axis=-1)
 
     def decode_in_onnx(self, graph: Graph, box_deltas: str, anchors: str) -> str:
-        """See `BoxCoder`."""
+        """Add the operations of `decode` to an ONNX graph, see `BoxCoder`."""
         centers, sizes = graph.add_several("Split", [box_deltas], 2, axis=-1, num_outputs=2)
         low, high = graph.add_several("Split", [anchors], 2, axis=-1, num_outputs=2)
         if self.last_pixel:
@@ -116,7 +119,7 @@ class FasterRcnnBoxCoder(BoxCoder):
         return graph.add("Concat", [low, graph.add("Sub", [high, np.float32(1)]) if self.last_pixel else high], axis=-1)
 
     def _center_form(self, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Center y and x, height and width of boxes [..., 4], each [...]."""
+        """Return center y and x, height and width of boxes [..., 4], each [...]."""
         y_min, x_min, y_max, x_max = (boxes[..., i] for i in range(4))
         if self.last_pixel:
             y_max, x_max = y_max + 1.0, x_max + 1.0

@@ -1,38 +1,40 @@
-"""Areas, overlaps and clipping of boxes (y_min, x_min, y_max, x_max) in continuous pixels."""
+"""Areas, IoU and clipping of boxes (y_min, x_min, y_max, x_max) in continuous pixels."""
 
 from keras import ops
 
 from object_detection.structures import Tensor
 
 IOU_KINDS = ("iou", "giou", "diou", "ciou")
-_SMALLEST = 1e-8  # keeps a quotient finite where the quantity it divides by is zero
+_SMALLEST = 1e-8  # keeps a quotient finite if its divisor is zero
 
 
 def box_area(boxes: Tensor) -> Tensor:
-    """Area of each box. [..., 4] -> [...]; 0 where a box is empty or turned inside out."""
+    """Return the area of each box. [..., 4] -> [...]; 0 for an empty or inverted box."""
     return _area(boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1])
 
 
 def _area(height: Tensor, width: Tensor) -> Tensor:
-    """Their product, rounded; 0 where one is negative.
+    """Return the product, rounded to float32; 0 if a side is negative.
 
-    The comparison stands between the product and the sum it goes into: compilers make one instruction of the two, which
-    rounds once instead of twice, and which of two equal overlaps is the larger would hang on the compiler.
+    The comparison separates the product from the sum that uses it. Otherwise compilers fuse the two into one instruction, which
+    rounds once instead of twice, and which of two equal IoUs is the larger would depend on the compiler.
     """
     area = ops.maximum(height, 0.0) * ops.maximum(width, 0.0)
     return ops.where(area > 0.0, area, 0.0)
 
 
 def clip_boxes(boxes: Tensor, sizes: Tensor, *, last_pixel: bool = False) -> Tensor:
-    """Boxes cut to their images. boxes [..., N, 4], sizes [..., 2] (height, width) -> [..., N, 4]. last_pixel: a corner names
-    the last pixel of a box, which is size - 1 at most."""
+    """Return boxes clipped to their images. boxes [..., N, 4], sizes [..., 2] (height, width) -> [..., N, 4].
+
+    last_pixel: a corner is the last pixel of a box, at most size - 1.
+    """
     limits = ops.cast(sizes, boxes.dtype) - float(last_pixel)
     limits = ops.expand_dims(ops.concatenate([limits, limits], axis=-1), -2)  # [..., 1, 4]
     return ops.minimum(ops.maximum(boxes, 0.0), limits)
 
 
 def _overlap(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    """Intersection and union areas of boxes that broadcast against each other."""
+    """Return the areas of intersection and union of boxes that broadcast against each other."""
     height = ops.minimum(boxes[..., 2], others[..., 2]) - ops.maximum(boxes[..., 0], others[..., 0])
     width = ops.minimum(boxes[..., 3], others[..., 3]) - ops.maximum(boxes[..., 1], others[..., 1])
     intersection = _area(height, width)
@@ -40,22 +42,18 @@ def _overlap(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
-    """Intersection over union of every box with every other.
-
-    [..., M, 4], [..., N, 4] -> [..., M, N]; 0 where either box is empty.
-    """
+    """Return the IoU of every box with every other. [..., M, 4], [..., N, 4] -> [..., M, N]; 0 if a box is empty."""
     return iou(ops.expand_dims(boxes, -2), ops.expand_dims(others, -3))
 
 
 def iou(boxes: Tensor, others: Tensor) -> Tensor:
-    """Intersection over union of boxes that broadcast against each other. [..., 4], [..., 4] -> [...]; 0 where either
-    box is empty."""
+    """Return the IoU of boxes that broadcast against each other. [..., 4], [..., 4] -> [...]; 0 if a box is empty."""
     intersection, union = _overlap(boxes, others)
     return ops.where(intersection > 0.0, intersection / ops.where(union > 0.0, union, 1.0), 0.0)
 
 
 def generalized_iou(boxes: Tensor, others: Tensor, *, kind: str) -> Tensor:
-    """IoU minus the penalty of `kind`, for use in a loss. [..., 4], [..., 4] -> [...].
+    """Return the IoU minus the penalty of `kind`, for use in a loss. [..., 4], [..., 4] -> [...].
 
     kind: "iou", "giou" (Rezatofighi et al. 2019), "diou" or "ciou" (Zheng et al. 2020). Finite for empty boxes.
     """
@@ -76,12 +74,12 @@ def generalized_iou(boxes: Tensor, others: Tensor, *, kind: str) -> Tensor:
     distance_iou = overlap - (ops.square(distance_y) + ops.square(distance_x)) / diagonal
     if kind == "diou":
         return distance_iou
-    shape = 4.0 / 3.141592653589793**2 * ops.square(_slant(boxes) - _slant(others))
-    # The weight of the shape term is a constant to the gradient (Zheng et al., eq. 12 and after).
+    shape = 4.0 / 3.141592653589793**2 * ops.square(_aspect_angle(boxes) - _aspect_angle(others))
+    # The weight of the aspect ratio term has no gradient (Zheng et al., eq. 12 and after).
     weight = ops.stop_gradient(shape / ops.maximum(1.0 - overlap + shape, _SMALLEST))
     return distance_iou - weight * shape
 
 
-def _slant(boxes: Tensor) -> Tensor:
-    """The angle whose tangent is width over height."""
+def _aspect_angle(boxes: Tensor) -> Tensor:
+    """Return the angle whose tangent is width over height."""
     return ops.arctan2(boxes[..., 3] - boxes[..., 1], ops.maximum(boxes[..., 2] - boxes[..., 0], _SMALLEST))

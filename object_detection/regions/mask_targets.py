@@ -1,7 +1,7 @@
-"""What the mask of a region is to be: its object's mask, read in the region's own cells by RoIAlign.
+"""Mask targets of regions: the masks of their objects, resampled to the regions by RoIAlign.
 
-A bin is the mean of samples on a grid, so both axes are read one after the other: a region has a matrix of weights for rows
-and one for columns, and never as many values as the image has pixels.
+A bin is the mean of samples on a grid, so both axes are sampled one after the other. A region has a matrix of weights for
+rows and one for columns, and never as many values as the image has pixels.
 """
 
 import numpy as np
@@ -10,23 +10,29 @@ from keras import ops
 from object_detection.gather import entries
 from object_detection.structures import Tensor
 
-_SMALLEST_SIDE = 1e-6  # pixels; of frames of padding
+_SMALLEST_SIDE = 1e-6  # pixels; for frames of padding
 
 
 def mask_targets(
     masks: Tensor, frames: Tensor, regions: Tensor, matched: Tensor, sizes: Tensor, *, size: int = 28, most_samples: int = 8,
     whole: bool = False,
 ) -> Tensor:
-    """How much of each cell of a region its object covers, from 0 to 1. -> [B, N, size, size] float32.
+    """Return the fraction of each cell of a region that its object covers. -> [B, N, size, size] float32.
 
-    masks [B, M, h, w] uint8, 0 or 1 in the h x w cells of frames [B, M, 4]: the objects' boxes, or the whole image; regions
-    [B, N, 4] within the image, matched [B, N] int32 their objects; sizes [B, 2] of the images. Boxes yxyx pixels.
+    As torchvision's RoIAlign of the object's bitmap: interpolated between the centers of cells, 0 outside of the frame, and
+    constant beyond the border of the image. Coordinates are relative to the center of the first pixel. A side is at least 1
+    pixel. A bin has one sample per pixel, rounded up, on each axis, at most `most_samples`; that is all of them up to
+    size * most_samples pixels.
 
-    As torchvision's RoIAlign of the object's bitmap: interpolated between the middles of cells, 0 outside of the frame, but
-    beyond the border of the image as within; coordinates count from the middle of the first pixel; a side is 1 pixel at least,
-    and a bin has a sample for each pixel it has begun, on each axis, up to `most_samples`: all of them up to
-    size * most_samples pixels. `whole`: a cell has one sample, in its middle, and is object, 1, where that is one half or more,
-    and else 0.
+    Args:
+        masks: [B, M, h, w] uint8, 0 or 1 in the h x w cells of the frames.
+        frames: [B, M, 4], the objects' boxes, or the complete image; yxyx pixels.
+        regions: [B, N, 4] within the image, yxyx pixels.
+        matched: [B, N] int32, the objects of the regions.
+        sizes: [B, 2], height and width of the images.
+        size: cells per side of the targets.
+        most_samples: maximum number of samples of a bin per axis.
+        whole: one sample per cell, in its center; targets are 1 if it is at least one half, else 0.
     """
     most_samples = 1 if whole else most_samples
     framed = entries(frames, matched)
@@ -38,14 +44,14 @@ def mask_targets(
 
 
 def _weights(regions: Tensor, frames: Tensor, sides: Tensor, *, cells: int, size: int, most_samples: int) -> Tensor:
-    """The share of each of the frame's cells in each of the region's, along one axis.
+    """Return the weight of each of the frame's cells in each of the region's, along one axis.
 
     regions, frames [B, N, 2] from and to, sides [B, 1] of the images -> [B, N, size, cells].
     """
     low, length = regions[..., :1], ops.maximum(regions[..., 1:] - regions[..., :1], 1.0)
     samples = ops.minimum(ops.ceil(length / size), most_samples)
     scale = cells / ops.maximum(frames[..., 1:] - frames[..., :1], _SMALLEST_SIDE)
-    # A cell further out there is nothing; on the border of the image the last cell continues
+    # Cells further out are 0; at the border of the image the last cell is extended
     first = ops.where(frames[..., :1] <= 0.0, 0.0, -1.0)
     last = ops.where(frames[..., 1:] >= sides[..., None], cells - 1.0, float(cells))
 

@@ -1,4 +1,4 @@
-"""Region proposals: the boxes that may hold an object of any class (Ren et al. 2015, section 3.1)."""
+"""Region proposals: boxes that may contain an object of any class (Ren et al. 2015, section 3.1)."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,10 +18,14 @@ PROPOSAL_BOX_CODER = FasterRcnnBoxCoder(log_size_limit=LARGEST_LOG_SIZE)
 
 @checked_part
 class ProposalConfig:
-    """Which anchors propose a region: the best `candidates_per_level` of each level whose sides, within the image, reach
-    least_side pixels and that overlap no better one of their level by more than iou_threshold; of these the best
-    `kept_per_level` of each level, or all, and of those the `kept` best of an image. torchvision's has 2000 and 2000 in
-    training. Where the box coder counts to the last pixel, images end there as well."""
+    """Selection of proposals from anchors.
+
+    1. The best `candidates_per_level` of each level, without those that have a side below `least_side` pixels in the image.
+    2. Non-maximum suppression within each level with `iou_threshold`; the best `kept_per_level` (None: all) remain.
+    3. The best `kept` of an image remain.
+
+    torchvision uses 2000 and 2000 in training. If corners are last pixels in the box coder, images are clipped accordingly.
+    """
 
     candidates_per_level: Count = 1000
     kept_per_level: Count | None = None
@@ -35,12 +39,21 @@ def region_proposals(
     logits: Tensor, deltas: Tensor, anchors: Tensor, level_sizes: Sequence[int], sizes: Tensor, config: ProposalConfig,
     *, nms: Callable[..., Tensor] = greedy_nms,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Boxes within their images, scores and which of them exist, best first. [B, A], [B, A, 4], [A, 4] -> [B, P, 4], [B, P],
-    [B, P] bool; P is config.kept, or as many as there are candidates.
+    """Return boxes within their images, scores and which of them are valid, best first. -> [B, P, 4], [B, P], [B, P] bool.
 
-    level_sizes: how many of the A anchors each level has; sizes [B, 2], height and width of each image; nms: `greedy_nms`, or
-    what finds the same in another way. Without gradient. Boxes and scores are 0 where there is none. Raises ValueError for
-    level sizes that are not those of A anchors.
+    P is config.kept, or the number of candidates if that is less. Boxes and scores are 0 where invalid. No gradient.
+
+    Args:
+        logits: [B, A].
+        deltas: [B, A, 4].
+        anchors: [A, 4].
+        level_sizes: number of anchors of each level.
+        sizes: [B, 2], height and width of each image.
+        config: limits and thresholds.
+        nms: `greedy_nms`, or an equivalent.
+
+    Raises:
+        ValueError: the sum of level_sizes is not A.
     """
     check_level_sizes(level_sizes, logits.shape[1])
     count = _candidates(level_sizes, config)
@@ -60,17 +73,17 @@ def region_proposals(
 
 
 def proposal_slots(level_sizes: Sequence[int], config: ProposalConfig) -> int:
-    """The P of `region_proposals`."""
+    """Return the P of `region_proposals`."""
     return min(config.kept, len(level_sizes) * _candidates(level_sizes, config))
 
 
 def _candidates(level_sizes: Sequence[int], config: ProposalConfig) -> int:
-    """Slots of a level's candidates, as many on each."""
+    """Return the number of candidates per level, the same on each."""
     return min(config.candidates_per_level, max(level_sizes))
 
 
 def _best_of_levels(logits: Tensor, count: int, level_sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The `count` highest logits of each level, best first, -inf where it has fewer, and the numbers of their anchors.
+    """Return the `count` highest logits of each level, best first, padded with -inf, and the numbers of their anchors.
 
     [B, A] -> [B, L count], [B, L count] int32.
     """

@@ -1,4 +1,4 @@
-"""From what a two-stage detector says about its regions to a short list of detections."""
+"""Detections from the second-stage outputs of a two-stage detector."""
 
 from keras import ops
 
@@ -13,25 +13,34 @@ REGION_SUPPRESSION = SuppressionConfig(
     method="hard", iou_threshold=0.5, score_threshold=0.05, candidates=2000, max_detections=100,
     scores="softmax", box_coder=REGION_BOX_CODER, clip=True)  # torchvision's
 LEAST_SIDE = 1e-2  # pixels
-_NEVER = -1e9  # the logit of a class that a region cannot have
+_IMPOSSIBLE_LOGIT = -1e9  # logit of a class that a region cannot have
 
 
 def region_detections(
     class_logits: Tensor, deltas: Tensor, regions: Tensor, valid: Tensor, sizes: Tensor,
     *, config: SuppressionConfig = REGION_SUPPRESSION,
 ) -> tuple[Detections, Tensor]:
-    """Detections with D = max_detections, and the number of the region that each is, [B, D] int32 (0 where not valid).
+    """Return Detections with D = max_detections, and the region of each, [B, D] int32 (0 where not valid).
 
-    class_logits [B, P, K], the first of them the background's, which classes are counted without; deltas [B, P, K, 4] for each
-    class; regions [B, P, 4], valid [B, P] bool; sizes [B, 2], height and width of the images, to which boxes are cut. The
-    candidates are the best config.candidates pairs of a region and a class; what is no hundredth of a pixel high or wide is
-    none. Raises ValueError for a config that has not scores by softmax with the background first, or does not clip.
+    The candidates are the best config.candidates pairs of a region and a class, except boxes narrower or lower than LEAST_SIDE.
+
+    Args:
+        class_logits: [B, P, K], the background first; classes are numbered without it.
+        deltas: [B, P, K, 4], for each class.
+        regions: [B, P, 4].
+        valid: [B, P] bool.
+        sizes: [B, 2], height and width of the images, to which boxes are clipped.
+        config: the thresholds; scores must be a softmax with the background first, and `clip` True.
+
+    Raises:
+        ValueError: other scores, or no clipping.
     """
     if config.scores != REGION_SUPPRESSION.scores or not config.clip:
-        raise ValueError(f"scores of regions by {config.scores}, clip {config.clip}; expected {REGION_SUPPRESSION.scores}, True")
+        raise ValueError(f"scores of regions by {config.scores}, clip {config.clip}; "
+                         f"expected {REGION_SUPPRESSION.scores}, True")
     count = class_logits.shape[-1]
     background = ops.arange(count) == 0
-    logits = ops.where(ops.logical_or(valid[..., None], background), class_logits, _NEVER)
+    logits = ops.where(ops.logical_or(valid[..., None], background), class_logits, _IMPOSSIBLE_LOGIT)
     scores, classes, numbers = top_candidates(logits, config=config)
     of_pairs = ops.reshape(deltas, (-1, deltas.shape[1] * count, 4))
     boxes = config.box_coder.decode(entries(of_pairs, numbers * count + classes + 1), entries(regions, numbers))

@@ -7,18 +7,19 @@ from object_detection.structures import Tensor
 
 
 def greedy_nms(boxes: Tensor, alive: Tensor, *, iou_threshold: float) -> Tensor:
-    """Which boxes stay: none overlaps a better one that stays by more than the threshold.
+    """Return which boxes remain: none overlaps a better remaining box by more than the threshold.
 
-    boxes [..., N, 4], best first; alive [..., N] bool, False for what does not take part -> [..., N] bool.
+    boxes [..., N, 4], best first; alive [..., N] bool, False for boxes to leave out -> [..., N] bool.
 
-    What stays is the only answer to "alive, and no better box that stays overlaps it". So this is asked of all boxes at once,
-    again and again: after n turns it is settled for the n best, and in fact for all after a few.
+    The result is the unique fixed point of "alive, and no better remaining box overlaps it". So the condition is evaluated for
+    all boxes at once until nothing changes: n iterations settle the n best boxes, and a few iterations usually all of them.
     """
     numbers = ops.arange(boxes.shape[-2], dtype="int32")
     overlapping = ops.logical_and(pairwise_iou(boxes, boxes) > iou_threshold, numbers[:, None] < numbers)
 
-    def turn(_, kept):
+    def iterate(_, kept):
         beside_better = ops.any(ops.logical_and(overlapping, kept[..., None]), axis=-2)
         return kept, ops.logical_and(alive, ops.logical_not(beside_better))
 
-    return ops.while_loop(lambda before, kept: ops.any(before != kept), turn, (ops.zeros_like(alive), turn(None, alive)[1]))[1]
+    start = (ops.zeros_like(alive), iterate(None, alive)[1])
+    return ops.while_loop(lambda before, kept: ops.any(before != kept), iterate, start)[1]

@@ -1,7 +1,7 @@
-"""Candidates and suppression in NumPy: what `tensor_suppression.py` finds, for networks run by another runtime.
+"""Candidates and suppression in NumPy: equivalent to `tensor_suppression.py`, for networks that run in another runtime.
 
-An image's loop looks at its best candidates first. Scores only fall, so as long as each detection scores at least as much as
-the last of these candidates, the others could not have changed anything; where one scores less, all candidates take part.
+The loop of an image considers its best candidates first. Scores only decrease, so as long as each detection scores at least
+as much as the last of these candidates, the others cannot change the result. Otherwise all candidates are used.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from object_detection.suppression.tensor_suppression import SuppressionConfig, c
 
 _FIRST_CANDIDATES = 1500
 _ALIKE = 0.95
-_SMALLEST = np.float32(1e-30)  # of areas and of scores
+_SMALLEST = np.float32(1e-30)  # for areas and scores
 
 
 class NetworkOutputs(NamedTuple):
-    """What a network says about one image at its A anchors."""
+    """Outputs of a network for one image at its A anchors."""
 
     class_logits: np.ndarray  # [A, K] float32
     box_deltas: np.ndarray  # [A, 4] float32
@@ -29,7 +29,7 @@ def detections_on_host(
     outputs: NetworkOutputs, anchors: np.ndarray, *, config: SuppressionConfig, level_sizes: Sequence[int] | None = None,
     clip_to: tuple[int, int] | None = None,
 ) -> Detections:
-    """Of one image, anchors [A, 4] float32: Detections of arrays with D = max_detections and without B.
+    """Return the Detections of one image, arrays with D = max_detections and without B; anchors [A, 4] float32.
 
     level_sizes and clip_to (height, width) as in `detections_from_outputs`.
     """
@@ -38,7 +38,7 @@ def detections_on_host(
         found, classes, numbers = _candidates(values, best_of_anchor, count, config, level_sizes)
         scores = _scores(found, config.scores)
         if scores[-1] > _ALIKE * scores[0] and count < config.candidates:
-            continue  # whatever overlaps a selected box would soon score less than those left out
+            continue  # boxes that overlap a selected one could soon score less than the candidates left out
         boxes = config.box_coder.decode_on_host(outputs.box_deltas[numbers], anchors[numbers])
         if config.clip:
             boxes = np.clip(boxes, 0, np.float32([*clip_to, *clip_to]) - np.float32(config.box_coder.last_pixel))
@@ -59,14 +59,14 @@ def detections_on_host(
 def count_candidates(
     outputs: NetworkOutputs, *, config: SuppressionConfig, level_sizes: Sequence[int] | None = None
 ) -> int:
-    """How many of an image's candidates score above the threshold: those that suppression has work with."""
+    """Return the number of an image's candidates above the score threshold, which is the work of suppression."""
     values, best_of_anchor = _ranked(outputs, config.scores)
     found, _, _ = _candidates(values, best_of_anchor, config.candidates, config, level_sizes)
     return int((_scores(found, config.scores) > config.score_threshold).sum())
 
 
 def _ranked(outputs: NetworkOutputs, scores: str) -> tuple[np.ndarray, np.ndarray]:
-    """What has the order of the scores, [A, K or K - 1], and the highest of each anchor, [A]; see `suppression`."""
+    """Return values in the order of the scores, [A, K or K - 1], and the highest of each anchor, [A]."""
     logits = outputs.class_logits
     check_class_count(logits.shape[1], scores)
     if scores == "sigmoid":
@@ -78,7 +78,7 @@ def _ranked(outputs: NetworkOutputs, scores: str) -> tuple[np.ndarray, np.ndarra
 
 
 def _scores(values: np.ndarray, scores: str) -> np.ndarray:
-    """Of what `_ranked` made of the logits."""
+    """Return the scores of the values of `_ranked`."""
     if scores != "sigmoid":
         return np.exp(values)
     with np.errstate(over="ignore"):
@@ -86,8 +86,7 @@ def _scores(values: np.ndarray, scores: str) -> np.ndarray:
 
 
 def _candidates(values, best_of_anchor, count: int, config: SuppressionConfig, level_sizes):
-    """The highest `count` of [A, K] that the configuration lets enter, best first: values, classes, anchors; see
-    `top_candidates` there."""
+    """Return values, classes and anchors of the highest `count` of [A, K] that the configuration admits, best first."""
     if config.candidates_per_level is not None:
         check_level_sizes(level_sizes, len(values))
         parts, first = [], 0
@@ -108,7 +107,7 @@ def _candidates(values, best_of_anchor, count: int, config: SuppressionConfig, l
 
 
 def _top_candidates(values, best_of_anchor, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values, classes and anchors of the highest of [A, K], best first."""
+    """Return values, classes and anchors of the highest of [A, K], best first."""
     kept = _anchors_of_top(values, best_of_anchor, count)
     flat = values[kept].ravel()
     order = _top(flat, count)
@@ -117,18 +116,18 @@ def _top_candidates(values, best_of_anchor, count: int) -> tuple[np.ndarray, np.
 
 
 def _anchors_of_top(logits, best_of_anchor, count: int) -> np.ndarray:
-    """Anchors, ascending, that have all of the highest `count` scores: at most as many, fewer where classes score alike."""
+    """Return the anchors, ascending, of the highest `count` scores: fewer than `count` if one has several."""
     few = np.sort(_top(best_of_anchor, max(count // 8, 1)))
     scores = logits[few].ravel()
-    least = np.partition(scores, -count)[-count] if len(scores) >= count else -np.inf  # so many are at least this high
-    if least == best_of_anchor.max():  # all alike, as of a network that has learned nothing: the first anchors come first
+    least = np.partition(scores, -count)[-count] if len(scores) >= count else -np.inf  # of the `count` best anchors
+    if least == best_of_anchor.max():  # all equal, as for an untrained network: the first anchors come first
         return few
     kept = np.sort(_top(best_of_anchor, count))
     return kept[best_of_anchor[kept] >= least]
 
 
 def _top(values: np.ndarray, count: int) -> np.ndarray:
-    """Places of the highest values, highest first, of equal ones the first place first."""
+    """Return the indices of the highest values, highest first, ties by index."""
     places = np.arange(len(values))
     if count < len(values):
         last = np.partition(values, len(values) - count)[len(values) - count]
@@ -138,20 +137,20 @@ def _top(values: np.ndarray, count: int) -> np.ndarray:
 
 
 class _Running(NamedTuple):
-    """N boxes that can still be selected, those of a group (a class, or all) side by side, the best first at the start."""
+    """N boxes that can still be selected, sorted by group (a class, or all), best first at the start."""
 
     numbers: np.ndarray  # [N] int
     groups: np.ndarray  # [N] int, 0 .. G-1, ascending
-    corners: np.ndarray  # [4, N] top, left, -bottom, -right: those of an intersection are their maxima
+    corners: np.ndarray  # [4, N] top, left, -bottom, -right: an intersection has their maxima
     areas: np.ndarray  # [N]
 
 
-@np.errstate(over="ignore", invalid="ignore")  # boxes of a detector that has learned nothing, or gone astray
+@np.errstate(over="ignore", invalid="ignore")  # boxes of an untrained or diverged detector
 def _suppress(boxes, scores, classes, config: SuppressionConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the selected boxes in the order of selection, and their scores then.
+    """Return numbers of the selected boxes in the order of selection, and their scores at that time.
 
-    Every class selects its best box in each round. As scores only fall, the best of all these are what one loop over all
-    classes selects; it ends where no class has a score left that is among them.
+    Every class selects its best box in each iteration. As scores only decrease, the best of all these boxes are the selection
+    of one loop over all classes. The loop ends when no class has a remaining score among them.
     """
     if config.method == "none":
         best = np.argsort(-scores, kind="stable")[: config.max_detections]
@@ -169,7 +168,7 @@ def _suppress(boxes, scores, classes, config: SuppressionConfig) -> tuple[np.nda
             running = running._replace(groups=group_numbers[running.groups])
             continue
         places = np.flatnonzero(remaining == highest[running.groups])
-        best = places[np.searchsorted(places, starts)]  # of equal ones the first
+        best = places[np.searchsorted(places, starts)]  # ties: the first
         numbers.append(running.numbers[best])
         found = np.concatenate([found, highest])
         if len(found) >= config.max_detections:
@@ -183,7 +182,7 @@ def _suppress(boxes, scores, classes, config: SuppressionConfig) -> tuple[np.nda
 
 
 def _running(boxes, scores, groups, config: SuppressionConfig) -> tuple[np.ndarray, _Running]:
-    """Scores [N] and the rest of those above the threshold."""
+    """Return the scores [N] and the other values of the boxes above the threshold."""
     numbers = np.argsort(groups, kind="stable")
     numbers = numbers[scores[numbers] > config.score_threshold]
     corners = (boxes[numbers] * np.float32([1, 1, -1, -1])).T
@@ -194,24 +193,24 @@ def _running(boxes, scores, groups, config: SuppressionConfig) -> tuple[np.ndarr
 
 
 def _overlap(running: _Running, best: np.ndarray) -> np.ndarray:
-    """IoU [N] of each box with the selected one of its group, `best` [G]."""
-    rivals = best if len(best) == 1 else best[running.groups]  # one goes with all as it is
+    """Return the IoU [N] of each box with the selected one of its group, `best` [G]."""
+    rivals = best if len(best) == 1 else best[running.groups]  # a single one broadcasts
     shared = _intersection(np.maximum(running.corners, running.corners[:, rivals]))
     union = running.areas + running.areas[rivals]
     union -= shared
-    # An empty box has no intersection, an infinite one with another a union that is NaN or infinite
+    # An empty box has no intersection; the union of an infinite one with another is NaN or infinite
     return np.divide(shared, np.fmax(union, _SMALLEST, out=union), out=shared)
 
 
 def _intersection(corners) -> np.ndarray:
-    """Areas [N] of boxes given as top, left, -bottom, -right, which are overwritten; 0 for one that has none."""
+    """Return the areas [N] of boxes given as top, left, -bottom, -right, which are overwritten; 0 for empty boxes."""
     sides = np.add(corners[:2], corners[2:], out=corners[:2])  # -height, -width
     areas = np.multiply(*np.minimum(sides, 0, out=sides))
-    return np.fmax(areas, 0, out=areas)  # of infinite height and no width it is NaN or infinite
+    return np.fmax(areas, 0, out=areas)  # NaN or infinite for infinite height and width 0
 
 
 def _survival(overlap, config: SuppressionConfig) -> np.ndarray:
-    """See `suppression`; overwrites its argument."""
+    """Return the factor of `tensor_suppression`'s `_survival`; overwrites its argument."""
     if config.method == "gaussian":
         np.square(overlap, out=overlap)
         overlap *= np.float32(-1 / config.sigma)

@@ -1,7 +1,7 @@
 """Post-processing of dense outputs as nodes of an ONNX graph: candidates, decoding and suppression of `tensor_suppression.py`.
 
-Hard suppression is ONNX's NonMaxSuppression. Gaussian suppression, which changes scores as it goes, is a Loop that picks one
-box a step.
+Hard suppression is ONNX's NonMaxSuppression. Gaussian suppression, which changes scores after each selection, is a Loop that
+selects one box per iteration.
 """
 
 from collections.abc import Sequence
@@ -28,13 +28,16 @@ def detections_in_onnx(
     graph: Graph, logits: str, deltas: str, sizes: str, *, anchors: np.ndarray, classes: int, config: SuppressionConfig,
     level_sizes: Sequence[int] | None = None,
 ) -> tuple[str, str, str]:
-    """Add what `detections_from_outputs` does, and clipping to the images.
+    """Add the operations of `detections_from_outputs`, and clipping to the images.
 
     Args:
-        logits: [B, A, K] with `classes` logits for each anchor, the background's included.
+        graph: receives the nodes.
+        logits: [B, A, K] with K = `classes`.
         deltas: [B, A, 4].
         sizes: [B, 2] int32, height and width of the images.
         anchors: [A, 4] float32.
+        classes: number of logits per anchor, including the background.
+        config: post-processing settings.
         level_sizes: see `top_candidates`.
 
     Returns:
@@ -71,8 +74,7 @@ def detections_in_onnx(
 def _candidates(
     graph: Graph, values: str, config: SuppressionConfig, *, anchors: int, classes: int, level_sizes: Sequence[int]
 ) -> tuple[str, str, str, int]:
-    """`suppression.top_candidates` of values [B, A, K], but for the order of equal ones: values, anchors and classes [B, N],
-    and N."""
+    """Add `top_candidates` of values [B, A, K], up to the order of ties: values, anchors and classes [B, N], and N."""
     if config.candidates_per_class is not None:
         each = min(config.candidates_per_class, anchors)
         found = graph.add_several("TopK", [graph.add("Transpose", [values], perm=[0, 2, 1]), np.array([each])], 2)
@@ -97,7 +99,7 @@ def _candidates(
 
 
 def _top(graph: Graph, values: str, count: int, *, anchors: int, classes: int) -> tuple[str, str, str, int]:
-    """The `count` highest of [B, A, K], among those anchors whose best class is highest."""
+    """Add the `count` highest of [B, A, K], among the anchors with the highest best class."""
     kept = min(count, anchors)
     _, numbers = graph.add_several("TopK", [graph.add("ReduceMax", [values, np.array([2])], keepdims=0), np.array([kept])], 2)
     own = entries(graph, values, numbers)  # [B, kept, K]
@@ -111,8 +113,7 @@ def _top(graph: Graph, values: str, count: int, *, anchors: int, classes: int) -
 def _softly_suppressed(
     graph: Graph, boxes: str, scores: str, numbers: str, *, config: SuppressionConfig, count: int
 ) -> tuple[str, str]:
-    """Of boxes [B, N, 4] with scores [B, N] and classes [B, N]: the scores [B, D] and places [B, D] of those picked one after
-    another, each time shrinking the scores of what overlaps the pick."""
+    """Add soft-NMS of boxes [B, N, 4] with scores [B, N] and classes [B, N]: scores and indices [B, D] as selected."""
     step = graph.inner("pick")
     remaining = "pick.remaining"
     best_score = step.add("ReduceMax", [remaining, np.array([1])], keepdims=1)
@@ -132,7 +133,7 @@ def _softly_suppressed(
 
 
 def _overlap(graph: Graph, box: str, boxes: str) -> str:
-    """IoU of one box [B, 1, 4] with boxes [B, N, 4]: [B, N], 0 where one is empty."""
+    """Add the IoU of one box [B, 1, 4] with boxes [B, N, 4]: [B, N], 0 if one is empty."""
     low, high = graph.add_several("Split", [box], 2, axis=-1, num_outputs=2)
     lows, highs = graph.add_several("Split", [boxes], 2, axis=-1, num_outputs=2)
 

@@ -1,8 +1,8 @@
-"""From the outputs of a dense detector to a short list of detections: candidates, decoding, suppression.
+"""Detections from the outputs of a dense detector: candidates, decoding, suppression.
 
-Greedy suppression of all images at once, one selected box an iteration. Suppression per class is the same loop in which a
-selected box touches its own class only: every class's scores fall monotonically, so picking the highest score of all
-classes first gives exactly the per-class results merged by score.
+Suppression is greedy, for all images at once, one selected box per iteration. Suppression per class is the same loop in which
+a selected box affects only its own class: the scores of every class decrease monotonically, so selecting the highest score of
+all classes first gives exactly the per-class results merged by score.
 """
 
 from collections.abc import Sequence
@@ -22,19 +22,23 @@ SCORES = ("sigmoid", "softmax")
 
 @checked_part
 class SuppressionConfig:
-    """How outputs are read: what their scores and boxes are, which are candidates, and how those that overlap are thinned out.
+    """Post-processing: how scores and boxes are computed from outputs, which are candidates, and how overlaps are suppressed.
 
-    method: "hard" drops what overlaps a better box by more than iou_threshold (the float32 below 0.5 drops an overlap of 0.5
-    too, as SSD's reference does); "gaussian" multiplies its score by exp(-iou^2 / sigma) (Bodla et al. 2017, soft-NMS),
-    whatever iou_threshold says, as the published evaluation does; "none" keeps all, as of detectors trained to find an object
-    once. per_class: a box suppresses its own class only.
-    iou_pixel_offset: added to every side when overlaps are measured; 1 is the convention of NVIDIA's evaluation.
-
-    candidates: how many of all anchor x class scores enter; of these at most candidates_per_level of one level, as in
-    torchvision's detectors, or candidates_per_class of one class, as in SSD. scores: what makes scores of an anchor's logits,
-    each by its own sigmoid or all by one softmax, whose first is the background's and no score; classes are counted
-    without it. box_coder: what box deltas mean. clip: whether boxes are cut to the image before they are compared, as in
-    torchvision's detectors; others are cut where they are read.
+    Attributes:
+        method: "hard" removes boxes that overlap a better box by more than iou_threshold (the float32 below 0.5 also removes an
+            IoU of 0.5, as in SSD's reference); "gaussian" multiplies their score by exp(-iou^2 / sigma) (Bodla et al. 2017,
+            soft-NMS) and ignores iou_threshold, as the published evaluation; "none" keeps all boxes, for detectors trained
+            without duplicates.
+        per_class: a box suppresses only boxes of its own class.
+        iou_pixel_offset: added to every side for the IoU; 1 is the convention of NVIDIA's evaluation.
+        candidates: maximum number of anchor x class scores before suppression.
+        candidates_per_level: maximum number of them per level, as in torchvision's detectors.
+        candidates_per_class: maximum number of them per class, as in SSD.
+        scores: activation of the logits, a sigmoid each or one softmax over the logits of an anchor, the first of which is the
+            background's; classes are numbered without it.
+        box_coder: decodes box deltas.
+        clip: whether boxes are clipped to the image before suppression, as in torchvision's detectors; otherwise the caller
+            clips them.
     """
 
     method: Annotated[str, one_of(*METHODS)] = "gaussian"
@@ -56,9 +60,9 @@ def detections_from_outputs(
     class_logits: Tensor, box_deltas: Tensor, anchors: Tensor, *, config: SuppressionConfig,
     level_sizes: Sequence[int] | None = None, clip_to: Tensor | None = None,
 ) -> Detections:
-    """Candidates, decoding and suppression. [B, A, K], [B, A, 4], [A, 4] -> Detections with D = max_detections.
+    """Return Detections with D = max_detections. [B, A, K], [B, A, 4], [A, 4] -> candidates, decoding and suppression.
 
-    level_sizes: see `top_candidates`. clip_to: [B, 2] height and width of the images, wanted where config.clip says so.
+    level_sizes: see `top_candidates`. clip_to: [B, 2], height and width of the images, required if config.clip.
     """
     scores, classes, anchor_numbers = top_candidates(class_logits, config=config, level_sizes=level_sizes)
     deltas = entries(box_deltas, anchor_numbers)
@@ -71,12 +75,14 @@ def detections_from_outputs(
 def top_candidates(
     class_logits: Tensor, *, config: SuppressionConfig, level_sizes: Sequence[int] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The highest of all anchor x class scores, best first. [B, A, K] -> scores, classes, anchors, each [B, N].
+    """Return scores, classes and anchors of the highest anchor x class scores, best first. [B, A, K] -> [B, N] each.
 
-    N is config.candidates, or as many as there are. level_sizes: how many of the A anchors each level has (see
-    AnchorGrid.level_sizes), wanted where candidates are counted by level. Of equal scores come first those of the lower level,
-    or class, where candidates are counted by these, then of the lower anchor, then class. Raises ValueError where level_sizes
-    are missing or not those of A anchors, or the background is the only class.
+    N is config.candidates, or the number of scores if that is less. Ties are ordered by level, or class, if candidates are
+    limited by these, then by anchor, then by class. level_sizes: number of anchors of each level (see
+    AnchorGrid.level_sizes), required if candidates are limited per level.
+
+    Raises:
+        ValueError: level_sizes are missing or their sum is not A, or the background is the only class.
     """
     values = _ranked(class_logits, config.scores)
     if config.candidates_per_level is not None:
@@ -94,21 +100,23 @@ def top_candidates(
 
 
 def check_level_sizes(level_sizes: Sequence[int] | None, num_anchors: int) -> None:
-    """Raises ValueError where they are not those of so many anchors."""
+    """Raise ValueError if the sum of level_sizes is not num_anchors."""
     if level_sizes is None or sum(level_sizes) != num_anchors:
-        raise ValueError(f"{num_anchors} anchors with level_sizes {level_sizes}; expected sizes of this sum, as candidates are "
-                         "counted by level")
+        raise ValueError(f"{num_anchors} anchors with level_sizes {level_sizes}; expected sizes with this sum, because "
+                         "candidates are limited per level")
 
 
 def check_class_count(count: int, scores: str) -> None:
-    """Raises ValueError where the background would be the only class."""
+    """Raise ValueError if the background would be the only class."""
     if scores != "sigmoid" and count < 2:
-        raise ValueError(f"{count} logits an anchor with scores by {scores}; expected a class beside the background")
+        raise ValueError(f"{count} logits per anchor with scores by {scores}; expected a class besides the background")
 
 
 def _ranked(class_logits: Tensor, scores: str) -> Tensor:
-    """What has the order of the scores and tells apart also those that are nearly 1: logits, or logarithms of probabilities
-    without the background's. [B, A, K] -> [B, A, K or K - 1]."""
+    """Return values in the order of the scores that also distinguish scores near 1: logits or log probabilities.
+
+    The background is left out. [B, A, K] -> [B, A, K or K - 1].
+    """
     check_class_count(class_logits.shape[-1], scores)
     if scores == "sigmoid":
         return class_logits
@@ -116,15 +124,15 @@ def _ranked(class_logits: Tensor, scores: str) -> Tensor:
 
 
 def _top(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `count` highest values of [B, A, K], best first: values, classes, anchors, each [B, N].
+    """Return values, classes and anchors of the `count` highest of [B, A, K], best first, each [B, N].
 
-    Exactly the flattened top k (of equal values the one with the lower anchor, then class, comes first), found without
-    sorting A x K values: an anchor of the k best values is among the k anchors whose best class is highest.
+    The result is exactly the flattened top k (ties by anchor, then class), without sorting A x K values: an anchor of the k
+    best values is among the k anchors whose best class is highest.
     """
     num_anchors, num_classes = values.shape[1], values.shape[2]
     kept_anchors = min(count, num_anchors)
     _, anchor_numbers = ops.top_k(ops.max(values, axis=-1), kept_anchors)
-    anchor_numbers = ops.sort(anchor_numbers, axis=-1)  # ascending, so that ties fall as in the flattened order
+    anchor_numbers = ops.sort(anchor_numbers, axis=-1)  # ascending, so that ties are ordered as in the flattened values
     kept = entries(values, anchor_numbers)  # [B, k, K]
     best, flat = ops.top_k(ops.reshape(kept, (-1, kept_anchors * num_classes)), min(count, kept_anchors * num_classes))
     anchors = entries(anchor_numbers, flat // num_classes)
@@ -132,7 +140,7 @@ def _top(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _top_of_levels(values: Tensor, count: int, level_sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """The `count` highest values of each level of [B, A, K], level after level: values, classes, anchors, each [B, N]."""
+    """Return values, classes and anchors of the `count` highest of each level of [B, A, K], by level, each [B, N]."""
     levels, first = [], 0
     for size in level_sizes:
         best, classes, anchors = _top(values[:, first:first + size], count)
@@ -142,7 +150,7 @@ def _top_of_levels(values: Tensor, count: int, level_sizes: Sequence[int]) -> tu
 
 
 def _top_of_classes(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `count` highest values of each class of [B, A, K], class after class: values, classes, anchors, each [B, K count]."""
+    """Return values, classes and anchors of the `count` highest of each class of [B, A, K], by class, each [B, K count]."""
     count, num_classes = min(count, values.shape[1]), values.shape[2]
     best, anchors = ops.top_k(ops.transpose(values, (0, 2, 1)), count)  # [B, K, count]
     classes = ops.zeros_like(anchors) + ops.arange(num_classes, dtype=anchors.dtype)[:, None]
@@ -150,14 +158,14 @@ def _top_of_classes(values: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]
 
 
 def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig) -> Detections:
-    """Greedy suppression. boxes [B, N, 4], scores [B, N], classes [B, N] int -> Detections with D = max_detections."""
+    """Return the result of greedy suppression. boxes [B, N, 4], scores [B, N], classes [B, N] int -> Detections."""
     return suppress_and_number(boxes, scores, classes, config=config)[0]
 
 
 def suppress_and_number(
     boxes: Tensor, scores: Tensor, classes: Tensor, *, config: SuppressionConfig
 ) -> tuple[Detections, Tensor]:
-    """`suppress`, and which of the N each detection is, [B, D] int32, 0 where not valid."""
+    """Return the result of `suppress`, and which of the N boxes each detection is, [B, D] int32, 0 where not valid."""
     alive = ops.where(scores > config.score_threshold, scores, 0.0)
     far_corner = ops.convert_to_tensor([0.0, 0.0, config.iou_pixel_offset, config.iou_pixel_offset], dtype=boxes.dtype)
     measured = boxes + far_corner
@@ -169,7 +177,7 @@ def suppress_and_number(
     def select_one(step, state):
         remaining, chosen, chosen_scores = state
         best_score = ops.max(remaining, axis=1)[:, None]  # [B, 1]
-        is_best = ops.cast(remaining >= best_score, "int32")  # of integers: Keras's argmax of floats looks at their bits
+        is_best = ops.cast(remaining >= best_score, "int32")  # integers, because Keras's argmax of floats compares their bits
         best = ops.cast(ops.argmax(is_best, axis=1), "int32")[:, None]  # [B, 1]
         overlap = iou(entries(measured, best), measured)  # [B, N]
         weight = _survival(overlap, config=config)
@@ -187,7 +195,7 @@ def suppress_and_number(
 
 
 def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the numbers and values of the `count` highest of [B, N], best first, [B, count] each; 0 behind the last."""
+    """Return the numbers and values of the `count` highest of [B, N], best first, [B, count] each; padded with 0."""
     best, numbers = ops.top_k(scores, min(count, scores.shape[1]))
     behind = ((0, 0), (0, count - best.shape[1]))
     return ops.pad(ops.cast(numbers, "int32"), behind), ops.pad(best, behind)
@@ -206,7 +214,7 @@ def _in_slots(boxes: Tensor, classes: Tensor, chosen: Tensor, chosen_scores: Ten
 
 
 def _survival(overlap: Tensor, *, config: SuppressionConfig) -> Tensor:
-    """The factor by which a box's score shrinks beside a selected box that it overlaps this much."""
+    """Return the factor of a box's score after a selected box overlaps it."""
     if config.method == "gaussian":
         return ops.exp(-ops.square(overlap) / config.sigma)
     return ops.cast(overlap <= config.iou_threshold, overlap.dtype)

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 from efficientdet.families.hyperparameters import Hyperparameters
 from efficientdet.families.mask_rcnn.presets import BACKBONES, NMS_CONFIGS
 from efficientdet.families.nms_configs import NmsConfigs
-from object_detection.geometry.anchor_conventions import centerd_levels, proposal_sizes, rounded_levels
+from object_detection.geometry.anchor_conventions import centered_levels, proposal_sizes, rounded_levels
 from object_detection.geometry.anchor_grid import AnchorLevel
 from program_support.checked_fields import Count, NonNegative, Positive, Share, at_least, between, one_of
 
@@ -67,5 +67,5 @@ def anchor_levels(
 ) -> Callable[[tuple[int, int], Sequence[tuple[int, int]]], Sequence[AnchorLevel]]:
     """Return the function from image size and cells (rows, columns) per level to the anchors of P2 to P6."""
     if hparams.conventions == "dle":
-        return partial(centerd_levels, scale=hparams.anchor_scale)
+        return partial(centered_levels, scale=hparams.anchor_scale)
     return partial(rounded_levels, sizes=proposal_sizes(hparams.anchor_scale))

@@ -16,7 +16,7 @@ def build_detector(hparams: RetinaNetHyperparameters, *, num_classes: int, preci
     image_size = resize_rule(hparams).size
     network, cells = build_retinanet(RetinaNetConfig(
         backbone=hparams.backbone_name, image_size=image_size, num_classes=num_classes,
-        anchors_a_cell=RETINANET_SCALES * len(hparams.aspect_ratios), epsilon=hparams.batch_norm_epsilon,
+        anchors_per_cell=RETINANET_SCALES * len(hparams.aspect_ratios), epsilon=hparams.batch_norm_epsilon,
         trainable_stages=hparams.trainable_backbone_stages, trains_batch_norm=hparams.is_training_bn,
         head_kernel_stddev=hparams.head_kernel_stddev), precision=precision)
     return DenseDetector(network, DenseDetectorConfig(

@@ -106,17 +106,17 @@ class RetinaNetFamily(TorchFamily):
 
     def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
         """Return the length of the class predictor's bias per anchor."""
-        bias, anchors = arrays.get(f"{_CLASS_PREDICTOR}bias"), _anchors_a_cell(arrays)
+        bias, anchors = arrays.get(f"{_CLASS_PREDICTOR}bias"), _anchors_per_cell(arrays)
         return None if bias is None or not anchors or len(bias) % anchors else len(bias) // anchors
 
     def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         """Select classes in the class predictor, whose last axis is (anchor, class)."""
-        anchors = _anchors_a_cell(arrays)
+        anchors = _anchors_per_cell(arrays)
         return {name: array.reshape(*array.shape[:-1], anchors, -1)[..., rows].reshape(*array.shape[:-1], -1)
                 if self.is_class_predictor(name) else array for name, array in arrays.items()}
 
 
-def _anchors_a_cell(arrays: Arrays) -> int:
+def _anchors_per_cell(arrays: Arrays) -> int:
     return len(arrays.get(f"{_BOX_PREDICTOR}bias", ())) // 4
 
 

@@ -12,7 +12,7 @@ from efficientdet.families.ssd.presets import NUMBERS_PER_PIXEL, PRESETS, PUBLIS
 from efficientdet.families.torch_family import TorchFamily
 from efficientdet.run_log.mlperf_log import version_of
 from model.torch_weights import YX_OF_XY
-from object_detection.geometry.anchor_conventions import SSD300_BOXES_A_CELL, ssd300_levels
+from object_detection.geometry.anchor_conventions import SSD300_BOXES_PER_CELL, ssd300_levels
 from object_detection.geometry.anchor_grid import AnchorGrid, grid_of_levels
 from program_support.errors import InputError
 
@@ -88,7 +88,7 @@ class SsdFamily(TorchFamily):
         """Reorder offsets to y first; the reference's layout is [..., 4 x boxes]."""
         if not name.startswith("loc/"):
             return array
-        return array.reshape(*array.shape[:-1], 4, _boxes_a_cell(name))[..., YX_OF_XY, :].reshape(array.shape)
+        return array.reshape(*array.shape[:-1], 4, _boxes_per_cell(name))[..., YX_OF_XY, :].reshape(array.shape)
 
     def is_class_predictor(self, name: str) -> bool:
         """Return whether a weight is in a class predictor; there is one for each feature map."""
@@ -97,18 +97,18 @@ class SsdFamily(TorchFamily):
     def count_classes(self, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
         """Return the classes per anchor of the first class predictor's bias, without the background."""
         bias = arrays.get("conf/0/bias")
-        return None if bias is None else len(bias) // SSD300_BOXES_A_CELL[0] - 1
+        return None if bias is None else len(bias) // SSD300_BOXES_PER_CELL[0] - 1
 
     def with_class_rows(self, arrays: Arrays, rows: list[int], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         """Select classes in the class predictors, whose last axis is (class, box) with the background first."""
         kept = [0, *(row + 1 for row in rows)]
-        return {name: array.reshape(*array.shape[:-1], -1, _boxes_a_cell(name))[..., kept, :].reshape(*array.shape[:-1], -1)
+        return {name: array.reshape(*array.shape[:-1], -1, _boxes_per_cell(name))[..., kept, :].reshape(*array.shape[:-1], -1)
                 if self.is_class_predictor(name) else array for name, array in arrays.items()}
 
 
-def _boxes_a_cell(name: str) -> int:
+def _boxes_per_cell(name: str) -> int:
     """Return the number of boxes per cell of the feature map of a predictor's weight."""
-    return SSD300_BOXES_A_CELL[int(_PREDICTOR.fullmatch(name)[1])]
+    return SSD300_BOXES_PER_CELL[int(_PREDICTOR.fullmatch(name)[1])]
 
 
 FAMILY = SsdFamily()
