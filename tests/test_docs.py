@@ -10,7 +10,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(*arguments, **settings):
-    return subprocess.run([sys.executable, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, check=False, **settings)
+    return subprocess.run([sys.executable, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, check=False,
+                          **settings)
 
 
 def built(tmp_path, config=ROOT / "mkdocs.yml"):
@@ -24,7 +25,8 @@ def test_the_site_builds_strictly(tmp_path):
         assert (tmp_path / "site" / page).is_file()
 
 
-@pytest.mark.parametrize("broken", ["[no page](nowhere.md)", "[no anchor](architecture.md#nowhere)", "[no file](../nowhere.py)"])
+@pytest.mark.parametrize("broken", [
+    "[no page](nowhere.md)", "[no anchor](architecture.md#nowhere)", "[no file](../nowhere.py)"])
 def test_a_broken_link_fails(tmp_path, broken):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text(f"# Title\n\n{broken}\n")

@@ -163,7 +163,7 @@ def test_text_is_readable_on_every_color():
 @pytest.mark.parametrize("image", [plain_image(9, 9).astype(np.float32), plain_image(9, 9)[..., :1],
                                    plain_image(9, 9)[..., 0], plain_image(0, 9)])
 def test_other_images_are_refused(image):
-    with pytest.raises(ValueError, match="wanted uint8"):
+    with pytest.raises(ValueError, match="expected uint8"):
         draw_detections(image, [], classes=[], names=["a"])
 
 

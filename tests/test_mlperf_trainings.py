@@ -35,8 +35,8 @@ def logs(tmp_path_factory):
                                 "--mlperf_organization=we", "--mlperf_platform=1 x miniature"]}
     programs = [["train", f"--model_name={model}", f"--model_dir={folder}/{model}", f"--mlperf_log={folder}/{model}.log",
                  *for_both, *flags] for model, flags in trainings.items()]
-    done = forked_programs.run([sys.executable, TESTS / "miniature_programs.py", json.dumps(programs)], env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
-                               timeout=MOST_SECONDS, cwd=TESTS.parent)
+    done = forked_programs.run([sys.executable, TESTS / "miniature_programs.py", json.dumps(programs)],
+                               env={**os.environ, "PYTHONPATH": str(TESTS.parent)}, timeout=MOST_SECONDS, cwd=TESTS.parent)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return {model: folder / f"{model}.log" for model in trainings}
 

@@ -25,7 +25,7 @@ RETINANET = {
     "DGXB200": (1, 8, 256, 8.5e-5, 0), "8xH100_320": (1, 8, 320, 8.5e-5, 0), "2xDGXA100": (2, 16, 256, 1e-4, 1),
     "8xDGXA100": (8, 64, 256, 1e-4, 1), "8xDGXA100_512": (8, 64, 512, 1e-4, 1), "32xDGXA100": (32, 256, 8192, 1e-4, 1),
     "160xDGXA100": (160, 1280, 1280, 1e-4, 1), "256xDGXA100": (256, 2048, 2048, 1.35e-4, 1)}
-# 3.3: nodes, processes, images per step, iterations of warm-up, those after which the rate drops; the rate is 0.02 for 16 images
+# 3.3: nodes, processes, images per step, iterations of warm-up, those after which the rate drops; 0.02 for 16 images
 MASK_RCNN = {
     "1GPU_2": (1, 1, 2, 500, (480_000, 640_000)), "1GPU_4": (1, 1, 4, 500, (240_000, 360_000)),
     "8GPU_32": (1, 8, 32, 500, (33_000, 44_000)), "2xA30": (1, 2, 8, 500, (144_000, 192_000)),

@@ -352,8 +352,9 @@ time.sleep(600)
             time.sleep(0.05)
 
 
-MISTAKES = [("--precision=fp64", "--precision=fp64: expected some of fp32,tf32,amp,bf16"), ("--gpus=0", "--gpus=0: expected whole"),
-            ("--batchsizes=2", "the nearest is --batch_sizes"), ("--records=/nosuch/x-*", "/nosuch/x-*")]
+MISTAKES = [("--precision=fp64", "--precision=fp64: expected some of fp32,tf32,amp,bf16"),
+            ("--gpus=0", "--gpus=0: expected whole"), ("--batchsizes=2", "the nearest is --batch_sizes"),
+            ("--records=/nosuch/x-*", "/nosuch/x-*")]
 
 
 def call(*flags):
