@@ -154,7 +154,7 @@ def test_ssds_published_detections(golden_folder, reader):
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(("options", "level_sizes", "classes", "message"), [
-    ({"candidates_per_level": 5}, None, 3, "expected sizes of this sum"),
+    ({"candidates_per_level": 5}, None, 3, "expected sizes with this sum"),
     ({"candidates_per_level": 5}, (200, 19), 3, "218 anchors with level_sizes"),
     ({"scores": "softmax"}, None, 1, "besides the background")])
 def test_outputs_that_do_not_fit_are_refused(reader, options, level_sizes, classes, message):
