@@ -39,6 +39,7 @@ def test_a_broken_link_fails(tmp_path, broken):
 
 @pytest.mark.parametrize(("script", "files"), [
     ("flag_reference.py", ["docs/reference/flags.md"]),
+    ("hyperparameter_reference.py", ["docs/reference/hyperparameters.md"]),
     ("architecture_figures.py", ["docs/images/packages.svg", "docs/images/data_path.svg"])])
 def test_generated_files_are_those_of_the_code(tmp_path, script, files):
     target = tmp_path if len(files) > 1 else tmp_path / Path(files[0]).name

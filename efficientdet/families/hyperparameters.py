@@ -21,6 +21,7 @@ from program_support.checked_fields import (
     Limit,
     NonNegative,
     Positive,
+    Share,
     one_of,
     plain_types,
     refused_values,
@@ -44,14 +45,14 @@ class InputHyperparameters:
     input_rand_hflip: bool = True  # random horizontal flip with probability 0.5
     jitter_min: Positive = 0.1  # scale jitter: smallest factor relative to image_size
     jitter_max: Positive = 2.0  # scale jitter: largest factor
-    mosaic_probability: Annotated[float, Limit(lambda value: 0 <= value <= 1, "0 (none) to 1")] = 0.0
+    mosaic_probability: Share = 0.0  # probability that a training image is made of parts of four images
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerHyperparameters:
     """Hyperparameters of the optimizer and of regularization."""
 
-    optimizer: Annotated[str, one_of(*OPTIMIZERS)] = "sgd"
+    optimizer: Annotated[str, one_of(*OPTIMIZERS)] = "sgd"  # algorithm
     momentum: BelowOne = 0.9  # momentum of sgd
     bias_rate_factor: Positive = 1.0  # learning rate multiplier of biases
     # learning rate multipliers of weights by pattern, such as "^efficientnet:0.1" for a backbone: see `rate_factors`
