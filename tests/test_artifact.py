@@ -246,7 +246,7 @@ def changed(folder, tmp_path, **props):
 
 @pytest.mark.parametrize(("props", "message"), [
     ({"efficientdet.version": "2"}, "has version 2 of the metadata; expected 1"),
-    ({"efficientdet.input": None}, "it lacks efficientdet.input; export.py writes them"),
+    ({"efficientdet.input": None}, r"no efficientdet.input\); use export.py"),
     ({"efficientdet.input": '{"kind": "zoom", "size": [1, 1]}'}, "resize rule 'zoom'; expected one of letterbox, stretch, fit"),
     ({"efficientdet.input": '{"kind": "fit", "size": [9]}'}, "expected all above zero"),
     ({"efficientdet.input": "[]"}, "a resize rule is"),
@@ -324,9 +324,9 @@ def test_a_litert_file_of_others_or_cut_short(exported, tmp_path):
         start, props = min(entry.header_offset for entry in archive.infolist()), {name: archive.read(name)
                                                                                  for name in archive.namelist()}
     path = tmp_path / "detector.tflite"
-    for content, message in ((whole[:start], "it lacks efficientdet; export.py writes them"),
-                             (whole[:len(whole) // 2], "it lacks efficientdet; export.py writes them"),
-                             (whole[:-30], "it lacks efficientdet; export.py writes them"),
+    for content, message in ((whole[:start], r"no efficientdet\); use export.py"),
+                             (whole[:len(whole) // 2], r"no efficientdet\); use export.py"),
+                             (whole[:-30], r"no efficientdet\); use export.py"),
                              (b"TFL3" + whole, "is no LiteRT file")):
         path.write_bytes(content)
         with pytest.raises(InputError, match=message):

@@ -173,7 +173,7 @@ def test_what_only_looks_like_an_image_is_one_line(image, message):
     ("ckpt", {"runtime": "tensorrt"}, "runtime='tensorrt': expected one of keras, onnxruntime, openvino"),
     ("ckpt", {"int8_images": ["a.jpg"]}, "int8_images requires runtime='openvino'"),
     ("ckpt", {"batch_size": 0}, "batch_size=0: expected at least 1"),
-    ("ckpt", {"model_name": "efficientdet-d1"}, "ckpt: holds efficientdet-d0; --model_name=efficientdet-d1"),
+    ("ckpt", {"model_name": "efficientdet-d1"}, "ckpt: is a checkpoint of efficientdet-d0, not of --model_name="),
     ("saved", {"runtime": "onnxruntime"}, "saved: is a SavedModel, which runs as it is")])
 def test_a_wrong_path_or_setting_is_one_line(stored, path, settings, message):
     with pytest.raises(efficientdet.InputError, match=message) as error:

@@ -311,7 +311,7 @@ def test_records_tell_what_their_conversion_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ((), "wanted --records=PATTERN, or --images=FOLDER with --annotations=LABELS"),
+    ((), "expected --records=PATTERN, or --images=FOLDER with --annotations=LABELS"),
     (("--images=/nowhere",), "--images=/nowhere: no such folder"),
     (("--images=tests", "--annotations=/nowhere.json"), "/nowhere.json")])
 def test_what_names_no_data_is_one_line(tmp_path, arguments, message):

@@ -25,7 +25,7 @@ from efficientdet.inference.inputs import Inputs
 from efficientdet.serving.batching import Batcher
 from efficientdet.serving.limits import Limits
 from efficientdet.serving.metrics import Metrics
-from efficientdet.serving.request_body import Picture
+from efficientdet.serving.request_body import EncodedImage
 from object_detection.coco.results import DetectionRows
 
 STORED = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
@@ -120,7 +120,7 @@ def test_the_server_detects_upright(photographs):
     async def served():
         batcher = Batcher(detect, Limits(), Metrics())
         running = asyncio.create_task(batcher.run())
-        found = await batcher.detect([Picture(file.read_bytes(), SIZE[0] * SIZE[1]) for file in photographs])
+        found = await batcher.detect([EncodedImage(file.read_bytes(), SIZE[0] * SIZE[1]) for file in photographs])
         running.cancel()
         return found
 

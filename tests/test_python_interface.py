@@ -157,7 +157,7 @@ def test_a_listener_that_would_end_the_process_raises_in_a_users():
     (lambda: efficientdet.train("x", model_dir="m", epochs=3), r"train\(\) has no argument 'epochs'; use num_epochs"),
     (lambda: efficientdet.train("x", model_dir="m", checkpoint_perio=3),
      r"train\(\) has no argument 'checkpoint_perio'; the nearest is checkpoint_period"),
-    (lambda: efficientdet.evaluate("x", "y", device="0"), r"evaluate\(\) has no argument 'device'; the environment variable"),
+    (lambda: efficientdet.evaluate("x", "y", device="0"), r"evaluate\(\) has no argument 'device'; set CUDA_VISIBLE_DEVICES=0"),
     (lambda: efficientdet.convert("x", val_fractio=0.2), r"convert\(\) has no argument 'val_fractio'; the nearest is val_")])
 def test_an_unknown_argument_is_a_type_error_with_the_nearest_name(call, message):
     with pytest.raises(TypeError, match=f"^{message}"):

@@ -373,7 +373,7 @@ def test_drawn_are_scores_from_the_threshold_on(checkpoint, drawn, tmp_path, cap
     results = json.loads((tmp_path / "detections.json").read_text())
     assert len(results) > 0  # all of them, whatever is drawn
     highest = max(result["score"] for result in results)
-    assert (f"images: 1, detections drawn: 0 of {len(results)} (highest score {highest:.3g}); {tmp_path}/detections.json has "
+    assert (f"images: 1, detections drawn: 0 of {len(results)} (highest score {highest:.3g}); {tmp_path}/detections.json holds "
             "all" in capsys.readouterr().out)
     original = np.asarray(Image.open(image)).astype(int)
     assert np.abs(np.asarray(Image.open(tmp_path / image.name)) - original).mean() < 3  # JPEG again, nothing drawn

@@ -87,5 +87,5 @@ def test_a_length_that_is_not_there_is_not_allocated(path):
 def test_a_file_that_would_exhaust_memory_is_refused(path):
     with open(path, "wb") as stream:
         stream.truncate(2**40)
-    with pytest.raises(InputError, match="it is of 1099511627776 bytes; the limit is 1073741824"):
+    with pytest.raises(InputError, match="it has 1099511627776 bytes; the limit is 1073741824"):
         read_safetensors_file(path)

@@ -162,7 +162,7 @@ def test_other_sizes_have_boxes_in_proportion(image_size, boxes):
 @pytest.mark.parametrize("image_size", ["256x300", "300x256", "64x64"])
 def test_images_too_small_for_the_last_map_are_refused(image_size):
     width, height = image_size.split("x")
-    with pytest.raises(InputError, match=f"^image_size is {height} x {width}; expected at least 257 pixels a side"):
+    with pytest.raises(InputError, match=f"^image_size is {height} x {width}; expected at least 257 pixels per side"):
         hyperparameters_of(MODEL, {"image_size": image_size})
 
 

@@ -624,7 +624,7 @@ def test_without_validation_records_trains_without_evaluating(drawn, tmp_path, c
     assert "no --val_file_pattern: training without evaluation\n" in capsys.readouterr().out
     assert read_arrays(str(tmp_path / "ckpt-final"))["global_step"] == STEPS
     page = (tmp_path / "report.html").read_text()
-    for chart in ("Losses", "Learning rate", "Gradient norm", "Images per second"):  # without any logger
+    for chart in ("Loss", "Learning rate", "Gradient norm", "Throughput"):  # without any logger
         assert f"<figcaption>{chart}</figcaption><svg" in page
 
 

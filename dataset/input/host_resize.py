@@ -44,7 +44,7 @@ class HostResize:
             return cls(**{**stated, "size": tuple(int(side) for side in stated["size"])})
         except InputError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"a resize rule is {stated!r}; expected its kind, size and other fields") from error
 
     def to_dict(self) -> dict[str, Any]:
