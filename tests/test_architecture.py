@@ -58,12 +58,7 @@ ROOMS = {  # packages of a floor; each may use itself and the ones before it, an
 }
 MOST_LINES_OF_A_FILE = 250
 LEAST_LINES_OF_A_FILE = 35  # of a module that only one other imports: below, it belongs into that one
-MAY_BE_SMALL = {
-    "efficientdet.families.retinanet.mlperf", "efficientdet.families.ssd.mlperf",  # of MLPerf, apart from the family
-    "efficientdet.artifacts.openvino_file", "efficientdet.export.plugin_inputs",  # need a package of an extra
-    "efficientdet.training.build_step",  # one class for each backend
-    "dataset.conversion.exif_mismatch", "dataset.files.folder_names", "dataset.input.order",
-}
+MAY_BE_SMALL = {"efficientdet.training.build_step"}  # one class for each backend, imported where the backend is known
 ENTRY_POINTS = ("train", "eval", "infer", "inspector", "export", "quickstart", "serve", "doctor")
 ENTRY_POINTS_MAY_USE = {"efficientdet", "dataset.files.image_files", "program_support.checked_fields",
                          "program_support.command_line", "program_support.errors", "program_support.field_flags"}
