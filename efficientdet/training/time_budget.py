@@ -35,7 +35,7 @@ class TimeBudget:
         self._set_end(run.state.step + left * run.steps_per_epoch, position=run.schedule_position)
 
     def _begin(self) -> None:
-        """Plan anew if --max_minutes changed since the last process, as if it had been known from the start."""
+        """Plan again if --max_minutes changed since the last process, as if it had been known from the start."""
         run, progress = self._run, self._run.state.progress
         if progress.planned_seconds == self._seconds:
             return
